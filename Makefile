@@ -41,7 +41,7 @@ test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
-	$(BIN)/lint-imports --config tools/house/layers.toml --no-cache
+	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
 	$(PYTEST) -n 3 $(COVERAGE:--cov=--cov --cov-report=)
 
 # Other projects' clients against a real server (docs/serving.md). Not a part of `test`: the set-up takes minutes.

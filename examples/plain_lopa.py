@@ -1,7 +1,8 @@
-"""LoPA, plainly: the algorithm of arXiv 2512.16229 on D2F's blocks (arXiv 2508.09192), without a cache, in one file.
+"""LoPA in one file: the algorithm of arXiv 2512.16229 on D2F's blocks (arXiv 2508.09192), without a cache.
 
-Read it from the bottom: `lopa` is the loop, `one_round` a round of it. Section numbers are those of docs/lopa.md. D2F
-is this without lookahead branches. lopa.runtime computes the same with caches, in batches and on several devices.
+Read it from the bottom: `lopa` is the loop, and `one_round` one round of it. Section numbers are those of docs/lopa.md.
+D2F is the same without lookahead branches. lopa.runtime computes the same with caches, in batches and on several
+devices.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ class Statistics(NamedTuple):
 
 
 Forward = Callable[[Ints, Ints, NDArray[np.bool_]], Statistics]
-"""From tokens [rows], positions [rows] and who sees whom [rows, rows] to statistics."""
+"""Function from tokens [rows], positions [rows] and an attention mask [rows, rows] to statistics."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,19 @@ class Options:
     decoded_token_threshold: float = 0.95  # progress of a block at which the next one may always unmask a token
     skip_threshold: float = 0.9  # probability above which a token is unmasked
     confidence: Literal["probability", "margin", "neg_entropy"] = "neg_entropy"
-    full_window: bool = True  # every position sees the whole window; else its own block and those before it
-    prediction_shift: int = 1  # a row speaks of the position behind it (Dream), or of its own (0)
+    full_window: bool = True  # every position attends to the whole window; else to its own block and those before it
+    prediction_shift: int = 1  # a row predicts the position behind it (Dream), or its own (0)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A run of positions that is decoded together; the prompt is one, too (section 1)."""
+    """A run of positions that is decoded together. The prompt is a block too (section 1)."""
 
     start: int
     end: int
-    masks: int  # masked positions when they were last counted
+    masks: int  # masked positions at the last count
     state: Literal["active", "to_cache", "in_cache"] = "active"
-    complete: bool = False  # the block before is (nearly) decoded: this one may always unmask a token
+    complete: bool = False  # the block before is (nearly) unmasked: this one may always unmask a token
 
     @property
     def progress(self) -> float:
@@ -63,11 +64,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Branch:
-    """One way to go on."""
+    """One hypothesis of the sequence."""
 
     tokens: Ints  # the prompt and all open blocks
     blocks: tuple[Block, ...]  # the prompt is the first
-    ended: bool = False  # an end-of-text was written: no more blocks open
+    ended: bool = False  # an end of text was written: no more blocks open
     lookahead: tuple[int, int] | None = None  # the position and token in which it differs from the anchor
 
 
@@ -91,7 +92,7 @@ class Round(NamedTuple):
 
 
 def begin(branch: Branch, options: Options) -> Branch:
-    """Open the next block if it is time, and flag blocks whose predecessor is decoded (section 4)."""
+    """Open the next block if it is time, and flag blocks whose predecessor is (nearly) unmasked (section 4)."""
     blocks, tokens, last = list(branch.blocks), branch.tokens, branch.blocks[-1]
     size, room = options.block_size, options.max_new_tokens // options.block_size
     if len(blocks) - 1 < room and not branch.ended and last.progress >= options.block_add_threshold:
@@ -104,13 +105,13 @@ def begin(branch: Branch, options: Options) -> Branch:
 
 
 def window(branch: Branch) -> tuple[int, int]:
-    """Return where the rows of a forward start, and how many of them are context from then on (section 2)."""
+    """Return the start of a forward's rows, and how many of them become context after it (section 2)."""
     start = next(block.start for block in branch.blocks if block.state != "in_cache")
     return start, sum(block.end - block.start for block in branch.blocks if block.state == "to_cache")
 
 
 def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options: Options) -> Candidates:
-    """Run the model on a branch. Its context is computed again, in the windows of the `past` winners that had it."""
+    """Run the model on a branch. Its context is computed again, in the windows of the `past` winners."""
     runs = (*past, branch)
     starts, dues = zip(*map(window, runs), strict=True)
     tokens = np.concatenate([each.tokens[start:] for each, start in zip(runs, starts, strict=True)])
@@ -127,7 +128,7 @@ def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options:
 
     masked = np.flatnonzero(branch.tokens == options.mask_token)
     rows = first[-2] + masked - options.prediction_shift - starts[-1]
-    if past:  # the row in front of the window is the last one that became context
+    if past:  # the row before the window is the last one that became context
         rows = np.where(rows < first[-2], first[-3] + dues[-2] - 1, rows)
     margins = found.probability - found.runner_up
     kinds = {"probability": found.probability, "margin": margins, "neg_entropy": -found.entropy}
@@ -135,7 +136,7 @@ def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options:
 
 
 def choose(branch: Branch, candidates: Candidates, options: Options) -> dict[int, int]:
-    """Return what each active block unmasks: all that is sure, or else, if it may, its best position (section 5)."""
+    """Return the tokens that each active block unmasks: all that are certain, or its best one if it may (section 5)."""
     chosen: dict[int, int] = {}
     for block in branch.blocks:
         own = (candidates.positions >= block.start) & (candidates.positions < block.end)
@@ -147,7 +148,7 @@ def choose(branch: Branch, candidates: Candidates, options: Options) -> dict[int
 
 
 def write(branch: Branch, chosen: dict[int, int], options: Options) -> Branch:
-    """Unmask tokens and count the masks that are left."""
+    """Unmask tokens and count the remaining masks."""
     tokens = branch.tokens.copy()
     for position, token in chosen.items():
         tokens[position] = token
@@ -157,7 +158,7 @@ def write(branch: Branch, chosen: dict[int, int], options: Options) -> Branch:
 
 
 def settle(branch: Branch, may_finish: set[int]) -> Branch:
-    """Move blocks on: those that were due are in the context, those without masks fall due in order (section 6, K)."""
+    """Update the states of blocks: due ones join the context, and complete blocks become due (section 6, K)."""
     blocks: list[Block] = []
     for block in branch.blocks:
         if block.state != "active":
@@ -169,7 +170,7 @@ def settle(branch: Branch, may_finish: set[int]) -> Branch:
 
 
 def one_round(forward: Forward, past: tuple[Branch, ...], branches: tuple[Branch, ...], options: Options) -> Round:
-    """Verify all branches, go on with the most confident one, branch again (section 6, B to K)."""
+    """Verify all branches, continue with the most confident one, and branch again (section 6, B to K)."""
     proposed = [propose(forward, past, branch, options) for branch in branches]
     confidences = tuple(float(each.confidences.mean()) if len(each.positions) else 1.0 for each in proposed)
     winner = int(np.argmax(confidences))
@@ -187,7 +188,7 @@ def one_round(forward: Forward, past: tuple[Branch, ...], branches: tuple[Branch
 
 
 def lopa(forward: Forward, prompt: Ints, options: Options) -> Iterator[Round]:
-    """Decode a prompt, round by round, until nothing is masked. The last round's anchor has the answer."""
+    """Decode a prompt round by round until nothing is masked. The last round's anchor contains the answer."""
     past: tuple[Branch, ...] = ()
     branches: tuple[Branch, ...] = (Branch(prompt, (Block(0, len(prompt), 0, "to_cache", complete=True),)),)
     while True:

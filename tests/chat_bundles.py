@@ -1,4 +1,4 @@
-"""Bundles with a chat template. The embedded model has none."""
+"""Bundles with a chat template, which the embedded model lacks."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def with_chat_template(bundle: Path, copy: Path, template: str) -> Path:
-    """Copy `bundle` to `copy`, add `template` to the tokenizer config, update the digests and return `copy`."""
+    """Copy `bundle` to `copy` with `template` in its tokenizer's config, as an export would do. Return the copy."""
     shutil.copytree(bundle, copy)
     path = copy / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))

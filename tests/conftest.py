@@ -205,16 +205,16 @@ def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
 
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
-    """Portable bundle that belongs to the test, with a plan of three gears."""
-    from tests.gears import plan_of
-    from tests.runtime.bundle.test_gears import GEARS
+    """Portable bundle that belongs to the test, with a plan of three buckets."""
+    from tests.buckets import plan_of
+    from tests.runtime.bundle.test_buckets import BUCKETS
 
     from lopa.runtime.bundle import Bundle
-    from lopa.runtime.bundle.gears import GEARS_NAME
+    from lopa.runtime.bundle.buckets import BUCKETS_NAME
     from lopa.runtime.bundle.record import json_from_record
 
     path = Path(shutil.copytree(tiny_portable, tmp_path / "bundle"))
-    (path / GEARS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(path), gears=GEARS)))
+    (path / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(path), buckets=BUCKETS)))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Libraries that only some tests need. A test module is skipped when its library is not installed."""
+"""Libraries that only some tests need. A test module is skipped if its own library is missing; others are collected."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ _NAMES = (
     "transformers triton uvicorn yaml",
 )
 OPTIONAL = frozenset(name for line in _NAMES for name in line.split())
-"""Module names of packages in the extras export, plot and test."""
+"""Module names of libraries in the extras export, plot and test."""
 
 
 def missing_library(error: BaseException | None) -> str | None:
@@ -24,7 +24,7 @@ def missing_library(error: BaseException | None) -> str | None:
 
 
 def forget_module(path: Path) -> None:
-    """Remove the half-imported module at `path` from sys.modules, so that the next import fails in the same way."""
+    """Remove what a failed import left of the module at `path`, so that the next import raises the same error."""
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == str(path):
             del sys.modules[name]

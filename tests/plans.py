@@ -13,7 +13,7 @@ from lopa.runtime.strategy import strategy_from_name
 
 
 def plan_of(config: GenerationConfig | None = None, /, **options: Any) -> DecodingPlan:
-    """Return the decoding plan of a config or of options, for the CPU and a model without defaults of its own."""
+    """Return the plan of a config, or of options, for a model without defaults on a processor."""
     return resolve(GenerationConfig(**options) if config is None else config)
 
 
@@ -26,14 +26,14 @@ def context_of(
     vocab_size: int = 2**31,
     **options: Any,
 ) -> Context:
-    """Return the context of a plan, or of the plan of `options`, for a model with these tokens."""
-    held = plan_of(**options) if plan is None else plan
-    strategy = strategy_from_name(held.strategy)
-    return Context(held, strategy, mask_token, 0, ends if held.stop_at_eos else (), prediction_shift, vocab_size)
+    """Return the context of a plan, or of the plan of options, for a model with these tokens."""
+    plan = plan_of(**options) if plan is None else plan
+    strategy = strategy_from_name(plan.strategy)
+    return Context(plan, strategy, mask_token, 0, ends if plan.stop_at_eos else (), prediction_shift, vocab_size)
 
 
 def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:
-    """Return the anchor after a `prompt` [length] with `blocks` opened blocks, all positions masked."""
+    """Return the anchor of a `prompt` [length] with `blocks` opened blocks, all masked."""
     layout = layout_of_prompt(len(prompt), context.plan, context.prediction_shift)
     branch = first_branch(prompt, layout, context, cached=cached)
     for _ in range(blocks):

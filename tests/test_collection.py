@@ -1,4 +1,4 @@
-"""Collection of tests: without libraries that only other tests need, and with `--quick`."""
+"""Tests are collected even if optional libraries are missing, and `make test` collects all of them."""
 
 import importlib.util
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def collected(*arguments: str, without: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
-    """Run pytest --collect-only in a process that cannot import the libraries `without`."""
+    """Return the result of pytest --collect-only in a process where these libraries cannot be imported."""
     program = f"""
 import sys, pytest
 class Refuse:
@@ -26,8 +26,8 @@ sys.exit(pytest.main(["-q", "-pno:cacheprovider", "-pno:hypothesispytest", "--co
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_tests_of_a_marker_need_no_library_of_others() -> None:
-    """The paths are some of those that `pytest -m cuda tests` collects."""
+def test_tests_of_a_marker_need_no_other_libraries() -> None:
+    """Check the collection of `pytest -m cuda tests`, as an example."""
     found = collected(
         "-m", "cuda", "tests/runtime/cuda/test_on_hardware.py", "tests/runtime/grammar/test_state.py",
         "tests/serve/http/test_connections.py", "tests/plugins/test_branch_attention.py",
@@ -39,13 +39,13 @@ def test_tests_of_a_marker_need_no_library_of_others() -> None:
     for path, library in (
         ("grammar/test_state.py", "jsonschema"),
         ("http/test_connections.py", "httpx2"),
-        ("plugins/test_commit.py", "hypothesis"),  # which it imports by way of another module
+        ("plugins/test_commit.py", "hypothesis"),  # imported through another module
     ):
         (line,) = [line for line in found.stdout.splitlines() if f"{path}:1:" in line]
         assert line.endswith(f"needs {library}, which is not installed")
 
 
-def test_a_library_of_the_runtime_that_is_absent_is_an_error() -> None:
+def test_a_missing_library_of_the_runtime_is_an_error() -> None:
     found = collected("tests/runtime/grammar/test_state.py", without=("tokenizers",))
     assert found.returncode != 0
     assert "tokenizers" in found.stdout + found.stderr
@@ -64,7 +64,7 @@ def test_quick_has_the_core_and_skips_a_test_that_starts_a_process() -> None:
     assert "starts a process" in done
 
 
-def test_what_an_import_failed_for() -> None:
+def test_the_library_of_a_failed_import() -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.import_module("no_library_of_this_name")
     assert missing_library(caught.value) is None
@@ -74,8 +74,8 @@ def test_what_an_import_failed_for() -> None:
     assert (missing_library(inner), missing_library(outer), missing_library(ValueError())) == ("torch", "torch", None)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="some are for Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="some tests need Linux")
 @pytest.mark.skipif(not Path(sys.prefix, "test-ready").exists(), reason="`make test` did not set this environment up")
-def test_here_is_everything() -> None:
-    """A missing library would skip test modules without anybody noticing."""
+def test_every_optional_library_is_installed() -> None:
+    """Otherwise a test module would be skipped unnoticed."""
     assert [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None] == []

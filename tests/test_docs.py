@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tools.house.picture import layers_by_container
+from tools.checks.picture import layers_by_container
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("deploy", "docs", "src", "tests", "tools")

@@ -1,4 +1,4 @@
-"""The glossary explains the words that README, docs and help use, and no others."""
+"""The glossary explains terms used in README, docs and help, and no others."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ GLOSSARY = (PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8")
 TERMS = [term for bold in re.findall(r"^\*\*(.+?)\.\*\*", GLOSSARY, re.MULTILINE) for term in bold.split(", ")]
 USED_IN = (PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "src" / "lopa" / "cli").rglob("*.py"))
 BEFORE_EXPLAINED = (
-    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "gear", "wanted rows", "tile",
-    "embedded model", "host", "published mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",
+    "block", "window", "branch", "anchor", "lookahead", "prefix", "KV cache", "bucket", "wanted rows", "tile",
+    "embedded model", "host", "reference mode", "D2F", "LoPA", "tokens per forward", "profile", "dialect", "bundle",
     "engine", "session", "commit", "draft", "checkpoint", "adapter", "forward", "step", "cost table", "plan", "stage",
 )  # fmt: skip
-"""What a newcomer met without a word of explanation."""
+"""Terms that newcomers once met without an explanation."""
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -24,7 +24,7 @@ def test_every_term_is_used_somewhere(term: str) -> None:
     assert any(word.search(path.read_text(encoding="utf-8")) for path in USED_IN if path.name != "glossary.md")
 
 
-def test_what_was_used_before_it_was_explained_is_explained() -> None:
+def test_terms_that_newcomers_meet_are_explained() -> None:
     assert set(BEFORE_EXPLAINED) <= set(TERMS)
     assert len(TERMS) == len(set(TERMS))
 
@@ -36,6 +36,6 @@ def test_an_explanation_is_short() -> None:
         assert len(entry.split()) <= 60, entry
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/gears.md", "docs/tensorrt.md"])
-def test_pages_lead_to_it(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/decoding.md", "docs/buckets.md", "docs/tensorrt.md"])
+def test_pages_link_to_it(page: str) -> None:
     assert "glossary.md)" in (PROJECT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The wheel, installed without extras into an environment of its own, decodes; it holds every module and data file."""
+"""The wheel contains every module and data file, and decodes when installed without extras."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ print(len([importlib.import_module(each.name) for each in found]))
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.rmtree(PROJECT / "build", ignore_errors=True)  # the build takes over what an earlier one left there
+    shutil.rmtree(PROJECT / "build", ignore_errors=True)  # the build would reuse files of an earlier one
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(PROJECT)], check=True
     )
@@ -34,29 +34,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("extra", ["serve", "ray"])
-def test_servers_bring_what_structured_output_needs(extra: str) -> None:
+def test_server_extras_include_structured_output(extra: str) -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert extras["grammar"]
     assert set(extras["grammar"]) <= set(extras[extra])
 
 
-def test_the_wheel_holds_everything(wheel: Path) -> None:
-    held = set(zipfile.ZipFile(wheel).namelist())
+def test_the_wheel_is_complete(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
     for path in LOPA.rglob("*"):
         if path.is_file() and path.suffix != ".pyc":
-            assert f"lopa/{path.relative_to(LOPA)}" in held
-    assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in held)
-    assert sum(name.startswith("lopa/runtime/") and name.endswith("/__init__.py") for name in held) > 12, "the rooms"
+            assert f"lopa/{path.relative_to(LOPA)}" in names
+    assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in names)
+    packages = [name for name in names if name.startswith("lopa/runtime/") and name.endswith("/__init__.py")]
+    assert len(packages) > 12
 
 
-def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Path) -> None:
+def test_the_source_archive_includes_tests_docs_and_tools(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     unwanted = shutil.ignore_patterns(".venv*", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info")
     shutil.copytree(PROJECT, tree, symlinks=True, ignore=unwanted)
     program = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tree, capture_output=True, check=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
+        names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"constraints.txt", "Makefile", "README.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {
         str(path.relative_to(tree))
@@ -64,17 +65,17 @@ def test_the_source_archive_holds_what_the_project_is_checked_with(tmp_path: Pat
         for path in (tree / name).rglob("*")
         if path.is_file()
     }
-    assert wanted <= held, sorted(wanted - held)
+    assert wanted <= names, sorted(wanted - names)
     packages = {path.name for path in LOPA.iterdir() if path.name != "__pycache__"}
-    assert {name for name in packages if f"src/lopa/{name}" not in held} == set()
-    assert not [name for name in held if "__pycache__" in name or name.startswith((".venv", "out/"))]
+    assert {name for name in packages if f"src/lopa/{name}" not in names} == set()
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "out/"))]
 
 
 def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     home = tmp_path / "venv"
     venv.create(home)
     python = home / "bin" / "python"
-    # This environment's pip installs there; what is not imported need not be compiled.
+    # This environment's pip installs there. Modules that are not imported need not be compiled.
     pip = [sys.executable, "-m", "pip", "--python", python]
     constraints = ["-c", PROJECT / "constraints.txt"]
     subprocess.run([*pip, "install", "--quiet", "--no-compile", *constraints, wheel], check=True)

@@ -1,4 +1,4 @@
-"""`lopa` offers its public names, each loaded when it is first used, from one checkout only."""
+"""`lopa` exports its public names, loads each on first use, and comes from a single checkout."""
 
 import ast
 import os
@@ -37,19 +37,19 @@ def test_importing_lopa_loads_the_standard_library_alone() -> None:
 
 
 def test_importing_the_runtime_loads_no_more() -> None:
-    """But ORT_DISABLE_TELEMETRY is set, before anything can import onnxruntime."""
+    """ORT_DISABLE_TELEMETRY is set before anything can import onnxruntime."""
     code = "import os, sys, lopa.runtime; print({heavy} & set(sys.modules), os.environ['ORT_DISABLE_TELEMETRY'])"
     assert run(code.replace("{heavy}", HEAVY)) == "set() 1\n"
 
 
 @pytest.mark.parametrize("module", ["errors", "generation_config", "contract"])
-def test_a_module_loads_what_it_needs_itself(module: str) -> None:
+def test_a_module_loads_only_what_it_needs(module: str) -> None:
     heavy = "{'onnxruntime', 'tokenizers', 'jinja2', 'lopa.runtime.decoder'}"
     assert run(f"import sys, lopa.runtime.{module}; print({heavy} & set(sys.modules))") == "set()\n"
 
 
 @pytest.mark.parametrize("package", ["lopa", "lopa.runtime"])
-def test_every_name_is_there_once_it_is_used(package: str) -> None:
+def test_every_name_is_loaded_on_first_use(package: str) -> None:
     code = f"""
 import {package} as package
 assert set(package.__all__) <= set(dir(package))
@@ -71,7 +71,7 @@ def test_both_packages_have_the_same_names() -> None:
     assert all(getattr(lopa.runtime, name) is getattr(lopa, name) for name in lopa.__all__)
 
 
-def test_type_checkers_read_the_names_that_are_loaded() -> None:
+def test_names_for_type_checkers_match_the_loaded_ones() -> None:
     imports = [
         (alias.name, node.module)
         for node in ast.walk(ast.parse(Path(lopa.__file__).read_text(encoding="utf-8")))
@@ -83,7 +83,7 @@ def test_type_checkers_read_the_names_that_are_loaded() -> None:
 
 
 def test_two_checkouts_on_the_path_do_not_merge(tmp_path: Path) -> None:
-    """The first one is all there is: lopa is no namespace package."""
+    """Only the first one is found, because lopa is no namespace package."""
     other = tmp_path / "src" / "lopa"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("")

@@ -1,4 +1,4 @@
-"""Every type that a public signature names is public itself: exported by lopa, and listed in docs/public-api.md."""
+"""Every type in a public signature is public: exported by lopa and listed in docs/public-api.md."""
 
 import dis
 import inspect
@@ -15,11 +15,11 @@ import lopa
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "public-api.md").read_text(encoding="utf-8")
 PUBLIC = {name: getattr(lopa, name) for name in lopa.__all__}
 OPAQUE = {"Manifest", "Session", "Step"}
-"""Exported to be named in annotations; docs/public-api.md says which of their members are public."""
+"""Types exported only for annotations; docs/public-api.md lists their public members."""
 
 
 def lopa_types(annotation: Any) -> Iterator[type]:
-    """Classes of this project in an annotation, however deep."""
+    """Return the classes of this project in an annotation, at any depth."""
     if isinstance(annotation, type) and annotation.__module__.partition(".")[0] == "lopa":
         yield annotation
     for part in annotation if isinstance(annotation, list) else get_args(annotation):
@@ -31,12 +31,12 @@ def hints_of_call(name: str, call: Any) -> Iterator[tuple[str, Any]]:
     for parameter in inspect.signature(call).parameters.values():
         if parameter.name not in ("self", "cls"):
             assert parameter.name in hints, f"{name}: {parameter.name} has no type"
-    assert "return" in hints, f"{name} does not say what it returns"
+    assert "return" in hints, f"{name} has no return type"
     yield from ((f"{name}: {each}", hint) for each, hint in hints.items() if not each.startswith("_"))
 
 
 def hints_of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
-    """Annotations of public members, inherited ones too; private ones begin with an underscore."""
+    """Return the annotations of public members, including inherited ones. Private names begin with an underscore."""
     fields = get_type_hints(kind)
     yield from ((f"{name}.{each}", hint) for each, hint in fields.items() if not each.startswith("_"))
     parameters: set[str] = set()
@@ -59,7 +59,7 @@ def hints_of_class(name: str, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def private_types(name: str, value: Any) -> list[str]:
-    """Places in the public signatures of a public name where a type stands that is not public."""
+    """Return the places in public signatures that use a private type."""
     if isinstance(value, type):
         hints = hints_of_class(name, value)
     elif inspect.isfunction(value):
@@ -76,12 +76,12 @@ def test_types_of_public_signatures_are_public(name: str) -> None:
 
 
 def test_a_private_type_is_found() -> None:
-    """In each class that is exported for annotations only."""
+    """The classes are those exported only for annotations."""
     assert "Step.branches is a Branch" in private_types("Step", PUBLIC["Step"])
     assert all(private_types(name, PUBLIC[name]) for name in OPAQUE)
 
 
-def test_every_public_call_and_class_says_what_it_does() -> None:
+def test_every_public_call_and_class_has_a_docstring() -> None:
     for name, value in PUBLIC.items():
         if isinstance(value, type):
             assert value.__doc__, name

@@ -1,4 +1,4 @@
-"""What SECURITY.md says is never done is in no line of the product, and a server's log tells of nobody's text."""
+"""The product never does what SECURITY.md excludes, and a server's log contains no user text."""
 
 import ast
 import base64
@@ -23,14 +23,14 @@ PRODUCT = PROJECT / "src" / "lopa"
 SOURCES = sorted(PRODUCT.rglob("*.py"))
 NEVER_IMPORTED = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "runpy", "yaml"}
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
-NEVER_ASKED = {"register_custom_ops_library", "load_library"}
-"""What libraries of operators are loaded with: ONNX Runtime's, torch's and TensorRT's names for it."""
+NEVER_ACCESSED = {"register_custom_ops_library", "load_library"}
+"""Functions that load libraries of operators, in ONNX Runtime, torch and TensorRT."""
 LIBRARIES = {
     "export/tensorrt/builder.py",
     "runtime/cuda/driver.py",
     "runtime/denormals.py",
 }
-"""Where a library is opened by its name: the system's, the driver's; none that a bundle names."""
+"""Files that open a library by name: the system's or the driver's, never one that a bundle names."""
 PROCESSES = {
     "bench/forward/cold_start.py",
     "bench/gpu/device.py",
@@ -38,8 +38,7 @@ PROCESSES = {
     "export/checkpoint/module_patterns.py",
     "runtime/grammar/helper.py",
 }
-"""Where a process is started: measurements of this machine, the compiler for Ascend, and Python itself for grammars
-and the patterns of adapters."""
+"""Files that start a process: measurements, the compiler for Ascend, and Python for grammars and adapter patterns."""
 
 
 @cache
@@ -67,29 +66,29 @@ def attributes_of(tree: ast.Module) -> set[str]:
 
 
 def loads_and_shells(tree: ast.Module) -> set[str]:
-    """torch.load and its like, a pickle behind another name; os.system and its like, a shell."""
-    asked = {"torch.load", "np.load", "numpy.load", "os.system", "os.popen"}
+    """Return calls such as torch.load, which unpickles, and os.system, which starts a shell."""
+    names = {"torch.load", "np.load", "numpy.load", "os.system", "os.popen"}
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
-    return {f"{node.value.id}.{node.attr}" for node in found if isinstance(node.value, ast.Name)} & asked
+    return {f"{node.value.id}.{node.attr}" for node in found if isinstance(node.value, ast.Name)} & names
 
 
-def test_nothing_that_a_file_says_is_run() -> None:
+def test_no_code_from_files_is_run() -> None:
     for name, tree in trees():
         assert not modules_of(tree) & NEVER_IMPORTED, name
         assert not names_called(tree) & NEVER_CALLED, name
-        assert not attributes_of(tree) & NEVER_ASKED, name
+        assert not attributes_of(tree) & NEVER_ACCESSED, name
         assert not loads_and_shells(tree), name
 
 
-def test_what_would_be_found() -> None:
-    """The rules above see what they are for."""
+def test_violations_are_detected() -> None:
+    """The checks above detect their targets."""
     assert modules_of(ast.parse("import pickle\nfrom joblib import load")) == {"pickle", "joblib"} <= NEVER_IMPORTED
     assert names_called(ast.parse("def f(x):\n    return eval(x)")) & NEVER_CALLED
-    assert attributes_of(ast.parse("options.register_custom_ops_library(path)")) & NEVER_ASKED
+    assert attributes_of(ast.parse("options.register_custom_ops_library(path)")) & NEVER_ACCESSED
     assert loads_and_shells(ast.parse("torch.load(path)\nos.system(path)")) == {"torch.load", "os.system"}
 
 
-def test_code_of_a_checkpoint_is_never_asked_for() -> None:
+def test_code_of_a_checkpoint_is_never_requested() -> None:
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"trust_remote_code\s*=\s*True|allow_pickle\s*=\s*True|weights_only\s*=\s*False", text), (
@@ -139,7 +138,7 @@ HOSTILE_TOKENIZERS: dict[str, dict[str, object]] = {
     },
 }
 LITTLE_MEMORY = 2**31
-"""Bytes of addresses of a whole process: less than any of these asks for."""
+"""Address space of a process in bytes, less than any of these files requests."""
 READ_A_CHECKPOINT = """
 import sys
 from pathlib import Path
@@ -156,7 +155,10 @@ except LopaError as error:
 
 
 def in_little_memory(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """A program of Python's, which the library would end at a file that asks for more memory than there is."""
+    """Return the output of a program with little memory, where libraries may end the process.
+
+    Such files request more memory than there is.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (LITTLE_MEMORY, LITTLE_MEMORY))

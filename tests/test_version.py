@@ -1,4 +1,4 @@
-"""The version is written once, in lopa; the package's metadata, bundles and reports have it from there."""
+"""The version is defined once, in lopa; metadata, bundles and reports read it from there."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from lopa.runtime.bundle import Bundle
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-def test_the_package_has_it() -> None:
+def test_the_package_has_the_version() -> None:
     assert read_configuration(PROJECT / "pyproject.toml")["project"]["version"] == __version__
 
 
@@ -23,19 +23,19 @@ def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=True)
 
 
-def test_the_command_says_it() -> None:
-    """--version that of the metadata, which the build takes from the source (above)."""
+def test_the_command_prints_the_version() -> None:
+    """--version prints the metadata's version, which the build reads from the source."""
     said = lopa_export("--version")
     assert (said.stdout, said.stderr) == (f"lopa-export, version {version('lopa-export')}\n", "")
     assert f" lopa-export {__version__}, Python" in lopa_export("completion", "bash", "--verbose").stderr
 
 
-def test_a_bundle_and_a_report_name_it(tiny_bundle: Path) -> None:
+def test_bundles_and_reports_contain_the_version(tiny_bundle: Path) -> None:
     assert Bundle.open(tiny_bundle).manifest.origin.tools["lopa-export"] == __version__
     assert machine_now().versions["lopa-export"] == __version__
 
 
-def test_it_is_written_nowhere_else() -> None:
+def test_the_version_is_defined_once() -> None:
     literal = f'"{__version__}"'
     folders = ("src", "tools")
     sources = [PROJECT / "pyproject.toml", *(path for folder in folders for path in (PROJECT / folder).rglob("*.py"))]

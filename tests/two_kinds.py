@@ -1,4 +1,4 @@
-"""A network with two kinds of layers, which no checkpoint has yet: one dense layer and two sparse ones."""
+"""A network with a kind of layers that no checkpoint has yet: one dense, then two sparse with stacked experts."""
 
 import math
 from dataclasses import replace
@@ -14,10 +14,8 @@ EXPERTS, CHOSEN = 8, 2
 def network_of_two_kinds(
     sizes: ModelDimensions, inner: int, *, experts: int = EXPERTS, chosen: int = CHOSEN
 ) -> NetworkSpec:
-    """Return a network with these sizes.
-
-    In a sparse layer, `chosen` of `experts` compute a row. Experts are `inner` wide and stored as one array.
-    """
+    """Return a network with these sizes; in a sparse layer `chosen` of its `experts`, each `inner` wide, compute a
+    row."""
     sizes = msgspec.structs.replace(sizes, layers=3)
     network, share = network_from_dimensions(sizes), chosen / experts
     dense = network.layers[0]

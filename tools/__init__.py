@@ -1,6 +1,5 @@
-"""Programs of the developers: reports, recordings, the fuzzer, random checkpoints. Not in the wheel.
+"""Developer programs: reports, recordings, the fuzzer, random checkpoints. They are not part of the wheel.
 
-`python -m tools.measure` lists measurements and checks. Programs are run by `python -m` and the name of their module
-from the root of the repository, as their own text says, with this project installed or PYTHONPATH=src. Some use helpers
-of the tests.
+`python -m tools.measure` lists measurements and checks. Run a program with `python -m MODULE` from the root of the
+repository, as its docstring says. This project must be installed or PYTHONPATH=src set. Some programs use test helpers.
 """

@@ -2,52 +2,52 @@
 
 Usage: python -m tools.measure NAME [options]
 
-`python -m tools.measure` lists the names; `python -m tools.measure NAME --help` describes one. What users measure is in
-`lopa-export bench`.
+`python -m tools.measure` lists the names. `python -m tools.measure NAME --help` describes one. User-facing measurements
+are in `lopa-export bench`.
 """
 
 import importlib
 
 import click
 
-from tools.shown_errors import errors_shown
+from tools.cli_errors import exit_on_error
 
 MEASUREMENTS = {
-    "conformance": ("tools.reports.conformance", "Decode the recorded prompts of published implementations again."),
-    "strategies": ("tools.strategy_recordings", "Make recorded decisions of published strategies again."),
-    "speculative": ("tools.reports.lossless", "Compare exact speculative decodes with plain ones."),
-    "grammar": ("tools.reports.grammar", "Decode by random schemas, and time what a grammar costs."),
-    "load": ("tools.serving.load", "Time servers beside an engine in this process."),
+    "conformance": ("tools.reports.conformance", "Replay the recorded prompts of published implementations."),
+    "strategies": ("tools.strategy_recordings", "Replay the recorded decisions of published strategies."),
+    "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
+    "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
+    "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
-    "fuzz": ("tools.fuzz.run", "Mutate everything that a user can hand over."),
-    "peers": ("tools.peers.__main__", "Time forwards beside llama.cpp, OpenVINO and torch."),
-    "gpu": ("tools.gpu.report", "Measure everything on a machine with a GPU."),
+    "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
+    "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO and torch."),
+    "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }
-"""Module, whose `main` is a click command, and what it reports."""
+"""Module with a click command `main`, and the help text, by name."""
 
 
 class Registry(click.Group):
-    """A group whose commands are imported when they are run: some need torch, some take seconds to load."""
+    """Click group that imports a command when it runs, because some need torch or take seconds to import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names."""
+        """Return the names of the measurements."""
         return list(MEASUREMENTS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one measurement."""
+        """Import and return a command, or None for an unknown name."""
         if cmd_name not in MEASUREMENTS:
             return None
         command: click.Command = importlib.import_module(MEASUREMENTS[cmd_name][0]).main
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the names without importing any."""
+        """Write the list of commands without importing any."""
         with formatter.section("Measurements"):
             formatter.write_dl([(name, text) for name, (_, text) in MEASUREMENTS.items()])
 
 
-main = Registry(help="Measure or check something of this project.")
+main = Registry(help="Measurements and checks for developers.")
 
 if __name__ == "__main__":
-    with errors_shown():
+    with exit_on_error():
         main()

@@ -1,4 +1,4 @@
-"""Random decoding options and short random prompts: what a mix of requests is made of. Does not decode."""
+"""Random decoding options and short random prompts for mixed batches of requests."""
 
 import json
 from functools import cache
@@ -20,23 +20,26 @@ _CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 
 
 def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Any strategy, blocks, caches, window, confidence, thresholds, draws and stops, for at most 48 positions."""
+    """Return random options: strategy, blocks, caches, window, confidence, thresholds, sampling and stops.
+
+    Answers have at most 48 positions.
+    """
     strategy = STRATEGIES[_NAMES[int(rng.integers(len(_NAMES)))]]
-    drawn = rng.random() < 0.4
+    sampled = rng.random() < 0.4
     block_size = int(rng.choice([4, 8, 16, 32]))
     window = _WINDOWS[int(rng.integers(len(_WINDOWS)))]
-    most_candidates = 40 if decoder.bundle.manifest.with_logits else TOP_K
+    max_top_k = 40 if decoder.bundle.manifest.with_logits else TOP_K
     if strategy.whole:
         window = "full"
     blocks = _blocks(rng, strategy, block_size, window)
     published = not strategy.remask_threshold and bool(rng.random() < 0.2)
-    taking_back = {} if published or blocks.get("cache") == "sub_block" else _take_back(rng, strategy)
+    remasking = {} if published or blocks.get("cache") == "sub_block" else _remask_options(rng, strategy)
     return decoder.config(
         strategy=strategy.name,
         **blocks,
         **_own_options(rng, strategy),
-        **taking_back,
-        decide_frontier=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
+        **remasking,
+        unmask_first_masked=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
         branches=int(rng.integers(1, 6)) if strategy.looks_ahead else None,
         block_size=block_size,
         block_add_threshold=float(rng.choice([0.1, 0.3, 0.7])),
@@ -45,19 +48,19 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         confidence=_CONFIDENCES[int(rng.integers(len(_CONFIDENCES)))],
         window=window,
         max_new_tokens=int(rng.integers(1, 49)),
-        temperature=float(rng.choice([0.3, 1.0, 2.0])) if drawn else 0.0,
-        top_k=int(rng.integers(1, most_candidates + 1)) if drawn and rng.random() < 0.5 else None,
-        top_p=float(rng.uniform(0.3, 1.0)) if drawn and rng.random() < 0.5 else None,
+        temperature=float(rng.choice([0.3, 1.0, 2.0])) if sampled else 0.0,
+        top_k=int(rng.integers(1, max_top_k + 1)) if sampled and rng.random() < 0.5 else None,
+        top_p=float(rng.uniform(0.3, 1.0)) if sampled and rng.random() < 0.5 else None,
         seed=int(rng.integers(0, 1000)),
-        stop=("=",) if not drawn and rng.random() < 0.3 else (),
+        stop=("=",) if not sampled and rng.random() < 0.3 else (),
         stop_at_eos=bool(rng.random() < 0.8),
         drop_after_eos=bool(rng.random() < 0.5),
-        published=published,
+        reference=published,
     )
 
 
 def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, window: str) -> dict[str, Any]:
-    """Where blocks begin, how they are decided, and what is kept of them: what goes with the rest."""
+    """Return random options for block alignment, sub-blocks and caches that are valid together."""
     if strategy.whole:
         return {"alignment": "prompt", "sub_block": None}
     alignment = str(rng.choice(["prompt", "absolute"], p=[0.7, 0.3]))
@@ -79,10 +82,10 @@ def _blocks(rng: np.random.Generator, strategy: Strategy, block_size: int, windo
 
 
 def _own_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
-    """Some of the options that only this strategy has."""
+    """Return random values for some of the strategy's own options."""
     values = {
         "gamma": float(rng.choice([0.0, 0.1, 0.4, np.inf])),
-        "per_step": int(rng.integers(1, 6)),
+        "tokens_per_step": int(rng.integers(1, 6)),
         "factor": float(rng.choice([0.3, 1.0])),
         "kl_threshold": float(rng.choice([0.001, 0.1])),
         "alg": str(rng.choice(["origin", "maskgit_plus", "topk_margin", "entropy"])),
@@ -93,15 +96,15 @@ def _own_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]
     return {name: value for name, value in values.items() if name in own and rng.random() < 0.7}
 
 
-def _take_back(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
-    """Return some of the options by which tokens are remasked."""
+def _remask_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, Any]:
+    """Return random remasking options, or none."""
     if strategy.remask is None or rng.random() < 0.6:
         return {}
-    return {"take_back_threshold": float(rng.choice([0.3, 0.9])), "take_back_limit": 5 if rng.random() < 0.5 else None}
+    return {"remask_threshold": float(rng.choice([0.3, 0.9])), "remask_limit": 5 if rng.random() < 0.5 else None}
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:
-    """The ids of an evaluation prompt, whole or its beginning: at least 3."""
+    """Return the ids of an evaluation prompt, whole or a prefix of at least 3."""
     ids = decoder.tokenizer.encode(str(rng.choice(_prompts())), add_bos=True)
     return tuple(ids[: int(rng.integers(3, len(ids) + 1))]) if rng.random() < 0.5 else tuple(ids)
 

@@ -1,4 +1,4 @@
-"""Random JSON schemas of the features that llguidance has, small enough for the toy's positions. Does not decode."""
+"""Random JSON schemas of llguidance's features, small enough for the toy model's positions."""
 
 import random
 from typing import Any
@@ -10,22 +10,22 @@ _CONSTANTS = ("red", "green", 3, None, True, "a b", 2.5, "é", {"a": [1, 2]})
 
 
 def random_schema(rng: random.Random, depth: int = 3) -> dict[str, Any]:
-    """An object of up to four properties, nested up to `depth` levels."""
+    """Return an object schema of up to four properties, nested up to `depth` levels."""
     return _object(rng, depth)
 
 
 def _any(rng: random.Random, depth: int) -> dict[str, Any]:
-    made = [_string, _integer, _number, _constant, _enum]
+    makers = [_string, _integer, _number, _constant, _enum]
     if depth:
-        made += [_object, _object, _array, _one_of_several]
-    return rng.choice(made)(rng, depth)
+        makers += [_object, _object, _array, _one_of_several]
+    return rng.choice(makers)(rng, depth)
 
 
 def _string(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
-    least = rng.randint(0, 5)
+    minimum = rng.randint(0, 5)
     more: list[dict[str, Any]] = [
         {},
-        {"minLength": least, "maxLength": least + rng.randint(0, 10)},
+        {"minLength": minimum, "maxLength": minimum + rng.randint(0, 10)},
         {"pattern": rng.choice(_PATTERNS)},
         {"format": rng.choice(_FORMATS)},
     ]
@@ -33,8 +33,8 @@ def _string(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
 
 
 def _integer(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
-    least = rng.randint(-200, 200)
-    bounds = {"minimum": least, "maximum": least + rng.randint(10, 500)} if rng.random() < 0.6 else {}
+    minimum = rng.randint(-200, 200)
+    bounds = {"minimum": minimum, "maximum": minimum + rng.randint(10, 500)} if rng.random() < 0.6 else {}
     return {"type": "integer", **bounds, **({"multipleOf": rng.choice([2, 5, 10])} if rng.random() < 0.2 else {})}
 
 
@@ -57,8 +57,8 @@ def _one_of_several(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def _array(rng: random.Random, depth: int) -> dict[str, Any]:
-    least = rng.randint(0, 2)
-    bounds = {"minItems": least, "maxItems": least + rng.randint(0, 3)} if rng.random() < 0.6 else {}
+    minimum = rng.randint(0, 2)
+    bounds = {"minItems": minimum, "maxItems": minimum + rng.randint(0, 3)} if rng.random() < 0.6 else {}
     return {"type": "array", "items": _any(rng, depth - 1), **bounds}
 
 

@@ -1,4 +1,4 @@
-"""The report of a measurement: tables in Markdown, and below them the date, the machine and the versions."""
+"""Report of a developer measurement: Markdown tables, then date, machine and versions."""
 
 import sys
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from lopa.runtime.files.output_file import write_whole
 
 
 def command_words() -> list[str]:
-    """Return the words of the command that started this process."""
+    """Return the arguments of the command that started this process."""
     spec = sys.modules["__main__"].__spec__
     program = sys.argv[:1] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
     return ["python", *program, *sys.argv[1:]]
 
 
 def show_report(tables: Sequence[Table], *, output: Path | None = None, name: str = "", record: Any = None) -> None:
-    """Print `tables` and the machine; with `output` also write them to NAME.md there, and `record` to NAME.json."""
+    """Print `tables` and the machine. With `output`, also write them to NAME.md and `record` to NAME.json there."""
     machine = machine_line(machine_now(), date_now())
     for table in tables:
         show_table(table)

@@ -1,10 +1,10 @@
-"""Makes recorded decisions of published strategies again, and counts those that differ.
+"""Replay recorded decisions of published strategies, and count differences.
 
 Usage: python -m tools.measure strategies [FILE|FOLDER]...
 
-Of FreeDave's and WINO's code, whatever their settings; those of tests/reference/strategies unless others are named. No
-model is needed. A tie is another choice among equally probable positions. Exits with 1 where a decision differs, with 2
-where a recording has a setting that is not known.
+The recordings come from the code of FreeDave and WINO with any settings. The default is tests/reference/strategies. No
+model is needed. A tie is a different choice among equally probable positions. Exits with 1 if a decision differs, and
+with 2 if a recording has an unknown setting.
 """
 
 import sys
@@ -17,13 +17,13 @@ from tests.conformance.strategy_recordings import RECORDINGS, UnknownSettingErro
 from lopa.bench.table import Table
 from tools.report import show_report
 
-_COUNTS = {"state": "states", "walk": "walks", "taken back": "taken back", "tie": "ties", "different": "different"}
+_COUNTS = {"state": "states", "walk": "drafts", "taken back": "remasked", "tie": "ties", "different": "different"}
 
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 def main(paths: tuple[Path, ...]) -> None:
-    """Make the decisions of recordings again."""
+    """Replay the decisions of recordings."""
     rows, different = [], 0
     for path in _files(paths or (RECORDINGS,)):
         try:
@@ -34,9 +34,9 @@ def main(paths: tuple[Path, ...]) -> None:
         different += found["different"]
         rows.append((path.name.split(".")[0], *(str(found[kind]) for kind in _COUNTS)))
     if not rows:
-        click.echo("no recordings (*.jsonl.gz) there", err=True)
+        click.echo("no recordings (*.jsonl.gz) found", err=True)
         sys.exit(2)
-    show_report([Table("Decisions made again", ("recording", *_COUNTS.values()), tuple(rows))])
+    show_report([Table("Replayed decisions", ("recording", *_COUNTS.values()), tuple(rows))])
     if different:
         sys.exit(1)
 

@@ -1,6 +1,6 @@
 """Decode diffusion language models with LoPA: `from lopa import Decoder` (docs/public-api.md).
 
-`import lopa` loads the standard library only. A name is imported when it is first used.
+`import lopa` loads only the standard library. Each public name is imported on first use.
 """
 
 from importlib import import_module
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lopa.runtime.text.tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.1.0"
-"""Version of the whole project. The build reads it here, without importing."""
+"""Version of the project. The build reads it from this file without importing it."""
 
 _NAMES = {
     "lopa.runtime.bundle": "Bundle",
@@ -82,18 +82,18 @@ _NAMES = {
     "lopa.runtime.text.prompt_ids": "Prompt PromptRequest",
     "lopa.runtime.text.tokenizer": "Tokenizer",
 }
-"""Public names by module, as in the imports above, which only type checkers and editors read."""
+"""Public names by module. The imports above repeat them for type checkers and editors."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker would take every misspelled name for one that is found here
+if not TYPE_CHECKING:  # type checkers would accept any misspelled name
     __all__ = sorted([*_MODULES, "__version__"])
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_MODULES[name]), name)
-        globals()[name] = value  # found there from now on
+        globals()[name] = value  # later accesses skip __getattr__
         return value
 
     def __dir__() -> list[str]:

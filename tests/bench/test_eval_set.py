@@ -1,4 +1,4 @@
-"""Prompts are read strictly, and scores agree with those recorded beside the published implementation's texts."""
+"""Evaluation sets are read strictly, and scores match those recorded with the published implementation's texts."""
 
 import gzip
 import json
@@ -23,13 +23,13 @@ def test_scores_agree_with_the_recorded_ones() -> None:
         assert is_correct(each["text"], each["answer"]) == each["correct"], each["text"]
 
 
-def test_no_number_is_never_right() -> None:
+def test_an_answer_without_a_number_is_wrong() -> None:
     assert not is_correct("#### none", "#### none")
     assert not is_correct("#### 80", "#### 8")
     assert is_correct("#### 8.0", " 3 + 5\n#### 8")
 
 
-def test_the_shipped_set_and_its_limit() -> None:
+def test_the_embedded_set_and_its_limit() -> None:
     whole, few = eval_set_from_jsonl(EVAL), eval_set_from_jsonl(EVAL, limit=3)
     assert [sum(item.kind == kind for item in whole) for kind in ("math", "code")] == [200, 100]
     assert [item.kind for item in few] == ["math"] * 3 + ["code"] * 3
@@ -63,7 +63,7 @@ GOOD = '{"prompt": "p", "answer": "#### 1", "kind": "math"}'
         ('{"messages": [{"role": "user", "content": "p"}], "answer": "a", "kind": "x"}', "a chat"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, line: str, named: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, line: str, named: str) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text(f"{GOOD}\n\n{line}\n{GOOD}\n")
     with pytest.raises(BadInputError, match="line 3") as caught:
@@ -84,7 +84,7 @@ def test_a_file_without_lines(tmp_path: Path, content: bytes | None) -> None:
 CHAT = '{"messages": [{"role": "user", "content": "p"}], "answer": "a", "kind": "x"%s}\n'
 
 
-def test_a_chat_is_taken_where_chats_are(tmp_path: Path) -> None:
+def test_chats_are_read_if_allowed(tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text(CHAT % "")
     (item,) = eval_set_from_jsonl(path, chats=True)
@@ -96,7 +96,7 @@ def test_a_chat_is_taken_where_chats_are(tmp_path: Path) -> None:
         assert named in caught.value.received
 
 
-def test_a_line_says_how_it_is_scored_and_limited(tmp_path: Path) -> None:
+def test_scoring_and_bounds_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text(
         '{"prompt": "p", "answer": "a, b", "kind": "x", "scoring": "list", "answers": ["a, b", "c"], '

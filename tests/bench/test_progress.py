@@ -1,4 +1,4 @@
-"""How far a benchmark is: rate, time left and a last line, in a log; nothing when quiet."""
+"""Progress lines: rate, remaining time and a summary, and nothing when quiet."""
 
 import os
 import pty
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def test_durations_counts_and_bytes_in_words() -> None:
+def test_formats_of_durations_counts_and_bytes() -> None:
     seconds = (0.44, 9.4, 12.4, 119, 125, 3599.9, 7500)
     assert [duration_text(each) for each in seconds] == [
         "0.4 s", "9.4 s", "12 s", "119 s", "2 min 5 s", "1 h 0 min", "2 h 5 min"
@@ -44,17 +44,17 @@ def test_rate_and_time_left() -> None:
 
 
 @pytest.mark.parametrize(("seconds_each", "lines"), [(0.001, 0), (0.1, 10), (10.0, 16), (61.0, 100)])
-def test_a_log_is_neither_silent_nor_flooded(seconds_each: float, lines: int) -> None:
+def test_number_of_log_lines(seconds_each: float, lines: int) -> None:
     clock = Clock()
     pace = Pace(clock=clock)
-    said = 0
+    lines_due = 0
     for done in range(1, 101 if seconds_each > 0.1 else 1001):
         clock.now += seconds_each
-        said += pace.line_due(done, 100 if seconds_each > 0.1 else 1000)
-    assert said == pytest.approx(lines, abs=4)
+        lines_due += pace.line_due(done, 100 if seconds_each > 0.1 else 1000)
+    assert lines_due == pytest.approx(lines, abs=4)
 
 
-def test_the_last_line_says_how_much_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_is_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_shown("forwards", 4) as progress:
         for done in range(1, 5):
             progress(done)
@@ -67,13 +67,13 @@ def test_the_last_line_says_how_much_was_done(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.startswith("forwards: 2 in ")
 
 
-def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_shown("forwards", 1, quiet=True) as progress:
         progress(1)
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_shows_a_bar_and_keeps_the_last_line() -> None:
+def test_a_terminal_shows_a_bar_and_keeps_the_summary() -> None:
     program = (
         "from lopa.bench.progress import progress_shown\n"
         "with progress_shown('forwards', 3) as progress:\n"
@@ -99,7 +99,7 @@ def _interrupted() -> None:
 
 
 def _read(terminal: int) -> bytes:
-    """What is there; empty when the other end is closed, which Linux says with an error."""
+    """Return available output, or b"" when the other end is closed, which Linux reports as an error."""
     try:
         return os.read(terminal, 65536)
     except OSError:

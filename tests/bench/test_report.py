@@ -1,4 +1,4 @@
-"""Reports: JSON that reads back as what was measured, tables, the plot, and files that are whole or absent."""
+"""Reports: JSON that decodes to the same values, tables, the plot, and atomic files."""
 
 import struct
 from dataclasses import replace
@@ -47,7 +47,7 @@ def report(tiny_bundle: Path) -> QualityReport:
         )
 
 
-def test_json_reads_back_as_the_report(report: QualityReport) -> None:
+def test_json_decodes_to_the_report(report: QualityReport) -> None:
     text = json_from_report(report)
     assert json_from_report(msgspec.json.decode(text, type=QualityReport)) == text
     assert msgspec.json.decode(text, type=QualityReport).rows == report.rows
@@ -56,7 +56,7 @@ def test_json_reads_back_as_the_report(report: QualityReport) -> None:
     assert set(plain["rows"][0]["default"]) >= {"score", "steps", "tokens_per_forward", "tokens_per_second", "seconds"}
 
 
-def test_the_run_names_bundle_prompts_and_machine(report: QualityReport, tiny_bundle: Path) -> None:
+def test_the_run_describes_bundle_prompts_and_machine(report: QualityReport, tiny_bundle: Path) -> None:
     run = report.run
     assert run.bundle == tiny_bundle.name
     assert run.bundle_sha256 == sha256_of_file(tiny_bundle / "manifest.json")
@@ -84,31 +84,31 @@ def test_tables_show_the_rows(report: QualityReport) -> None:
         f"{aup:.0f} ({own.low:.0f}-{own.high:.0f})" for aup, own in aups if own
     ]
     speed, beside = (
-        next(i for i, name in enumerate(math.columns) if name.startswith(word)) for word in ("tokens/f", "b")
+        next(i for i, name in enumerate(math.columns) if name.startswith(word)) for word in ("tokens/f", "vs")
     )
     d2f = report.rows[2].default
     own = d2f.tokens_per_forward_interval
     assert own is not None
     assert math.rows[2][speed] == f"{d2f.tokens_per_forward:.2f} ({own.low:.2f}-{own.high:.2f})"
     assert [line[beside].partition(":")[0] for line in math.rows] == ["d2f", "d2f", "-", *["d2f"] * 5]
-    assert not any(name.startswith("beside") for name in code.columns), "nothing is scored there"
+    assert not any(name.startswith("vs ") for name in code.columns), "code is not scored"
     for table, kind in ((math, "math"), (code, "code")):
         rows = [row for row in report.rows if row.kind == kind]
         assert [line[0] for line in table.rows] == [row.config for row in rows]
         assert all(len(line) == len(table.columns) for line in table.rows)
         steps = table.columns.index("steps")
         assert [line[steps] for line in table.rows] == [str(row.default.steps) for row in rows]
-        published = table.columns.index("published steps")
+        published = table.columns.index("reference steps")
         assert [line[published] for line in table.rows][:3] == ["-", "-", str(rows[2].published.steps)]  # type: ignore[union-attr]
 
 
-def test_a_split_that_is_no_chance_is_said(report: QualityReport) -> None:
-    for beside, told in (
+def test_the_comparison_column_shows_the_p_value(report: QualityReport) -> None:
+    for beside, cell in (
         (Comparison("d2f 0.9", 20, 4, 0.0015), "d2f 0.9: +20 -4, <0.01"),
         (Comparison("d2f 0.9", 3, 4, 1.0), "d2f 0.9: +3 -4, 1.00"),
     ):
         math, *_ = tables_from_quality(replace(report, rows=(replace(report.rows[0], beside=beside),)))
-        assert told in math.rows[0]
+        assert cell in math.rows[0]
 
 
 def test_markdown_is_aligned() -> None:
@@ -123,13 +123,13 @@ def test_markdown_is_aligned() -> None:
     ]
 
 
-def test_a_single_prompt_has_no_intervals(report: QualityReport) -> None:
+def test_missing_intervals_are_not_shown(report: QualityReport) -> None:
     alone = [replace(row, default=replace(row.default, tokens_per_forward_interval=None)) for row in report.rows]
     math, *_ = tables_from_quality(replace(report, rows=tuple(alone)))
     assert f"{alone[2].default.tokens_per_forward:.2f}" in math.rows[2]
     assert png_from_quality(replace(report, rows=tuple(alone)), [PER_FORWARD]) != png_from_quality(
         report, [PER_FORWARD]
-    ), "bars both ways"
+    ), "no error bars"
 
 
 def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> None:
@@ -149,7 +149,7 @@ def test_the_plot_is_a_png_that_depends_on_the_scores(report: QualityReport) -> 
     assert png_from_quality(replace(report, rows=tuple(moved)), [PER_FORWARD]) != data
 
 
-def test_both_speeds_are_panels_beside_each_other(report: QualityReport) -> None:
+def test_both_speeds_have_a_panel(report: QualityReport) -> None:
     data = png_from_quality(report)
     assert struct.unpack(">II", data[16:24]) == (2160, 720)
     first, *rest = report.rows
@@ -159,8 +159,8 @@ def test_both_speeds_are_panels_beside_each_other(report: QualityReport) -> None
         assert png_from_quality(moved) != data
 
 
-def test_configurations_beaten_in_both_figures_are_grey(report: QualityReport) -> None:
-    """Of a colour that nothing else has: the curve of a configuration on the front has its bold line too."""
+def test_dominated_configurations_are_grey(report: QualityReport) -> None:
+    """Bold text and curves of the front's colour belong to the Pareto front; the others are grey."""
     math = [row for row in report.rows if row.kind == "math"]
     front = {math[i].config for i in pareto_front([(each.default.tokens_per_forward, _share(each)) for each in math])}
     assert 0 < len(front) < len(math)
@@ -189,7 +189,7 @@ def test_files_are_written_whole(tmp_path: Path, report: QualityReport) -> None:
     assert (folder / "quality.md").read_text().count("| lopa-8") == 2
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write"):
         make_folder(tmp_path / "file" / "folder")
@@ -200,7 +200,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_plot_against_seconds(report: QualityReport) -> None:
-    """Moved by what is slower, not by what takes more forwards."""
+    """Slower decoding changes the plot per second but not the plot per forward."""
     first, *rest = report.rows
     slower = replace(first.default, tokens_per_second=1.0, tokens_per_second_interval=Interval(0.5, 2.0))
     moved = replace(report, rows=(replace(first, default=slower), *rest))

@@ -1,4 +1,4 @@
-"""Verdicts on texts, each against answers that differ from the right one in one thing."""
+"""Scoring functions, each with correct answers and near misses."""
 
 from decimal import Decimal
 
@@ -25,7 +25,7 @@ from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, last_number, number_from_
         ("", None),
     ],
 )
-def test_the_number_behind_the_last_marker(text: str, number: Decimal | int | None) -> None:
+def test_the_number_after_the_last_marker(text: str, number: Decimal | int | None) -> None:
     assert number_from_text(text) == number
 
 
@@ -59,5 +59,5 @@ def test_verdicts(verdict: str, answers: list[str], right: list[str], wrong: lis
     assert [VERDICTS[verdict](text, answers) for text in wrong] == [False] * len(wrong)
 
 
-def test_those_that_need_a_number_are_verdicts() -> None:
+def test_needs_number_lists_scoring_functions() -> None:
     assert set(VERDICTS) > NEEDS_NUMBER

@@ -58,7 +58,7 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
 ) -> None:
     """The table is stored under the device that was taken, and found there by whoever asks for that device."""
     monkeypatch.setattr(costs, "GRIDS", (costs.Grid((1, 4), (1, 2), (64,)),))
-    monkeypatch.setattr(costs, "_MOST_ROUNDS", 3)
+    monkeypatch.setattr(costs, "_MAX_ROUNDS", 3)
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
     monkeypatch.setattr(machine_rates.least_seconds, "__defaults__", (0.01,))
@@ -74,9 +74,9 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
     one = ("--device", taken, "--threads", 1)
     done = lopa_export("generate", bundle, PROMPT, *one, "--branches", "auto", "--trace", trace)
     assert done.returncode == 0, done.stderr
-    done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--gears", 2)
+    done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--buckets", 2)
     assert done.returncode == 0, done.stderr
-    assert f"Gears for {taken}, measured costs" in done.stdout
+    assert f"Buckets for {taken}, measured costs" in done.stdout
 
 
 def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def decoder(chat_bundle: Path) -> Iterator[Decoder]:
 
 @pytest.fixture(scope="session")
 def server(chat_bundle: Path) -> Iterator[Server]:
-    with serving(chat_bundle, "--slots", 4, "--queue", 4) as started:
+    with serving(chat_bundle, "--max-num-seqs", 4, "--queue", 4) as started:
         yield started
         code, said = started.stop()
     assert (code, said.splitlines()) == (0, [STOPPING])

@@ -45,7 +45,7 @@ def items() -> list[EvalItem]:
 @pytest.fixture(scope="module")
 def right(items: list[EvalItem], decoder: Decoder) -> Right:
     (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # what the task's file asks for
-    config = variant_config(decoder, variant, published=False)
+    config = variant_config(decoder, variant, reference=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
     score = measure_from_outcomes(outcomes).score

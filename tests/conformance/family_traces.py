@@ -1,6 +1,6 @@
-"""The recorded traces of other families' published loops, and our steps held against them.
+"""Recorded traces of other families' published loops, and comparison with our steps.
 
-tests/reference/families/README.md says what was recorded and how.
+tests/reference/families/README.md describes the recordings.
 """
 
 import gzip
@@ -34,17 +34,17 @@ Header = Mapping[str, Any]
 
 
 def family_trace_files(folder: Path = FAMILIES) -> list[Path]:
-    """FAMILY/traces/NAME.jsonl.gz in `folder`."""
+    """Return the files FAMILY/traces/NAME.jsonl.gz in `folder`."""
     return sorted(folder.glob("*/traces/*.jsonl.gz"))
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The checkpoint that a file of traces was recorded with."""
+    """Return the checkpoint of a file of traces."""
     return path.parents[1]
 
 
 def _official(header: Header) -> dict[str, Any]:
-    """LLaDA's generate.py; `steps` are those of all blocks."""
+    """Return the options of LLaDA's generate.py; `steps` are those of all blocks together."""
     params = header["params"]
     blocks = params["gen_length"] // params["block_length"]
     return {
@@ -58,7 +58,7 @@ def _official(header: Header) -> dict[str, Any]:
 
 
 def _fast(header: Header) -> dict[str, Any]:
-    """Fast-dLLM v1's three functions for LLaDA."""
+    """Return the options of Fast-dLLM v1's three functions for LLaDA."""
     params = header["params"]
     caches = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
     return {
@@ -86,7 +86,7 @@ def _d2f(header: Header) -> dict[str, Any]:
 
 
 def _block_diffusion(header: Header) -> dict[str, Any]:
-    """SDAR's generate.py."""
+    """Return the options of SDAR's generate.py."""
     params = header["params"]
     strategies = {
         "low_confidence_dynamic": "threshold",
@@ -101,14 +101,14 @@ def _block_diffusion(header: Header) -> dict[str, Any]:
         "block_steps": params["denoising_steps"],
         "skip_threshold": params["confidence_threshold"],
         "max_new_tokens": params["gen_length"],
-        # The published code has no greedy mode: recordings of one have the argmax in the place of the draw.
+        # The published code has no greedy mode: recordings of one have the argmax in place of the draw.
         **({} if header["greedy"] else {"temperature": params["temperature"], "top_k": params["top_k"]}),
         **({} if header["greedy"] or params["top_p"] == 1 else {"top_p": params["top_p"]}),
     }
 
 
 def _fast_v2(header: Header) -> dict[str, Any]:
-    """Fast-dLLM v2's batch_sample, and the generate of its checkpoints."""
+    """Return the options of Fast-dLLM v2's batch_sample and of its checkpoints' generate."""
     params = header["params"]
     drawn = {"temperature": params["temperature"], "top_k": 0, "top_p": params.get("top_p", 0.95)}
     return {
@@ -148,7 +148,7 @@ _LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
     "batch_sample": (_fast_v2, _SUB_BLOCKS),
     "generate": (_fast_v2, _SUB_BLOCKS),
 }
-"""By the name of a recorded loop: its options in our terms, and the names of those that are understood."""
+"""For each recorded loop: the function that returns its options in our terms, and the names of known options."""
 
 
 def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
@@ -159,35 +159,35 @@ def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
 
 
 def config_of(header: Header, **more: Any) -> GenerationConfig:
-    """The recorded options in our terms. Raises BadInputError for a loop or an option that is not known here."""
+    """Return the recorded options in our terms. Raises BadInputError for an unknown loop or option."""
     options, known = _LOOPS.get(header["loop"], (None, set[str]()))
     unknown = sorted(name for name, value in header["params"].items() if name not in known and value)
     if options is None or unknown:
         raise BadInputError(
             f"a recording of the loop {header['loop']!r} with {', '.join(unknown) or 'any options'}",
             expected=f"one of {', '.join(_LOOPS)} with the options that tests/conformance/family_traces.py names",
-            remedy="say there what they are in our terms",
+            remedy="add their translation there",
         )
     own = options(header)
-    return GenerationConfig.reference(**{"confidence": "probability", **own, "logprobs": True, **more})
+    return GenerationConfig(**{"confidence": "probability", "reference": True, **own, "logprobs": True, **more})
 
 
 def manifest_of(manifest: Manifest, header: Header) -> Manifest:
-    """`manifest` with the end-of-text that was recorded with."""
+    """Return `manifest` with the recorded end-of-text tokens."""
     tokens = msgspec.structs.replace(manifest.special_tokens, eos=header["eos"])
     return msgspec.structs.replace(manifest, special_tokens=tokens)
 
 
-def compared(trace: dict[str, Any], header: Header, decided: list[tuple[Step, list[int]]]) -> Comparison:
-    """Hold our deciding steps, each with the ids behind the prompt after it, against the recorded ones."""
+def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]]) -> Comparison:
+    """Compare our unmasking steps, each with the ids behind the prompt after it, with the recorded ones."""
     found = Comparison()
     mask = header["mask"]
     recorded = [step for step in trace["steps"] if step["fills"]]
     for number, expected in enumerate(recorded):
-        if number == len(decided):
-            found.mismatch = f"prompt {trace['i']}: {number} deciding steps, recorded {len(recorded)}"
+        if number == len(own):
+            found.mismatch = f"prompt {trace['i']}: {number} unmasking steps, recorded {len(recorded)}"
             return found
-        step, state = decided[number]
+        step, state = own[number]
         found.steps += 1
         margins = [value for value in expected["margins"].values() if value is not None]
         near_tie = min(margins, default=1.0) < NEAR_TIE
@@ -199,9 +199,9 @@ def compared(trace: dict[str, Any], header: Header, decided: list[tuple[Step, li
             else:
                 found.mismatch = f"prompt {trace['i']} step {number}: {wrong}"
             return found
-    # What a loop returned early, or broke off with an error, has no end to compare.
-    if header["loop"] != "generate" and "error" not in trace and len(decided) != len(recorded):
-        found.mismatch = f"prompt {trace['i']}: {len(decided)} deciding steps, recorded {len(recorded)}"
+    # A loop that returned early, or raised an error, has no end to compare.
+    if header["loop"] != "generate" and "error" not in trace and len(own) != len(recorded):
+        found.mismatch = f"prompt {trace['i']}: {len(own)} unmasking steps, recorded {len(recorded)}"
     return found
 
 
@@ -238,10 +238,10 @@ def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
     return ids[:end]
 
 
-def decided_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
-    """The steps that decided something, each with the ids behind the prompt after it.
+def unmasking_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
+    """Return the steps that unmasked something, each with the ids behind the prompt after it.
 
-    Where tokens were drawn the recorded draws take the place of ours.
+    Recorded draws replace ours where tokens were drawn.
     """
     found: list[tuple[Step, list[int]]] = []
     with _recorded_draws(lambda: trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]):
@@ -253,7 +253,7 @@ def decided_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[in
 
 
 def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> AbstractContextManager[object]:
-    """Tokens that `proposal` gives for positions are drawn meanwhile, from candidates and from logits."""
+    """Replace draws from candidates and logits by the tokens that `proposal` returns for positions."""
     rows_now: list[RowStatistics] = []
 
     def tokens(own: Int64, positions: Int64) -> Int64:
@@ -272,24 +272,26 @@ def _recorded_draws(proposal: Callable[[], list[tuple[int, int, float]]]) -> Abs
         columns: Int64 = np.argmax(ids == wanted[..., None], axis=-1)
         return columns
 
-    def noted(rows: RowStatistics, *arguments: Any, **options: Any) -> Candidates:
+    def recorded_rows(rows: RowStatistics, *arguments: Any, **options: Any) -> Candidates:
         rows_now[:] = [rows]
         return candidates_from_rows(rows, *arguments, **options)
 
     patched = ExitStack()
-    patched.enter_context(patch("lopa.runtime.decoding.round.candidates_from_rows", noted))
-    patched.enter_context(patch("lopa.runtime.decoding.candidates.drawn_tokens", of_logits))
-    patched.enter_context(patch("lopa.runtime.decoding.candidates.drawn_candidates", of_candidates))
+    patched.enter_context(patch("lopa.runtime.decoding.round.candidates_from_rows", recorded_rows))
+    patched.enter_context(patch("lopa.runtime.decoding.candidates.draw_tokens", of_logits))
+    patched.enter_context(patch("lopa.runtime.decoding.candidates.draw_candidates", of_candidates))
     return patched
 
 
 SPECIAL_LENGTHS = (1, 31, 32, 33, 64, 65, 96)
-"""Of prompts, where blocks of 32 begin and end."""
+"""Prompt lengths at the boundaries of blocks of 32."""
 
 
 def sampled(traces: list[dict[str, Any]]) -> set[int]:
-    """Numbers of prompts: of every special length one, two word problems, one whose prompt was changed, one that broke
-    off."""
+    """Return a sample of prompt numbers.
+
+    It has one per special length, two word problems, one with a changed prompt, and one that broke off.
+    """
     lengths = [len(trace["prompt_ids"]) for trace in traces]
     places = [lengths.index(length) for length in SPECIAL_LENGTHS if length in lengths]
     broken = [place for place, trace in enumerate(traces) if "error" in trace]
@@ -306,7 +308,7 @@ def family_comparisons(
     only: Collection[int] | None = None,
     **more: Any,
 ) -> list[Comparison]:
-    """Decode the prompts of a file of traces, all or the first ones or those of numbers, and compare."""
+    """Decode prompts of a file of traces, all, the first ones or those with the given numbers, and compare."""
     header, traces = read_family_traces(path)
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []
@@ -314,8 +316,8 @@ def family_comparisons(
         if only is not None and trace["i"] not in only:
             continue
         decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
-        decided = decided_steps(decoding, trace)
+        steps = unmasking_steps(decoding, trace)
         session.release(number)
-        found.append(compared(trace, header, decided))
-        found[-1].decided = [[step.fills.positions.tolist(), step.fills.tokens.tolist()] for step, _ in decided]
+        found.append(compared(trace, header, steps))
+        found[-1].decided = [[step.fills.positions.tolist(), step.fills.tokens.tolist()] for step, _ in steps]
     return found

@@ -1,4 +1,4 @@
-"""The recorded traces of the published implementation, and our steps held against them."""
+"""Recorded traces of the published implementation, and comparison with our steps."""
 
 import gzip
 import json
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from tests.plans import plan_of
 
-from lopa.bench.gears.recording import Recording
+from lopa.bench.buckets.recording import Recording
 from lopa.runtime.bundle import sha256_of_file
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
@@ -25,7 +25,7 @@ from lopa.runtime.state.batch import Pays
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4
-"""A recorded margin below this may be decided the other way by another float32 rounding."""
+"""Recorded margins below this may be ordered differently by another float32 rounding."""
 CONFIDENCE_TOLERANCE = 1e-4
 
 _CONFIDENCE: dict[str, Confidence] = {"neg_entropy": "neg_entropy", "default": "probability", "margin": "margin"}
@@ -36,14 +36,15 @@ def trace_files() -> list[Path]:
 
 
 def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
-    """The file's decoding options in our terms, and its traces."""
+    """Return the file's decoding options in our terms, and its traces."""
     with gzip.open(path, "rt") as lines:
         header, *traces = map(json.loads, lines)
     assert header["type"] == "config"
     params = header["params"]
     lopa = params["use_uncertainty_logic"]
     lookaheads = params["branching_factor"] if lopa and params["branching_factor"] > 1 else 0
-    config = GenerationConfig.reference(
+    config = GenerationConfig(
+        reference=True,
         strategy="lopa" if lopa else "d2f",
         branches=lookaheads + 1 if lopa else None,
         block_size=params["block_size"],
@@ -60,9 +61,9 @@ def read_traces(path: Path) -> tuple[GenerationConfig, list[dict[str, Any]]]:
 
 @dataclass
 class Comparison:
-    """What came of comparing one trace.
+    """The comparison of one trace.
 
-    A decision may differ only at a recorded near-tie, which ends the comparison.
+    A choice may differ only at a recorded near-tie, which ends the comparison.
     """
 
     steps: int = 0
@@ -70,7 +71,7 @@ class Comparison:
     diverged_at: int | None = None
     mismatch: str | None = None
     decided: list[Any] = field(default_factory=list)
-    """What each step chose, then the ids: to be held against another run of the same prompt."""
+    """The choices of each step, then the ids, to compare two runs of a prompt."""
 
     @property
     def whole(self) -> bool:
@@ -78,7 +79,7 @@ class Comparison:
 
 
 def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Comparison:
-    """Hold `steps` against the recorded ones, in order, then the ids and the number of steps."""
+    """Compare `steps` with the recorded ones, in order, then the ids and the number of steps."""
     result = Comparison()
     for recorded, step in zip(trace["steps"], steps, strict=False):
         result.steps += 1
@@ -102,7 +103,7 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
 def comparisons_of_file(
     path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, sharing: Pays | None = None
 ) -> list[Comparison]:
-    """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as Decoding has it."""
+    """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as in Decoding."""
     config, traces = read_traces(path)
     comparisons = []
     for number, trace in enumerate(traces[:limit]):
@@ -118,14 +119,14 @@ def comparisons_of_file(
 
 
 def assert_reproduced(name: str, session: Session, manifest: Manifest, *, limit: int) -> None:
-    """The first prompts of a file of traces; at most one of them may go another way, at a near-tie."""
+    """Compare the first prompts of a file of traces. At most one may differ, at a near-tie."""
     comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, manifest, limit=limit)
     assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert sum(each.whole for each in comparisons) >= limit - 1
 
 
 def recording_of_file(path: Path) -> Recording:
-    """The forwards of a file of traces, as the gear planner takes them."""
+    """Return the forwards of a file of traces, as input of the planner."""
     config, traces = read_traces(path)
     requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
     source = Source(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
@@ -145,14 +146,14 @@ def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:
 
 
 def decision(step: Step) -> Any:
-    """The tokens of the winner, its fills and the next lookaheads: equal where two runs go on in the same way."""
+    """Return the winner's tokens, the unmasked tokens and the next lookaheads, which determine the rest of a run."""
     lookaheads = [(each.position, each.token) for each in step.lookaheads]
     fills = (step.fills.positions.tolist(), step.fills.tokens.tolist())
     return len(step.branches), _crc(step.branches[step.winner].tokens), fills, lookaheads
 
 
 def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
-    """Every way in which a step differs from the recorded one, states and inputs before decisions."""
+    """Yield all differences between a step and the recorded one, states and inputs before choices."""
     windows, branches = step.windows, recorded["branches"]
     ours = {
         "number of branches": (len(step.branches), recorded["n_branches"]),
@@ -172,7 +173,7 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
         if "conf" in branch and abs(confidence - branch["conf"]) > CONFIDENCE_TOLERANCE:
             yield f"confidence of branch {number} {confidence}, recorded {branch['conf']}"
     winner = recorded.get("winner", 0)
-    # Two identical anchors (quirk 2): which of them wins is the engine's last bit, and makes no difference after.
+    # Two identical anchors (quirk 2): rounding decides which one wins, and nothing depends on it.
     if step.winner != winner and not recorded.get("dup_base"):
         yield f"winner {step.winner}, recorded {winner}"
     fills = [list(pair) for pair in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)]
@@ -186,7 +187,7 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
 
 
 def _one_of_the_tied(recorded: dict[str, Any], step: Step) -> bool:
-    """Our winner's recorded confidence is within the near-tie of the best."""
+    """Return True if our winner's recorded confidence is a near-tie with the best."""
     branches = recorded["branches"]
     if "conf" not in branches[0]:
         return True

@@ -1,7 +1,7 @@
-"""Recorded decisions of published strategies (tests/reference/strategies), made again by our stages and verification.
+"""Recorded decisions of published strategies (tests/reference/strategies), repeated by our stages and verification.
 
-Each decision is made from the recorded state, so that none hides the next. Everything that a recording may say of its
-settings is read from it: what is not known here is an error that names it.
+Every decision starts from the recorded state, so that none hides the next. All settings are read from the recording,
+and unknown ones raise an error that names them.
 """
 
 import gzip
@@ -24,36 +24,36 @@ from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, unmasked_positions
 
 RECORDINGS = Path(__file__).parents[1] / "reference" / "strategies"
 TIE = 1e-6
-"""Below which the published code, which ranks rounded probabilities near 1, may take another of equal positions."""
+"""Tolerance for ties. The published code ranks rounded probabilities near 1 and may take another of equal positions."""
 _NO_LIMIT = 2**31 - 1
 
 
 class UnknownSettingError(Exception):
-    """A recording says something of its settings that nobody has read the rule of."""
+    """A recording has an unknown setting."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One that was made again."""
+    """A repeated decision."""
 
     kind: str
-    """state: what a step made of a state; walk: which draft was accepted."""
+    """state: the result of a step; walk: the accepted draft."""
     same: bool
     tie: bool = False
-    """It differs, by which of equally probable positions were taken."""
-    taken_back: int = 0
+    """True if it differs only in the choice among equally probable positions."""
+    remasked: int = 0
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the model answered to one state: of each masked position the best token and its probability."""
+class Predictions:
+    """The model's best token and its probability at each masked position of a state."""
 
     tokens: Int64
     probabilities: Float32
 
 
 def decisions_of_file(path: Path) -> Iterator[Decision]:
-    """Every decision of a file of recordings."""
+    """Yield every decision of a file of recordings."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         header, *traces = map(json.loads, lines)
     for trace in traces:
@@ -61,7 +61,7 @@ def decisions_of_file(path: Path) -> Iterator[Decision]:
 
 
 def decisions_of_trace(header: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
-    """Every decision of one trace, by the rule that the file's `header` names."""
+    """Yield every decision of a trace, by the rule that the file's `header` names."""
     name = str(header.get("alg") or str(header.get("name")).split("_")[0])
     if name not in _RULES:
         raise UnknownSettingError(f"alg {name!r}: known are {', '.join(_RULES)}")
@@ -77,13 +77,13 @@ def decisions_of_trace(header: Mapping[str, Any], trace: Mapping[str, Any]) -> I
 
 
 def counted(decisions: Iterator[Decision]) -> Counter[str]:
-    """How many of each kind, how many ties and other differences, and positions taken back."""
+    """Return the number of decisions of each kind, ties, other differences, and remasked positions."""
     found = Counter[str]()
     for decision in decisions:
         found[decision.kind] += 1
         found["tie"] += decision.tie
         found["different"] += not decision.same and not decision.tie
-        found["taken back"] += decision.taken_back
+        found["taken back"] += decision.remasked
     return found
 
 
@@ -98,18 +98,18 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             predicted = step["rows"]
         elif step["op"] == "transfer":
             if step["threshold"] not in (None, params.get("confidence_threshold")):
-                raise UnknownSettingError(f"a step with threshold {step['threshold']!r} that the header does not have")
+                raise UnknownSettingError(f"a step with threshold {step['threshold']!r}, unlike the header")
             states, out = (np.array(step[key]) for key in ("x", "out"))
             each = step["draft_steps"] or 1
             for row, state in enumerate(states):
-                # A state after a verification was predicted for as the draft that was accepted.
-                said = _said(predicted[row if len(predicted) == len(states) else accepted], len(state), mask)
-                own = drafts_from(state, said, step["threshold"], each, mask)
-                # The published ladder repeats a state that is whole.
+                # A state after a verification has the predictions of the accepted draft.
+                model = _by_position(predicted[row if len(predicted) == len(states) else accepted], len(state), mask)
+                own = drafts_from(state, model, step["threshold"], each, mask)
+                # The published code repeats a complete state.
                 padded = [*own, *[own[-1]] * (each - len(own))]
                 for found, recorded in zip(padded, out[row * each : (row + 1) * each], strict=True):
                     same = bool((found == recorded).all())
-                    yield Decision("state", same, not same and _is_tie(state, found, recorded, said, mask))
+                    yield Decision("state", same, not same and _is_tie(state, found, recorded, model, mask))
             if step["draft_steps"] is None:
                 targets = list(out)
             else:
@@ -118,48 +118,48 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             if step["rule"] not in _AGREE:
                 raise UnknownSettingError(f"rule {step['rule']!r}: known are {', '.join(_AGREE)}")
             agree = _AGREE[step["rule"]]
-            # A block's first drafts were made of a state that is none of them.
-            rungs = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
+            # A block's first drafts come from a state that is none of them.
+            drafted = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
             accepted = step["accepted"]
-            last = _accepted(rungs, targets, partial(agree, mask=mask))
+            last = _accepted(drafted, targets, partial(agree, mask=mask))
             yield Decision("walk", last == accepted)
         elif step["op"] != "forward":
             raise UnknownSettingError(f"op {step['op']!r}: known are forward, predict, transfer, verify")
 
 
-def drafts_from(state: Int64, said: Said, threshold: float | None, most: int, mask: int) -> tuple[Int64, ...]:
-    """The rule's next state, which is certain, and the drafts behind it, at most `most` in all."""
+def drafts_from(state: Int64, model: Predictions, threshold: float | None, max: int, mask: int) -> tuple[Int64, ...]:
+    """Return the rule's next state, which is certain, and the drafts behind it, at most `most` in total."""
     plan = plan_of(strategy="vanilla")
     if threshold is not None:
-        # Published: what reaches the threshold; ours has to exceed it.
+        # The published rule accepts values equal to the threshold; ours has to exceed it.
         below = float(np.nextafter(np.float32(threshold), np.float32(0)))
         plan = plan_of(strategy="threshold", skip_threshold=below)
 
     def following(tokens: Int64) -> Int64 | None:
-        undecided: Bool = tokens == mask
-        if not undecided.any():
+        masked: Bool = tokens == mask
+        if not masked.any():
             return None
-        candidates = Candidates(said.tokens, said.probabilities, said.probabilities)
-        block = view_of(np.arange(len(tokens)), candidates, undecided)
-        return np.where(unmasked_positions(block, STRATEGIES[plan.strategy], plan), said.tokens, tokens)
+        candidates = Candidates(model.tokens, model.probabilities, model.probabilities)
+        block = view_of(np.arange(len(tokens)), candidates, masked)
+        return np.where(unmasked_positions(block, STRATEGIES[plan.strategy], plan), model.tokens, tokens)
 
     known = following(state)
     found = [state if known is None else known]
-    while len(found) < most and (draft := following(found[-1])) is not None:
+    while len(found) < max and (draft := following(found[-1])) is not None:
         found.append(draft)
     return tuple(found)
 
 
-def _accepted(rungs: list[Int64], targets: list[Int64], agree: Callable[[Int64, Int64], bool]) -> int:
-    """The last draft that our verification accepts."""
-    last, following = 0, accepted_draft([agree(draft, targets[0]) for draft in rungs], 0)
+def _accepted(drafted: list[Int64], targets: list[Int64], agree: Callable[[Int64, Int64], bool]) -> int:
+    """Return the last draft that our verification accepts."""
+    last, following = 0, accepted_draft([agree(draft, targets[0]) for draft in drafted], 0)
     while following is not None:
-        last, following = following, accepted_draft([agree(draft, targets[following]) for draft in rungs], following)
+        last, following = following, accepted_draft([agree(draft, targets[following]) for draft in drafted], following)
     return last
 
 
 def _within(draft: Int64, target: Int64, mask: int) -> bool:
-    """What the draft has decided, the target has too."""
+    """Return True if the target contains all unmasked tokens of the draft."""
     return bool(((draft == mask) | (draft == target)).all())
 
 
@@ -170,11 +170,11 @@ def _equal(draft: Int64, target: Int64, mask: int) -> bool:
 _AGREE: Mapping[str, Callable[..., bool]] = {"subset": _within, "exact": _equal}
 
 
-def _is_tie(state: Int64, found: Int64, recorded: Int64, said: Said, mask: int) -> bool:
-    """As many fills with the same probabilities: which of equal positions is open."""
-    if not _within(recorded, np.where(state == mask, said.tokens, state), mask):
+def _is_tie(state: Int64, found: Int64, recorded: Int64, model: Predictions, mask: int) -> bool:
+    """Return True if as many tokens with the same probabilities were unmasked, at other positions."""
+    if not _within(recorded, np.where(state == mask, model.tokens, state), mask):
         return False
-    own, theirs = (said.probabilities[(state == mask) & (after != mask)] for after in (found, recorded))
+    own, theirs = (model.probabilities[(state == mask) & (after != mask)] for after in (found, recorded))
     return _as_probable(own, theirs)
 
 
@@ -182,16 +182,16 @@ def _as_probable(own: Floats, theirs: Floats) -> bool:
     return len(own) == len(theirs) and bool((np.abs(np.sort(own) - np.sort(theirs)) < TIE).all())
 
 
-def _said(rows: list[list[float]], length: int, mask: int) -> Said:
+def _by_position(rows: list[list[float]], length: int, mask: int) -> Predictions:
     tokens, probabilities = np.full(length, mask), np.zeros(length, np.float32)
     for position, token, probability, _ in rows:
         tokens[int(position)], probabilities[int(position)] = int(token), probability
-    return Said(tokens, probabilities)
+    return Predictions(tokens, probabilities)
 
 
 def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decision]:
     mask = params["mask_id"]
-    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], take_back_threshold=params["threshold_back"])
+    plan = plan_of(strategy="wino", skip_threshold=params["threshold"], remask_threshold=params["threshold_back"])
     wino = STRATEGIES["wino"]
     assert wino.remask is not None
     states = [*(step["x"] for step in trace["steps"]), trace["generated_ids"]]
@@ -200,9 +200,9 @@ def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decis
         if step["block"] != at:
             at, before = step["block"], BEFORE_FIRST_STEP
         state, recorded = np.array(step["x"]), np.array(after)
-        positions, tokens, said, _ = _columns(step["masked"], np.int64, np.int64, np.float64, np.float64)
+        positions, tokens, p, _ = _columns(step["masked"], np.int64, np.int64, np.float64, np.float64)
         filled, judged = _columns(step["filled"], np.int64, np.float64)
-        candidates = Candidates(tokens, said, np.zeros(len(said), np.float32))
+        candidates = Candidates(tokens, p, np.zeros(len(p), np.float32))
         chosen = unmasked_positions(view_of(positions, candidates), wino, plan)
         accepted = int(np.count_nonzero(chosen))
         back = wino.remask(RemaskView(judged, accepted, before, limit=_NO_LIMIT), plan)
@@ -212,7 +212,7 @@ def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decis
         same = bool((found == recorded).all())
         tie = (
             _within(recorded[positions], tokens, mask)
-            and _as_probable(said[chosen], said[recorded[positions] != mask])
+            and _as_probable(p[chosen], p[recorded[positions] != mask])
             and _as_probable(judged[back], judged[recorded[filled] == mask])
         )
         yield Decision("state", same, not same and tie, int(np.count_nonzero(back)))
@@ -220,7 +220,7 @@ def _wino(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[Decis
 
 
 def _columns(rows: list[list[float]], *kinds: Any) -> list[Any]:
-    """The columns of recorded rows, each an array of its kind."""
+    """Return the columns of recorded rows, each an array of its type."""
     table = np.array(rows, np.float64).reshape(-1, len(kinds))
     return [table[:, number].astype(kind) for number, kind in enumerate(kinds)]
 
@@ -233,11 +233,11 @@ _FREEDAVE: _Options = {
     "draft_steps": None,
     "confidence_threshold": None,
     "draft_mode": ("batch_expanding",),
-    # What these change stands in the recorded states.
+    # The recorded states already include the effect of these.
     **dict.fromkeys(("use_cache", "dual_cache", "early_exit", "block_length", "max_gen_length", "decoding_steps")),
     **dict.fromkeys(("eos_token_id", "pad_token_id")),
 }
-"""What is known of each option: its values, or None for any."""
+"""Known values of each option; None for any value."""
 _WINO: _Options = {
     "temperature": (0,),
     **dict.fromkeys(("threshold", "threshold_back", "mask_id", "gen_length", "block_length")),

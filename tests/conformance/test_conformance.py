@@ -18,13 +18,13 @@ def test_published_traces_are_reproduced(path: Path, tiny_bundle: Path, record_p
 
     mismatches = [each.mismatch for each in comparisons if each.mismatch is not None]
     assert not mismatches, "\n".join(mismatches)
-    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons), "too many near-ties decided otherwise"
+    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons), "too many differences at near-ties"
     record_property("traces", len(comparisons))
     record_property("steps", sum(each.steps for each in comparisons))
     record_property("near_ties", sum(each.near_ties for each in comparisons))
     record_property("diverged", sum(each.diverged_at is not None for each in comparisons))
 
 
-def test_every_recorded_trace_is_there() -> None:
+def test_every_recorded_trace_exists() -> None:
     assert len(trace_files()) == 31
     assert sum(len(read_traces(path)[1]) for path in trace_files()) == 1072

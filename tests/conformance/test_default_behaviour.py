@@ -1,6 +1,6 @@
-"""The default behaviour gives the published answer up to its first end-of-text, in no more steps.
+"""The default mode gives the published answer up to its first end of text, in no more steps.
 
-That is, while every row stays in the window: with drop_after_eos the model sees something else, and answers may differ.
+This holds while every row stays in the window. With drop_after_eos the model's input differs, and answers may differ.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import open_session
 
-# Options that the default behaviour shares with the published one; x_..new120 is not here because its last block is
-# shorter than a block, which the published loop drops.
+# Options that the default and reference modes share. x_..new120 is missing because its last block is shorter,
+# and the published loop drops such a block.
 FILES = [
     "d2f_bs16_block",
     "d2f_bs32_full",
@@ -33,7 +33,7 @@ FILES = [
 @pytest.mark.parametrize("name", FILES)
 def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_property) -> None:
     published, traces = read_traces(TRACES / f"{name}.jsonl.gz")
-    config = dataclasses.replace(published, published=False, drop_after_eos=False)
+    config = dataclasses.replace(published, reference=False, drop_after_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
     eos = bundle.manifest.special_tokens.eos if config.stop_at_eos else None
@@ -54,16 +54,17 @@ def test_same_answer_in_fewer_steps(name: str, tiny_bundle: Path, record_propert
         theirs += trace["forward_rounds"]
     session.close()
     if config.strategy == "lopa":
-        assert ours < theirs, "no step was saved over a whole file"
+        assert ours < theirs, "no step was saved in the whole file"
     print(f"{name}: {ours} steps, published {theirs}")
     record_property("steps", ours)
     record_property("published_steps", theirs)
 
 
 def test_the_last_block_may_be_shorter(tiny_bundle: Path) -> None:
-    """120 new tokens in blocks of 32 are 3 blocks and 24 positions here, 96 positions in the published loop."""
+    """Default mode decodes 120 new tokens in blocks of 32 as 3 blocks and 24 positions; the published loop decodes
+    96."""
     published, traces = read_traces(TRACES / "x_lopa_bf4_new120_bs32.jsonl.gz")
-    config = dataclasses.replace(published, published=False, stop_at_eos=False)
+    config = dataclasses.replace(published, reference=False, stop_at_eos=False)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
     decoding = Decoding(session, 0, prompt_of(traces[0]), plan_of(config), bundle.manifest)

@@ -1,6 +1,7 @@
-"""With caches that are exact, what was committed in many rounds is what one pass over the finished text gives.
+"""Committed rows of exact caches equal those of one pass over the finished text.
 
-That goes for models that see nothing behind their own block, whatever was a mask, or a lookahead, when a row was made.
+This holds for models whose rows attend to nothing behind their block, whatever was masked or a lookahead when a row was
+computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Committed(CountingSession):
-    """Notes the rows that one request committed and did not forget, layer by layer."""
+    """Recorder of the rows that one request committed and did not drop, by layer."""
 
     rows: Sequence[Rows] = ()
 
@@ -54,7 +55,7 @@ class Committed(CountingSession):
 
 def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
     ids = decoding.anchor.tokens
-    numbers = decoding.anchor.layout.numbers(np.arange(len(ids)))
+    numbers = decoding.anchor.layout.block_numbers(np.arange(len(ids)))
     batch = WindowBatch(
         requests=(77,),
         input_ids=ids[None, None],
@@ -76,10 +77,10 @@ def test_committed_rows_are_those_of_one_pass(name: str, prompt: int, family_bun
     noting: Any = Committed(session)
     config = GenerationConfig(**{**BLOCKS, **options})
     decoding = Decoding(noting, 0, np.arange(5, 5 + prompt), plan_of(config), bundle.manifest)
-    most = 0
+    upper = 0
     while decoding.stop_reason is None:
-        most = max(most, len(decoding.step().branches))
-    assert most == (3 if config.strategy == "lopa" else 1)
+        upper = max(upper, len(decoding.step().branches))
+    assert upper == (3 if config.strategy == "lopa" else 1)
     blocks = decoding.anchor.blocks
     final = max(block.end for block in blocks if block.state is BlockState.IN_CACHE)
     assert final > prompt + 8

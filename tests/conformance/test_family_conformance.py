@@ -1,6 +1,7 @@
-"""Our decoder on ONNX Runtime takes the decisions of other families' published loops, step by step.
+"""Our decoder on ONNX Runtime makes the choices of other families' published loops, step by step.
 
-A sample of every recorded file's prompts; tools/reports/conformance.py takes all of them, and other recordings.
+This tests a sample of every recorded file's prompts. tools/reports/conformance.py runs all of them, and other
+recordings.
 """
 
 from collections.abc import Callable
@@ -39,17 +40,17 @@ def test_published_loops_are_reproduced(
     assert len(found) == len(numbers) >= 6
     mismatches = [each.mismatch for each in found if each.mismatch is not None]
     assert not mismatches, "\n".join(mismatches)
-    assert sum(each.whole for each in found) >= len(found) - 1, "too many near-ties decided otherwise"
+    assert sum(each.whole for each in found) >= len(found) - 1, "too many differences at near-ties"
     record_property("steps", sum(each.steps for each in found))
 
 
-def test_every_recording_is_there() -> None:
+def test_every_recording_exists() -> None:
     assert len(FILES) == 22
     assert sum(len(read_family_traces(path)[1]) for path in FILES) == 506
 
 
-def test_the_sample_has_what_the_recordings_are_for() -> None:
-    """Prompts of exactly one block, of one token, such that broke off, such that were written over."""
+def test_the_sample_covers_the_special_cases() -> None:
+    """The sample has prompts of exactly one block, of one token, and some that broke off or were overwritten."""
     found: set[str] = set()
     for path in FILES:
         traces = read_family_traces(path)[1]
@@ -57,9 +58,9 @@ def test_the_sample_has_what_the_recordings_are_for() -> None:
             if trace["i"] in sampled(traces):
                 found |= {f"length {len(trace['prompt_ids'])}"} | ({"error"} & trace.keys())
                 found |= {name for step in trace["steps"] for name in step.keys() & {"prompt_changed", "proposal"}}
-                found |= {"nothing decided"} if any(not step["fills"] for step in trace["steps"]) else set()
+                found |= {"nothing unmasked"} if any(not step["fills"] for step in trace["steps"]) else set()
     wanted = {f"length {length}" for length in (1, 31, 32, 33, 64, 65, 96)}
-    assert found >= wanted | {"error", "prompt_changed", "proposal", "nothing decided"}
+    assert found >= wanted | {"error", "prompt_changed", "proposal", "nothing unmasked"}
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,13 @@ def test_the_sample_has_what_the_recordings_are_for() -> None:
         ("beam", {}, "'beam'"),
     ],
 )
-def test_a_recording_of_something_else_is_refused(loop: str, params: dict[str, Any], named: str) -> None:
+def test_an_unknown_recording_is_rejected(loop: str, params: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError, match=named):
         config_of({"loop": loop, "params": params, "mask": 2, "eos": 0})
 
 
-def test_a_difference_is_said(family_bundle: Callable[..., Path]) -> None:
-    """The harness itself: another rule than the recorded one, and an answer that is too short."""
+def test_a_difference_is_detected(family_bundle: Callable[..., Path]) -> None:
+    """The comparison detects another rule than the recorded one, and an answer that is too short."""
     path = next(path for path in FILES if path.name.startswith("b8_dynamic_t085"))
     bundle = Bundle.open(family_bundle("sdar"))
     session = open_session(bundle, "numpy")
@@ -84,5 +85,5 @@ def test_a_difference_is_said(family_bundle: Callable[..., Path]) -> None:
     assert "fills" in other.mismatch
     [cut] = family_comparisons(path, session, bundle.manifest, limit=1, max_new_tokens=8)
     assert cut.mismatch is not None
-    assert "deciding steps, recorded" in cut.mismatch
+    assert "unmasking steps, recorded" in cut.mismatch
     session.close()

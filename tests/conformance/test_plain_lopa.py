@@ -1,6 +1,6 @@
-"""examples/plain_lopa.py: the recorded traces, round by round, and the product with random options, say the same.
+"""examples/plain_lopa.py reproduces the recorded traces round by round, and agrees with the product on random options.
 
-LOPA_ALL_TRACES=1 compares all 1,072 traces (2 minutes); else the first of each file.
+LOPA_ALL_TRACES=1 compares all 1,072 traces (2 minutes), the default only the first of each file.
 """
 
 import gzip
@@ -51,7 +51,7 @@ def forward(tiny_bundle: Path) -> Any:
 
 
 def differences(recorded: dict[str, Any], found: Any) -> Iterator[str]:
-    """Yield differences to the recorded round, in which the anchor may stand twice (docs/lopa.md, quirk 2)."""
+    """Yield differences from the recorded round, in which the anchor may occur twice (docs/lopa.md, quirk 2)."""
     branches = recorded["branches"][: -1 if recorded.get("dup_base") else None]
     if [zlib.crc32(each.tokens.astype("<i4").tobytes()) for each in found.branches] != [b["x_crc"] for b in branches]:
         yield "tokens"
@@ -122,7 +122,8 @@ def test_the_product_agrees_with_random_options(decoder: Decoder, forward: Any, 
     }
     window = str(rng.choice(["full", "block_causal"]))
     prompt = rng.integers(3, 1024, int(rng.integers(1, 60)))
-    config = GenerationConfig.reference(
+    config = GenerationConfig(
+        reference=True,
         strategy="lopa" if branches > 1 else "d2f",
         branches=branches if branches > 1 else None,
         window=window,
@@ -147,7 +148,7 @@ def test_it_runs_as_an_example(tiny_bundle: Path) -> None:
     assert lines[-1] == "#### 54"
 
 
-def test_it_fits_on_a_few_screens_and_needs_numpy_alone() -> None:
+def test_it_is_short_and_needs_only_numpy() -> None:
     text = (EXAMPLES / "plain_lopa.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
     program = "import sys, plain_lopa; print(sorted(set(sys.modules) & {'lopa', 'onnxruntime', 'tokenizers', 'torch'}))"

@@ -1,4 +1,4 @@
-"""A sample of the recorded traces through the portable graph; tools/reports/conformance.py runs all of them."""
+"""A sample of the recorded traces on the portable graph. tools/reports/conformance.py runs all of them."""
 
 from pathlib import Path
 
@@ -19,5 +19,5 @@ def test_published_traces_are_reproduced(name: str, tiny_portable: Path, record_
     session.close()
     mismatches = [each.mismatch for each in comparisons if each.mismatch is not None]
     assert not mismatches, "\n".join(mismatches)
-    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons), "too many near-ties decided otherwise"
+    assert sum(each.whole for each in comparisons) > 0.9 * len(comparisons), "too many differences at near-ties"
     record_property("steps", sum(each.steps for each in comparisons))

@@ -15,13 +15,13 @@ from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.sessions.session import Session, open_session
 
 PROBABILITY_TOLERANCE = 3e-5
-"""The record's rounding of probabilities is 1e-7; float32 kernels differ by a few 1e-6."""
+"""Recorded probabilities are rounded to 1e-7; float32 kernels differ by a few 1e-6."""
 LOGIT_SUM_TOLERANCE = 5e-5
-"""Relative to the sum of the magnitudes that went into it."""
+"""Tolerance relative to the sum of the terms' magnitudes."""
 
 
 class _AllRows:
-    """A session that also keeps the statistics of every window row of each forward."""
+    """A session that also records the statistics of every window row of each forward."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -61,7 +61,7 @@ def test_recorded_calls(name: str, device: str, tiny_bundle_logits: Path) -> Non
             found = np.exp(statistics.topk_logprobs[0, branch, :width, :3])
             recorded = np.array(call["top3_prob"])
             np.testing.assert_allclose(found, recorded, atol=PROBABILITY_TOLERANCE)
-            # A candidate's id is known where its probability is apart from its neighbours' by more than the tolerance.
+            # A candidate's id is compared if its probability differs from the adjacent ones by more than the tolerance.
             apart = recorded[:, :2] - recorded[:, 1:] > 2 * PROBABILITY_TOLERANCE
             clear = np.stack([apart[:, 0], apart.all(axis=-1)], axis=-1)
             assert (statistics.topk_ids[0, branch, :width, :2] == np.array(call["top3_ids"])[:, :2])[clear].all()

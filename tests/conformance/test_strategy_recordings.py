@@ -1,4 +1,4 @@
-"""Decisions of published strategies: those that were recorded, and those of their rules with any other settings."""
+"""Decisions of published strategies: the recorded ones, and those of plain rules with other settings."""
 
 import copy
 from typing import Any
@@ -14,7 +14,7 @@ from tests.conformance.strategy_recordings import (
     decisions_of_trace,
 )
 
-STATES_WALKS_BACK = {
+NUM_DECISIONS = {
     "static_b32_g64": (372, 0, 0),
     "parallel_t09_b32_g64": (92, 0, 0),
     "freedave_d4_b32_g64": (1433, 185, 0),
@@ -29,14 +29,14 @@ STATES_WALKS_BACK = {
 @pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.jsonl.gz")), ids=lambda path: path.name.split(".")[0])
 def test_recorded_decisions(path: Any) -> None:
     found = counted(decisions_of_file(path))
-    assert (found["state"], found["walk"], found["taken back"]) == STATES_WALKS_BACK[path.name.split(".")[0]]
+    assert (found["state"], found["walk"], found["taken back"]) == NUM_DECISIONS[path.name.split(".")[0]]
     assert found["different"] == 0
     assert found["tie"] <= 0.1 * found["state"]  # of positions near probability 1; most decisions are no ties
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_freedave_with_other_settings(seed: int) -> None:
-    """Drafts, thresholds, tests and lengths; models whose drafts often and seldom come true."""
+    """Drafts, thresholds, tests and lengths vary, and so does how often drafts are accepted."""
     rng = np.random.default_rng(seed)
     threshold = None if seed % 3 == 0 else float(rng.choice([0.5, 0.75, 0.9, 0.99]))
     length = int(rng.choice([1, 7, 16, 40]))
@@ -54,7 +54,7 @@ def test_freedave_with_other_settings(seed: int) -> None:
     assert found["walk"] >= 1
 
 
-def test_drawn_models_accept_drafts_and_refuse_some() -> None:
+def test_random_models_accept_and_reject_drafts() -> None:
     accepted = set()
     for steady in (1.0, 30.0):
         _, trace = freedave_trace(DrawnModel(3, 40, steady=steady), 40, draft_steps=4, threshold=None, rule="exact")
@@ -74,7 +74,7 @@ def test_wino_with_other_settings(seed: int) -> None:
     assert found["state"] == len(trace["steps"])
 
 
-def test_drawn_answers_of_wino_take_back_up_to_the_bound() -> None:
+def test_random_answers_of_wino_remask_up_to_the_limit() -> None:
     header, trace = wino_trace(DrawnModel(5, 96, steady=1.0), 96, 48, low=0.3, back=0.95)
     assert counted(decisions_of_trace(header, trace))["taken back"] > 20
 
@@ -84,7 +84,7 @@ def freedave() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         ("temperature", 0.7, "temperature 0.7: known is 0"),
         ("draft_mode", "tree_attention", "draft_mode 'tree_attention': known is 'batch_expanding'"),
@@ -92,14 +92,14 @@ def freedave() -> tuple[dict[str, Any], dict[str, Any]]:
         ("new_option", 1, "new_option 1: known are temperature"),
     ],
 )
-def test_a_setting_that_is_not_known_is_named(option: str, value: object, told: str) -> None:
+def test_an_unknown_setting_is_named(option: str, value: object, message: str) -> None:
     header, trace = freedave()
     header["params"][option] = value
-    with pytest.raises(UnknownSettingError, match=told):
+    with pytest.raises(UnknownSettingError, match=message):
         counted(decisions_of_trace(header, trace))
 
 
-def test_a_rule_that_is_not_known_is_named() -> None:
+def test_an_unknown_rule_is_named() -> None:
     header, trace = freedave()
     with pytest.raises(UnknownSettingError, match="alg 'saber'"):
         counted(decisions_of_trace(header | {"alg": "saber"}, trace))
@@ -113,7 +113,7 @@ def test_a_rule_that_is_not_known_is_named() -> None:
 
 
 @pytest.mark.parametrize("what", ["token", "fewer", "accepted", "kept"])
-def test_another_decision_is_seen(what: str) -> None:
+def test_a_different_decision_is_detected(what: str) -> None:
     if what == "kept":
         header, trace = wino_trace(DrawnModel(5, 48, steady=1.0), 48, 48, low=0.3, back=0.95)
         states = [step["x"] for step in trace["steps"]]

@@ -1,7 +1,7 @@
-"""What KServe's own package says of its resources: the fields of every record and their types. It is not imported.
+"""Model definitions from KServe's own package: the fields of every record and their types. The package is not imported.
 
-Its models are classes with two dictionaries, from attributes to types and to the names in JSON. Types of Kubernetes
-itself (V1Probe and others) are not described there: what is of such a type is taken as it is.
+Its models are classes with two dictionaries, which map attributes to types and to JSON names. Types of Kubernetes
+itself (V1Probe and others) are not described, so their values are not checked.
 """
 
 import ast
@@ -14,13 +14,13 @@ _PLAIN = {"str": str, "int": int, "bool": bool, "float": float}
 
 
 class KserveModels:
-    """The folder kserve/models of an installed package."""
+    """Model definitions in the folder kserve/models of an installed package."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {path.stem.replace("_", ""): path for path in folder.glob("*.py")}
 
     def faults(self, value: object, kind: str, where: str) -> Iterator[str]:
-        """What is wrong with `value`, which should be of a type of the package, e.g. V1beta1InferenceService."""
+        """Yield the errors of `value` as a type of the package, such as V1beta1InferenceService."""
         if inner := re.fullmatch(r"list\[(.+)\]", kind):
             yield from self._faults_of_list(value, inner[1], where)
         elif kind in _PLAIN:
@@ -39,7 +39,7 @@ class KserveModels:
     def _faults_of_record(self, value: object, path: Path, where: str) -> Iterator[str]:
         types = _fields_of_model(path)
         if not types:
-            return  # a quantity: text or a number
+            return  # quantities are texts or numbers
         if not isinstance(value, dict):
             yield f"{where} is {value!r}, no object"
             return
@@ -51,7 +51,7 @@ class KserveModels:
 
 
 def _fields_of_model(path: Path) -> dict[str, str]:
-    """From names in JSON to types."""
+    """Return the types of the fields by their JSON names."""
     found: dict[str, Any] = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Dict):

@@ -1,7 +1,7 @@
-"""The resources in deploy/kubernetes/ fit the schemas of those who read them, as far as packages bring such schemas.
+"""The resources in deploy/kubernetes/ match the schemas of their consumers, if packages contain these.
 
-Kubernetes' own by kubernetes-validate, KServe's by the models of its package, HTTPRoute and PodMonitor by
-@kubernetes-models of npm (whose schemas let unknown fields pass). No package brings InferencePool's.
+kubernetes-validate has the schemas of Kubernetes, KServe's package its models. @kubernetes-models of npm has HTTPRoute
+and PodMonitor, but accepts unknown fields. No package has InferencePool.
 """
 
 import json
@@ -24,10 +24,10 @@ OF_NPM = {"HTTPRoute", "PodMonitor"}
 OF_KSERVE = {"ServingRuntime": "V1alpha1ServingRuntime", "InferenceService": "V1beta1InferenceService"}
 BY_NONE = {"InferencePool", "EndpointPickerConfig"}
 VERSIONS = ("1.30", "1.37")
-"""The oldest that has what is used (preStop's sleep), and the newest of the validator."""
+"""Oldest version with the used features (preStop's sleep), and the newest one of the validator."""
 
 
-def test_every_kind_is_checked_or_known_not_to_be() -> None:
+def test_every_kind_is_checked_or_excluded() -> None:
     assert set(RESOURCES) == CORE | OF_NPM | set(OF_KSERVE) | BY_NONE
     page = (KUBERNETES.parents[1] / "docs" / "deploying.md").read_text(encoding="utf-8")
     (line,) = [line for line in page.splitlines() if "no schema was held against them" in line]
@@ -37,19 +37,19 @@ def test_every_kind_is_checked_or_known_not_to_be() -> None:
 def faults_of_core(resource: dict[str, Any], version: str, folder: Path) -> str:
     path = folder / "resource.yaml"
     path.write_text(yaml.safe_dump(resource))
-    code, told = said([release_program("kubernetes-validate"), "--strict", "-k", version, path])
-    return told if code else ""
+    code, message = said([release_program("kubernetes-validate"), "--strict", "-k", version, path])
+    return message if code else ""
 
 
 def faults_of_npm(resource: dict[str, Any], folder: Path) -> str:
     node, program = release_node(), folder / "validate.mjs"
     if not program.exists():
         program.write_bytes((Path(__file__).parent / "node" / "validate.mjs").read_bytes())
-        (folder / "node_modules").symlink_to(NODE_MODULES)  # imports look there, and nowhere else
+        (folder / "node_modules").symlink_to(NODE_MODULES)  # imports only look there
     (folder / "resources.json").write_text(json.dumps([resource]))
-    code, told = said([node, program, folder / "resources.json"])
-    assert code == 0, told
-    return told
+    code, message = said([node, program, folder / "resources.json"])
+    assert code == 0, message
+    return message
 
 
 def faults_of_kserve(resource: dict[str, Any]) -> str:
@@ -58,7 +58,7 @@ def faults_of_kserve(resource: dict[str, Any]) -> str:
 
 
 def changed(kind: str, path: str, value: object) -> dict[str, Any]:
-    """The resource with the value at `path` (keys and indices with dots) replaced or added."""
+    """Return the resource with the value at `path` (dot-separated keys and indices) replaced or added."""
     whole = deepcopy(RESOURCES[kind])
     *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
     inner: Any = whole
@@ -71,12 +71,12 @@ def changed(kind: str, path: str, value: object) -> dict[str, Any]:
 @pytest.mark.release
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", sorted(CORE))
-def test_kubernetes_takes_its_own(kind: str, version: str, tmp_path: Path) -> None:
+def test_kubernetes_resources_are_valid(kind: str, version: str, tmp_path: Path) -> None:
     assert faults_of_core(RESOURCES[kind], version, tmp_path) == ""
 
 
 @pytest.mark.release
-def test_what_kubernetes_does_not_know_is_found(tmp_path: Path) -> None:
+def test_unknown_kubernetes_fields_are_found(tmp_path: Path) -> None:
     wrong = changed("Deployment", "spec.template.spec.containers.0.readinesProbe", {})
     assert "readinesProbe" in faults_of_core(wrong, VERSIONS[1], tmp_path)
     wrong = changed("HorizontalPodAutoscaler", "spec.maxReplicas", "8")
@@ -85,14 +85,14 @@ def test_what_kubernetes_does_not_know_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.release
 @pytest.mark.parametrize("kind", sorted(OF_KSERVE))
-def test_kserve_takes_its_own(kind: str) -> None:
+def test_kserve_resources_are_valid(kind: str) -> None:
     assert faults_of_kserve(RESOURCES[kind]) == ""
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_container_of_the_runtime_is_one(version: str, tmp_path: Path) -> None:
-    """KServe's package does not describe containers: they are Kubernetes' own."""
+def test_the_container_of_the_runtime_is_valid(version: str, tmp_path: Path) -> None:
+    """KServe's package does not describe containers, since they are Kubernetes' own."""
     runtime = RESOURCES["ServingRuntime"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": runtime["metadata"]}
     assert faults_of_core(pod | {"spec": {"containers": runtime["spec"]["containers"]}}, version, tmp_path) == ""
@@ -100,7 +100,7 @@ def test_the_container_of_the_runtime_is_one(version: str, tmp_path: Path) -> No
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    ("kind", "path", "value", "told"),
+    ("kind", "path", "value", "message"),
     [
         ("InferenceService", "spec.predictor.model.storageURI", "pvc://x", "storageURI is no field"),
         ("InferenceService", "spec.predictor.minReplicas", "1", "minReplicas is '1', no int"),
@@ -108,29 +108,29 @@ def test_the_container_of_the_runtime_is_one(version: str, tmp_path: Path) -> No
         ("ServingRuntime", "spec.supportedModelFormats", {}, "supportedModelFormats is no list"),
     ],
 )
-def test_what_kserve_does_not_know_is_found(kind: str, path: str, value: object, told: str) -> None:
-    assert told in faults_of_kserve(changed(kind, path, value))
+def test_unknown_kserve_fields_are_found(kind: str, path: str, value: object, message: str) -> None:
+    assert message in faults_of_kserve(changed(kind, path, value))
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("kind", sorted(OF_NPM))
-def test_the_gateway_and_the_monitor_are_taken(kind: str, tmp_path: Path) -> None:
+def test_the_gateway_and_the_monitor_are_valid(kind: str, tmp_path: Path) -> None:
     assert faults_of_npm(RESOURCES[kind], tmp_path) == ""
 
 
 @pytest.mark.release
 @pytest.mark.parametrize(
-    ("kind", "path", "value", "told"),
+    ("kind", "path", "value", "message"),
     [
         ("HTTPRoute", "spec.rules.0.timeouts.request", "660", "timeouts/request must match"),
         ("HTTPRoute", "apiVersion", "gateway.networking.k8s.io/v2", "v2 is not"),
         ("PodMonitor", "spec.podMetricsEndpoints.0.interval", 15, "interval must be string"),
     ],
 )
-def test_what_they_do_not_take_is_found(kind: str, path: str, value: object, told: str, tmp_path: Path) -> None:
-    assert told in faults_of_npm(changed(kind, path, value), tmp_path)
+def test_invalid_fields_are_found(kind: str, path: str, value: object, message: str, tmp_path: Path) -> None:
+    assert message in faults_of_npm(changed(kind, path, value), tmp_path)
 
 
 @pytest.mark.release
-def test_the_containerfile_has_nothing_that_hadolint_knows_better() -> None:
+def test_hadolint_accepts_the_containerfile() -> None:
     assert said([release_program("hadolint"), KUBERNETES.parent / "Containerfile"]) == (0, "")

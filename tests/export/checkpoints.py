@@ -1,4 +1,4 @@
-"""Small checkpoints with random weights, Dream's if nothing is said, whole and spoilt, and exports that must fail."""
+"""Small checkpoints with random weights (Dream by default), ways to damage them, and exports that must fail."""
 
 import json
 import math
@@ -37,15 +37,15 @@ CONFIG: dict[str, Any] = {
     "rope_theta": 10000.0,
 }
 ONE_LAYER = {"num_hidden_layers": 1, "vocab_size": 512}
-"""For tests that export one layer of whatever size: a size that several export is traced once in a run."""
+"""Changes for tests that export one layer of any size. Tests that share a size share its trace."""
 HALF_OF_TESTS = {"num_hidden_layers": 3, "intermediate_size": 64}
-"""For tests that export float16 with logits, and three stages, one of them between others: so too."""
+"""Changes for tests that export float16 with logits, and three stages with an inner one. They share their traces."""
 SPECIAL = {"<|end|>": 0, "<|begin|>": 1, "<|mask|>": 2}
 TOKENIZER_CONFIG = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>", "mask_token": "<|mask|>"}
 
 
 def small_checkpoint(folder: Path, *, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Path:
-    """A whole checkpoint in `folder`, its config.json with `changes`."""
+    """Write a complete checkpoint to `folder`, with `changes` to its config.json. Return the folder."""
     config = {**CONFIG, **(changes or {})}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
@@ -58,7 +58,7 @@ def small_checkpoint(folder: Path, *, seed: int = 0, changes: Mapping[str, Any] 
 
 
 def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint with transformers' names, float32; layers as `attention_bias` and `qk_norm` say."""
+    """Return every tensor of a checkpoint in float32, under transformers' names. `config` selects biases and norms."""
     generator = torch.Generator().manual_seed(seed)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim", hidden // config["num_attention_heads"])
@@ -88,18 +88,18 @@ def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tens
         }
     absent = ("q_norm.weight", "k_norm.weight") if not config.get("qk_norm") else ()
     absent += ("proj.bias",) if not config.get("attention_bias", True) else ()
-    there = {name: shape for name, shape in shapes.items() if not name.endswith(absent)}
-    return {name: torch.randn(shape, generator=generator) / 4 for name, shape in there.items()}
+    present = {name: shape for name, shape in shapes.items() if not name.endswith(absent)}
+    return {name: torch.randn(shape, generator=generator) / 4 for name, shape in present.items()}
 
 
 def edit_config(checkpoint: Path, **changes: Any) -> None:
-    """Change config.json; a value of None writes null."""
+    """Change entries of config.json; None writes null."""
     path = checkpoint / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def edit_weights(checkpoint: Path, changes: Mapping[str, torch.Tensor | None]) -> None:
-    """Replace or add tensors of the single file, and drop those that are None."""
+    """Replace or add tensors of the single file; None removes one."""
     path = checkpoint / SINGLE_NAME
     tensors = load_file(path)
     for name, value in changes.items():
@@ -111,7 +111,7 @@ def edit_weights(checkpoint: Path, changes: Mapping[str, torch.Tensor | None]) -
 
 
 def enlarge_vocabulary(checkpoint: Path, rows: int) -> None:
-    """Give embedding and head `rows` rows of zeros; they take no room on a disk that can have holes in files."""
+    """Give embedding and head `rows` rows of zeros, in a sparse file that takes no disk space."""
     tensors = load_file(checkpoint / SINGLE_NAME)
     entries: dict[str, Any] = {}
     end = 0
@@ -126,7 +126,7 @@ def enlarge_vocabulary(checkpoint: Path, rows: int) -> None:
 
 
 def shard(checkpoint: Path, *, count: int = 3) -> list[Path]:
-    """Turn the single file into `count` shards with an index; gives their paths."""
+    """Turn the single file into `count` shards with an index. Return their paths."""
     single = checkpoint / SINGLE_NAME
     tensors = load_file(single)
     single.unlink()
@@ -139,7 +139,7 @@ def shard(checkpoint: Path, *, count: int = 3) -> list[Path]:
 
 
 def failed_export(capsys: pytest.CaptureFixture[str], checkpoint: Path, *arguments: str | Path) -> str:
-    """Run `lopa-export onnx` beside the checkpoint, see it fail as bad input with nothing left; gives its message."""
+    """Run `lopa-export onnx`, check that it fails as bad input and leaves nothing behind. Return its message."""
     place = checkpoint.parent / "bundles"
     place.mkdir(exist_ok=True)
     capsys.readouterr()

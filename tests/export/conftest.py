@@ -1,4 +1,4 @@
-"""Bundles of the tiny checkpoints of other families, each exported once."""
+"""Bundles of the tiny checkpoints of other families, exported once per session."""
 
 from pathlib import Path
 
@@ -10,31 +10,31 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Dialect
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "families"
-"""With traces of their published code."""
+"""Folder of recorded traces of the families' reference code."""
 DIALECTS: tuple[Dialect, ...] = ("standard", "portable")
 
 
 @pytest.fixture(scope="session")
 def llada(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """No biases, as many key-value heads as heads; the names of OLMo."""
+    """Return a LLaDA bundle: no biases, as many key-value heads as heads, OLMo's names."""
     return bundle_from_checkpoint(RECORDED / "llada", tmp_path_factory.mktemp("llada") / "bundle")
 
 
 @pytest.fixture(scope="session")
 def sdar(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """No biases, norms of queries and keys, heads that together are wider than the hidden size; two stages."""
+    """Return an SDAR bundle of two stages: no biases, query and key norms, heads wider than the hidden size."""
     return bundle_from_checkpoint(RECORDED / "sdar", tmp_path_factory.mktemp("sdar") / "bundle", stages=2)
 
 
 @pytest.fixture(scope="session")
 def fast_dllm_v2(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Qwen2's layers."""
+    """Return a Fast-dLLM v2 bundle with Qwen2's layers."""
     return bundle_from_checkpoint(RECORDED / "fast_dllm_v2", tmp_path_factory.mktemp("v2") / "bundle")
 
 
 @pytest.fixture(scope="session")
 def wedlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One layer: biases and norms of queries and keys, and heads of 24, each with keys of its own."""
+    """Return a WeDLM checkpoint of one layer: biases, query and key norms, and 4 key-value heads of size 24."""
     changes = {
         "architectures": ["WeDLMForCausalLM"],
         "model_type": "wedlm",
@@ -50,13 +50,13 @@ def wedlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wedlm(wedlm_checkpoint: Path) -> Bundle:
-    """Both dialects."""
+    """Return a WeDLM bundle in both dialects."""
     return bundle_from_checkpoint(wedlm_checkpoint, wedlm_checkpoint.parent / "bundle", dialects=DIALECTS)
 
 
 @pytest.fixture(scope="session")
 def stable_diffcoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of Llama's layers with fewer key-value heads than heads, and a tied head."""
+    """Return a Stable-DiffCoder checkpoint: one of Llama's layers, grouped key-value heads, tied embeddings."""
     changes = {
         "architectures": ["StableDiffcoderForCausalLM"],
         "model_type": "llama",
@@ -69,6 +69,6 @@ def stable_diffcoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def stable_diffcoder(stable_diffcoder_checkpoint: Path) -> Bundle:
-    """Both dialects."""
+    """Return a Stable-DiffCoder bundle in both dialects."""
     folder = stable_diffcoder_checkpoint.parent / "bundle"
     return bundle_from_checkpoint(stable_diffcoder_checkpoint, folder, dialects=DIALECTS)

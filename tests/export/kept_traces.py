@@ -1,13 +1,12 @@
-"""A cache of the traces of torch's exporter. A trace takes seconds; the rest of an export does not.
+"""Cache of graphs that torch's exporter traces: tracing takes seconds, all later steps are fast.
 
-The first export of a size, dialect, type and part in a test run traces. Later exports read that trace, also those of
-other workers and of processes with in_processes/ on their PYTHONPATH. The graph is the same except for numbers in the
-names of values. Every trace has logits; for an export without them that output is removed. test_kept_traces.py checks
-that this gives the exporter's own graph.
+The first export of a size, dialect, type and part in a run traces. Other exports read its result, also in other workers
+and in processes with in_processes/ on their PYTHONPATH. Cached graphs differ from fresh ones only by numbers in names
+of values. They are traced with logits; an export without logits removes that output. test_kept_traces.py verifies this.
 
-RECORDED holds the traces of a whole run. A recorded trace is used only for what it was made from: the same arguments,
-the same code of what is traced (comments and docstrings aside), the same versions of everything that traces. After a
-change of any of these, runs trace again, which takes 200 s of processor time, until a whole run is recorded:
+RECORDED has the traces of a complete run. A trace applies to the same arguments, code and versions of all tracing
+libraries. Comments and docstrings do not matter. After other changes, runs trace again (200 s of processor time in all)
+until a complete run is recorded:
 
     pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
@@ -26,6 +25,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import onnx
@@ -42,15 +42,15 @@ from lopa.runtime.contract.model_part import ModelPart
 
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
 SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, network, forward, model_part, portable_form)
-"""Our modules that determine the trace of given arguments."""
+"""Modules of this project that determine a trace, in addition to its arguments."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
 traced_by_the_exporter = trace.traced_graph
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
-"""torch would otherwise read its operator library for each export, which takes two thirds of a second."""
+"""Cache of torch's operator library, which each export would read again in two thirds of a second."""
 
 
 def kept_traces(folder: Path) -> Callable[..., ir.Model]:
-    """Return a replacement for lopa.export.graph.trace.traced_graph that writes each requested trace to `folder`."""
+    """Return a replacement of traced_graph in lopa.export.graph.trace. It stores every requested trace in `folder`."""
 
     def traced_graph(
         dimensions: ModelDimensions, dialect: Dialect, dtype: str, part: ModelPart, *, with_logits: bool
@@ -69,39 +69,44 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
                     kept.write_bytes(_bytes(made))
         model = serde.deserialize_model(onnx.load_model_from_string(kept.read_bytes()))
         if part.is_last and not with_logits:
-            unwanted = model.graph.outputs.pop()
-            assert unwanted.name == LOGITS
-            unwanted.name = "wanted_logits"
+            logits = model.graph.outputs.pop()
+            assert logits.name == LOGITS
+            logits.name = "removed_logits"
         return model
 
     return traced_graph
 
 
 def trace_name(*arguments: object) -> str:
-    """Return the file name of a trace. It differs for other arguments, other traced code and other versions."""
+    """Return a digest of the arguments, the code that is traced, and the versions of the tracing libraries."""
     return hashlib.sha256(repr((arguments, basis())).encode()).hexdigest()
 
 
 @cache
 def basis() -> tuple[str, ...]:
-    """Return everything that a trace depends on besides its arguments."""
-    sources = [Path(str(each.__file__)).read_text(encoding="utf-8") for each in SOURCES]
-    return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *map(code_without_texts, sources))
+    """Return everything that determines a trace besides its arguments."""
+    return (*platform.python_version_tuple()[:2], *map(version, _TRACERS), *map(_code_of, SOURCES))
 
 
-def code_without_texts(source: str) -> str:
-    """Return the syntax tree of Python source without comments, docstrings and line numbers."""
+def _code_of(module: ModuleType) -> str:
+    """Return the syntax tree of a module without docstrings, as text."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [statement for statement in node.body if not _is_docstring(statement)]
+    return ast.dump(tree)
 
-    class WithoutTexts(ast.NodeTransformer):
-        def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-            is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-            return None if is_text else node
 
-    return ast.dump(WithoutTexts().visit(ast.parse(source)))
+def _is_docstring(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def recorded_traces(folder: Path) -> Path:
-    """Return the folder of the recorded traces. The first call unpacks RECORDED into `folder`."""
+    """Return the folder of the traces in RECORDED; the first call unpacks them into `folder`."""
     unpacked = folder / "recorded"
     with (folder / "recorded.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -112,7 +117,7 @@ def recorded_traces(folder: Path) -> Path:
 
 
 def record(folder: Path) -> None:
-    """Write the traces in `folder` to RECORDED. The same files give the same bytes."""
+    """Write all traces of a run to RECORDED. Equal files give equal bytes."""
     with (
         lzma.open(RECORDED, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
         tarfile.open(fileobj=packed, mode="w") as out,
@@ -126,9 +131,9 @@ def record(folder: Path) -> None:
 
 @contextmanager
 def unmeasured() -> Iterator[None]:
-    """Switch off coverage and garbage collection, which more than double the time of torch's exporter.
+    """Disable coverage and garbage collection for torch's exporter, which has tests of its own.
 
-    Other tests cover what the exporter runs.
+    Coverage doubles its time, garbage collection adds a tenth.
     """
     measuring = sys.gettrace()
     sys.settrace(None)
@@ -141,7 +146,7 @@ def unmeasured() -> Iterator[None]:
 
 
 def _bytes(model: ir.Model) -> bytes:
-    """Serialize a graph whose tensors have no values, by declaring their values external."""
+    """Return the serialized model; its initializers refer to a missing file, because they have no values."""
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         value.const_value = ir.ExternalTensor("nowhere", 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name)

@@ -1,4 +1,4 @@
-"""What a layer can have, and networks of transformers that have it: they, too, are no code of ours."""
+"""Kinds of layers, and networks of transformers that have them, as references independent of our code."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ _SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-3,  # as large as to be seen
+    "rms_norm_eps": 1e-3,  # large enough to affect results
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
@@ -41,12 +41,12 @@ _SIZES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class LayerKind:
-    """One of those."""
+    """Biases, norms and head size of a layer."""
 
     qkv_bias: bool
     qk_norm: bool
     head_size: int
-    """8 is the hidden size over the heads."""
+    """Size of a head; 8 is the hidden size divided by the heads."""
 
     def __str__(self) -> str:
         return f"{'bias' if self.qkv_bias else 'no bias'}, {'norms' if self.qk_norm else 'no norms'}, {self.head_size}"
@@ -69,7 +69,7 @@ class LayerKind:
         )
 
     def network(self, dtype: torch.dtype) -> Any:
-        """With weights of which none is 0, and no norm's is 1."""
+        """Return transformers' network with weights that are never 0, and never 1 in norms."""
         settings = {**_SIZES, "head_dim": self.head_size}
         if self.qk_norm:
             model: Any = Qwen3ForCausalLM(Qwen3Config(**settings, attention_bias=self.qkv_bias))
@@ -84,7 +84,7 @@ class LayerKind:
                 if "norm" in name:
                     weight.abs_().add_(1)
                 if name.endswith("o_proj.bias"):
-                    weight.zero_()  # Qwen3 has it where it has the others; we never do
+                    weight.zero_()  # Qwen3 has this bias together with the others; our networks never have it
         return model.to(dtype).eval()
 
 
@@ -92,16 +92,16 @@ LAYER_KINDS = [LayerKind(bias, norm, size) for bias in (True, False) for norm in
 
 
 def weights_of_network(model: Any) -> dict[str, torch.Tensor]:
-    """By their names in a bundle; matrices [outputs, inputs], as transformers has them."""
+    """Return the weights under their names in a bundle, with transformers' matrices [outputs, inputs]."""
     return {_name_in_bundle(name): w for name, w in model.state_dict().items() if not name.endswith("o_proj.bias")}
 
 
 def as_in_bundle(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same with matrices [inputs, outputs]."""
+    """Return the weights with matrices [inputs, outputs]."""
     return {name: w.T if w.ndim == 2 and name != "embedding.weight" else w for name, w in weights.items()}
 
 
 def _name_in_bundle(name: str) -> str:
-    for theirs, ours in _IN_BUNDLE:
-        name = name.replace(theirs, ours)
+    for old, new in _IN_BUNDLE:
+        name = name.replace(old, new)
     return name

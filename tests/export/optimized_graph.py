@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a graph."""
+"""Graphs after ONNX Runtime's optimizations."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +8,7 @@ import onnxruntime
 
 
 def operators_when_optimized(graph: Path, folder: Path) -> Counter[str]:
-    """Operators of what ONNX Runtime's CPU makes of the graph by default."""
+    """Return the number of operators by type after the default optimizations of ONNX Runtime's CPU provider."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.log_severity_level = 3

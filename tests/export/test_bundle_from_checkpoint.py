@@ -43,7 +43,7 @@ def stall(stage, done, total):
 
 bundle_from_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), overwrite=len(sys.argv) > 3, progress=stall)
 """
-# The file size limit stands for a full disk: the write itself fails, in the middle of the weights.
+# The limit of the file size simulates a full disk: a write in the middle of the weights fails.
 LIMITED_EXPORT = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -56,7 +56,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_tiny_bundle_is_whole(tiny_bundle: Path) -> None:
+def test_the_tiny_bundle_is_complete(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     assert bundle.altered_files() == []
     manifest = bundle.manifest
@@ -77,7 +77,7 @@ def test_the_tiny_bundle_is_whole(tiny_bundle: Path) -> None:
 
 
 def test_shards_give_the_bundle_of_the_single_file(tmp_path: Path) -> None:
-    """And two exports give the same bytes, but for the manifest's note of its origin."""
+    """Check also that two exports give the same bytes, except the manifest's record of its origin."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     single = _files(bundle_from_checkpoint(checkpoint, tmp_path / "single").path)
     shards = shard(checkpoint)
@@ -151,14 +151,17 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     place = tmp_path / "place"
     with _stalled_export(checkpoint, place / "bundle") as interrupted:
         _wait_until_writing(interrupted, place)
-        time.sleep(0.2)  # into the sleep, where Ctrl-C finds a real export: between two writes
+        time.sleep(0.2)  # lets the export reach its sleep, where Ctrl-C arrives as between two writes
         interrupted.send_signal(signal.SIGINT)
     assert interrupted.returncode != 0
     assert not place.exists()
 
 
-def test_a_disk_with_too_little_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sparse checkpoint whose bundle would take twice what is free: refused before anything is read or written."""
+def test_a_disk_with_too_little_free_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Export a sparse checkpoint whose bundle would need twice the free space.
+
+    It fails before any reading or writing.
+    """
     free = shutil.disk_usage(tmp_path).free
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     rows = free // CONFIG["hidden_size"] // 4
@@ -177,6 +180,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert f"error: {place / 'bundle'} cannot be written: File too large" in ended.stderr
     assert "writing weights" in ended.stderr
-    assert "free some space" in ended.stderr
+    assert "free disk space" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not place.exists()

@@ -1,4 +1,4 @@
-"""The cached traces that most tests use are the traces of torch's exporter."""
+"""Cached traces are equal to those of torch's exporter."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -27,35 +27,35 @@ ONE = ModelDimensions(
     rope_theta=10000.0,
     rms_norm_eps=1e-6,
 )
-"""The sizes of tests/export/checkpoints.py with one layer, whose trace other tests need too."""
+"""Dimensions of the checkpoint in tests/export/checkpoints.py with one layer, whose trace other tests need too."""
 
 
 def _described(model: ir.Model) -> list[object]:
-    """Return the content of a graph: nodes, attributes, constants, shapes and types, with values by position."""
+    """Return all content of a graph: nodes and attributes in order, constants, and values by place, shape and type."""
     graph = model.graph
     places: dict[ir.Value, object] = {value: ("input", i) for i, value in enumerate(graph.inputs)}
     for name, value in graph.initializers.items():
-        made = name.startswith("val_") and value.const_value is not None  # its number is another in each trace
+        made = name.startswith("val_") and value.const_value is not None  # its number differs between traces
         places[value] = value.const_value.numpy().tolist() if made else name
-    told: list[object] = []
+    content: list[object] = []
     for number, node in enumerate(graph):
         inputs = [None if value is None else places[value] for value in node.inputs]
         places |= {value: (f"output {i} of a node", number) for i, value in enumerate(node.outputs)}
         attributes = sorted((name, repr(ir.serde.serialize_attribute(each))) for name, each in node.attributes.items())
         types = [(str(value.shape), str(value.type)) for value in node.outputs]
-        told.append((node.domain, node.op_type, node.name, inputs, attributes, types))
-    told.append([(value.name, places[value], str(value.shape), str(value.type)) for value in graph.outputs])
-    return told
+        content.append((node.domain, node.op_type, node.name, inputs, attributes, types))
+    content.append([(value.name, places[value], str(value.shape), str(value.type)) for value in graph.outputs])
+    return content
 
 
 @pytest.mark.parametrize(
     ("dialect", "dtype", "part"),
     [("standard", "float32", ModelPart(1, 2, 2)), ("portable", "float16", None)],
 )
-def test_without_logits_it_is_what_the_exporter_makes_without_them(
+def test_a_cached_trace_without_logits_equals_the_exporter_s(
     dialect: Dialect, dtype: Any, part: ModelPart | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compare a recorded or cached trace with a new one of the exporter."""
+    """Compare the cached trace with the exporter's own."""
     sizes = msgspec.structs.replace(ONE, layers=1 if part is None else part.layers)
 
     def described(*, with_logits: bool) -> list[object]:
@@ -71,18 +71,18 @@ def test_without_logits_it_is_what_the_exporter_makes_without_them(
     assert ours != longer
 
 
-ASKED = (ONE, "standard", "float32", whole_model(1))
+ARGUMENTS = (ONE, "standard", "float32", whole_model(1))
 
 
-def test_this_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (kept_traces.recorded_traces(tmp_path) / kept_traces.trace_name(*ASKED)).exists():
-        pytest.skip("recorded of other code or by other versions: tests/export/kept_traces.py says how to record")
-    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", None)  # is not called
-    model = kept_traces.kept_traces(tmp_path)(*ASKED, with_logits=True)
+def test_the_current_code_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (kept_traces.recorded_traces(tmp_path) / kept_traces.trace_name(*ARGUMENTS)).exists():
+        pytest.skip("recorded from other code or with other versions; see tests/export/kept_traces.py")
+    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", None)  # must not be called
+    model = kept_traces.kept_traces(tmp_path)(*ARGUMENTS, with_logits=True)
     assert model.graph.outputs[-1].name == LOGITS
 
 
-def test_a_recording_stands_in_only_for_what_it_was_made_from(
+def test_a_recording_applies_to_its_arguments_code_and_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     class TracedError(Exception):
@@ -97,14 +97,14 @@ def test_a_recording_stands_in_only_for_what_it_was_made_from(
     run, later = tmp_path / "run", tmp_path / "later"
     run.mkdir()
     later.mkdir()
-    (run / kept_traces.trace_name(*ASKED)).write_bytes(ir.to_proto(recorded).SerializeToString())
+    (run / kept_traces.trace_name(*ARGUMENTS)).write_bytes(ir.to_proto(recorded).SerializeToString())
     monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "one.tar.xz")
     kept_traces.record(run)
     monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
     traced_graph = kept_traces.kept_traces(later)
-    assert [node.op_type for node in traced_graph(*ASKED, with_logits=True).graph] == ["Neg"]
+    assert [node.op_type for node in traced_graph(*ARGUMENTS, with_logits=True).graph] == ["Neg"]
     with pytest.raises(TracedError):
-        traced_graph(msgspec.structs.replace(ONE, rms_norm_eps=1e-7), *ASKED[1:], with_logits=True)
+        traced_graph(msgspec.structs.replace(ONE, rms_norm_eps=1e-7), *ARGUMENTS[1:], with_logits=True)
     request.addfinalizer(kept_traces.basis.cache_clear)
     for changed, value in (
         ("version", lambda name: "2.0" if name == "torch" else version(name)),
@@ -114,11 +114,11 @@ def test_a_recording_stands_in_only_for_what_it_was_made_from(
             patched.setattr(kept_traces, changed, value)
             kept_traces.basis.cache_clear()
             with pytest.raises(TracedError):
-                traced_graph(*ASKED, with_logits=True)
+                traced_graph(*ARGUMENTS, with_logits=True)
 
 
-def test_what_is_recorded_is_what_a_run_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks and unpacked traces stay out. The same files give the same bytes."""
+def test_a_recording_has_the_traces_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that locks and unpacked files are not recorded, and that equal files give equal bytes."""
     run, packed = tmp_path / "run", []
     (run / "recorded").mkdir(parents=True)
     for name in ("recorded/of-other-code", "b", "a", "a.lock"):
@@ -130,9 +130,3 @@ def test_what_is_recorded_is_what_a_run_asked_for(tmp_path: Path, monkeypatch: p
     assert packed[0] == packed[1]
     unpacked = kept_traces.recorded_traces(tmp_path)
     assert {path.name: path.read_text() for path in unpacked.iterdir()} == {"a": "trace a", "b": "trace b"}
-
-
-def test_comments_and_docstrings_are_no_part_of_what_a_recording_was_made_from() -> None:
-    bare = kept_traces.code_without_texts("def f(x):\n    return x + 1\n")
-    assert kept_traces.code_without_texts('"""A."""\n\ndef f(x):\n    """B."""\n    return x + 1  # C\n') == bare
-    assert kept_traces.code_without_texts("def f(x):\n    return x + 2\n") != bare

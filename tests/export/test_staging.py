@@ -144,13 +144,13 @@ def test_a_bundle_that_was_moved_aside_by_a_killed_export_comes_back(tmp_path: P
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new"
 
 
-def test_room_on_the_disk(tmp_path: Path) -> None:
+def test_free_space_on_the_disk(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    with staged_folder(tmp_path / "small", overwrite=False, room=1000):
+    with staged_folder(tmp_path / "small", overwrite=False, needed_bytes=1000):
         pass
     with (
         pytest.raises(BadInputError, match=r"has \d+ bytes free") as raised,
-        staged_folder(tmp_path / "new" / "large", overwrite=False, room=2 * free),
+        staged_folder(tmp_path / "new" / "large", overwrite=False, needed_bytes=2 * free),
     ):
         pytest.fail("the block must not run")
     assert f"{2 * free} bytes" in raised.value.expected

@@ -1,4 +1,4 @@
-"""Processes in which Triton runs: interpreted on the processor, and native where there is a GPU."""
+"""Processes in which Triton runs: interpreted on the CPU, and native where there is a GPU."""
 
 import importlib.metadata
 import multiprocessing
@@ -17,7 +17,7 @@ Kernels = Callable[..., Any]
 
 @pytest.fixture(scope="session", params=["interpreted", pytest.param("native", marks=pytest.mark.cuda)])
 def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    """Calls a function of kernel_calls with its arguments, in a process that loaded Triton one way."""
+    """Yield a function that calls kernel_calls in a process that loaded Triton interpreted or native."""
     interpreted = request.param == "interpreted"
     numpy = tuple(map(int, np.__version__.split(".")[:2]))
     reason = reason_against_interpreter(_version("triton"), numpy) if interpreted else None
@@ -30,12 +30,12 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
 
 
 def reason_against_interpreter(triton: tuple[int, ...] | None, numpy: tuple[int, ...]) -> str | None:
-    """Why Triton cannot interpret kernels with this numpy, if so; (major, minor) each, None: not installed."""
+    """Return why Triton cannot interpret kernels with this numpy, or None. Versions are (major, minor)."""
     if triton is None:
         return "needs Triton, which is not installed"
     if triton >= (3, 7) or numpy < (2, 4):
         return None
-    # It takes scalars of arrays with one element, which numpy refuses since 2.4: a TypeError in every kernel.
+    # It uses arrays with one element as scalars, which numpy rejects since 2.4: a TypeError in every kernel.
     return (
         f"Triton {_text(triton)} interprets nothing with numpy {_text(numpy)}: it needs numpy below 2.4, or Triton 3.7"
     )
@@ -55,7 +55,7 @@ def _text(version: tuple[int, ...]) -> str:
 
 @pytest.fixture(scope="session")
 def compiler() -> Iterator[Kernels]:
-    """As `kernels`, native: for calls that compile and run nothing."""
+    """Yield `kernels`, native, for calls that compile and run nothing."""
     with _process(interpreted=False) as call:
         yield call
 

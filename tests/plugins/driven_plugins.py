@@ -1,8 +1,8 @@
-"""Drives the plugins through TensorRT's real Python bindings: what the library would do when it builds an engine.
+"""Run of the plugins through TensorRT's real Python bindings, with the calls of the library when it builds an engine.
 
-Run as a program: FOLDER of the bindings, and shapes as JSON. Stands in for the library alone: its registry of plugins,
-and the symbolic numbers that it gives for sizes, which here are numbers. Prints JSON: outputs, combinations of types
-and launches of every plugin.
+Run as a program with the FOLDER of the bindings and shapes as JSON. It replaces the library only: the registry of
+plugins, and symbolic sizes, which here are numbers. It prints JSON: outputs, combinations of types and launches of
+every plugin.
 """
 
 import json
@@ -34,7 +34,7 @@ _OPERATIONS = {
 
 
 class Number(trt.IDimensionExpr):  # type: ignore[misc]
-    """A size; pybind11 lets nobody construct one, so it is made around its constructor."""
+    """A size. pybind11 allows no construction from Python, so `of` bypasses the constructor."""
 
     value: int
 
@@ -52,14 +52,14 @@ _BUILDER = SimpleNamespace(
 
 
 def main() -> None:
-    """Register, and ask every plugin what TensorRT would ask it."""
+    """Register the plugins, and make TensorRT's calls of each."""
     register_plugins((9, 0))
     answers = {}
     for name, tensors in json.loads(sys.argv[2]).items():
         plugin = _lib.QDP_REGISTRY[f"lopa::{name}"]
         _tensor.SymIntExpr._exprBuilder = _BUILDER
         inputs = [_descriptor(shape, dtype) for shape, dtype in tensors]
-        outputs = plugin.register_func(*inputs)  # which sees symbolic sizes only
+        outputs = plugin.register_func(*inputs)  # with symbolic sizes only
         shapes = [[_value(size) for size in output.shape_expr] for output in outputs]
         for tensor, shape in zip((*inputs, *outputs), ([shape for shape, _ in tensors] + shapes), strict=True):
             tensor.shape = _tensor.Shape(tuple(shape))

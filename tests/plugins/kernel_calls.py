@@ -1,6 +1,6 @@
-"""What a process of kernels runs, on numpy arrays: Triton reads when imported whether it interprets or compiles.
+"""Functions on numpy arrays that run in a process of kernels, since Triton chooses its mode when it is imported.
 
-Imported by that process; the tests call through the fixture `kernels`.
+That process imports this module. Tests call it through the fixture `kernels`.
 """
 
 import os
@@ -17,7 +17,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def choose(interpreted: bool) -> None:
-    """First call of the process."""
+    """Choose the mode. This is the first call of the process."""
     os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
 
 
@@ -82,7 +82,7 @@ def run_torch_forms(
 
 
 def compile_operator(name: str, arguments: tuple[Any, ...]) -> tuple[str, int, int, str]:
-    """Name, threads, shared bytes and PTX, which the assembler of Triton's wheel has taken."""
+    """Return name, threads, shared bytes and PTX, which the assembler of Triton's wheel has accepted."""
     from lopa.plugins.kernels import compiled_operators
 
     compiled = getattr(compiled_operators, name)(*arguments)
@@ -91,7 +91,7 @@ def compile_operator(name: str, arguments: tuple[Any, ...]) -> tuple[str, int, i
 
 
 def assemble(ptx: str) -> None:
-    """Raises CalledProcessError for PTX that is none."""
+    """Assemble PTX. Raises CalledProcessError for invalid PTX."""
     import triton.backends.nvidia
 
     folder = Path(triton.backends.nvidia.__file__).parent / "bin"

@@ -1,4 +1,4 @@
-"""Branch attention: the kernel against float64, and the reference against one softmax written out row by row."""
+"""Branch attention: the kernel against float64, and the reference against a softmax written row by row."""
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +12,7 @@ from lopa.plugins.branch_attention_reference import branch_attention_reference
 
 Array = np.ndarray
 TOLERANCES = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
-"""Largest difference from float64 for values of a normal distribution: a few roundings of the type."""
+"""Largest differences from float64 for normally distributed values: a few roundings of the type."""
 FEW = settings(
     max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -21,7 +21,7 @@ FEW = settings(
 def attention_inputs(
     r: int, b: int, heads: int, kv_heads: int, w: int, p: int, d: int, *, seed: int, dtype: str = "float32"
 ) -> list[Array]:
-    """In the order of branch_attention; every row sees itself."""
+    """Return inputs in the order of branch_attention; every row sees itself."""
     rng = np.random.default_rng(seed)
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     window, past = (r, b, kv_heads, w, d), (r, kv_heads, p, d)
@@ -53,8 +53,8 @@ def test_the_reference_is_attention_row_by_row() -> None:
     "sizes",
     [
         (1, 1, 1, 1, 1, 1, 16),
-        (2, 5, 6, 2, 7, 64, 16),  # tiles across branches and heads, W no multiple of anything
-        (1, 2, 4, 4, 33, 65, 24),  # every head its own keys; one more than a tile; D no power of two
+        (2, 5, 6, 2, 7, 64, 16),  # tiles across branches and heads, W not a multiple of anything
+        (1, 2, 4, 4, 33, 65, 24),  # no shared key-value heads; one row more than a tile; D not a power of two
         (3, 1, 14, 2, 32, 31, 64),
     ],
 )
@@ -64,7 +64,7 @@ def test_sizes_and_types(kernels: Kernels, sizes: tuple[int, ...], dtype: str) -
 
 @FEW
 @given(
-    st.tuples(*(st.integers(1, most) for most in (3, 4, 3, 3, 20, 70, 40))),
+    st.tuples(*(st.integers(1, upper) for upper in (3, 4, 3, 3, 20, 70, 40))),
     st.sampled_from([16, 32, 64]),
     st.sampled_from([16, 32, 64]),
     st.integers(0, 1 << 30),
@@ -81,7 +81,7 @@ def test_a_request_without_committed_rows(kernels: Kernels) -> None:
 
 
 def test_whole_tiles_of_the_prefix_masked(kernels: Kernels) -> None:
-    """The first tile, a middle one and the last see nothing; what lies there is large."""
+    """Mask the first, a middle and the last tile, which contain large values."""
     inputs = attention_inputs(1, 2, 4, 2, 9, 160, 16, seed=4)
     inputs[6][:] = True
     for tile in (0, 2, 4):
@@ -92,7 +92,7 @@ def test_whole_tiles_of_the_prefix_masked(kernels: Kernels) -> None:
 
 
 def test_padding_rows_see_themselves_alone(kernels: Kernels) -> None:
-    """Branch 1 has 4 real rows of 9; with no prefix a padding row is its own value."""
+    """Use 4 real rows of 9 in branch 1. Without a prefix the output of a padding row is its own value."""
     inputs = attention_inputs(1, 2, 4, 2, 9, 64, 16, seed=5)
     inputs[5][0, 1, 4:] = np.eye(9, dtype=np.bool_)[4:]
     inputs[5][0, 1, :4, 4:] = False
@@ -111,9 +111,9 @@ def test_a_row_that_sees_nothing_is_zero(kernels: Kernels) -> None:
 
 
 def test_large_scores(kernels: Kernels) -> None:
-    """Scores in the thousands, the largest in the prefix for some rows and in the window for others.
+    """Use scores in the thousands, with the maximum in the prefix for some rows and in the window for others.
 
-    In float32 they are wrong by some 1e-4, and so are the weights.
+    Such scores have errors of about 1e-4 in float32, and so do the weights.
     """
     inputs = attention_inputs(2, 3, 4, 2, 9, 70, 16, seed=7)
     inputs[0] *= 1e3

@@ -1,4 +1,4 @@
-"""Commit: the kernel copies exactly the rows asked for, of every layer, and nothing else."""
+"""Commit: the kernel copies exactly the given rows of every layer, and nothing else."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def _arrays(dtype: str, *, seed: int = 0) -> tuple[list[Array], list[Array]]:
-    """6 arrays: 2 requests, 3 branches, 2 heads, 40 rows of 24; caches of 2 slots and 64 rows. Random everywhere."""
+    """Return 6 random arrays of 2 requests, 3 branches, 2 heads, 40 rows of 24, and caches of 2 slots and 64 rows."""
     rng = np.random.default_rng(seed)
     windows = [rng.standard_normal((2, 3, 2, 40, 24)).astype(dtype) for _ in range(6)]
     return windows, [rng.standard_normal((2, 2, 64, 24)).astype(dtype) for _ in range(6)]
@@ -24,7 +24,7 @@ def _arrays(dtype: str, *, seed: int = 0) -> tuple[list[Array], list[Array]]:
     ("request_", "branch", "slot", "offset", "count"),
     [(0, 0, 0, 0, 1), (1, 2, 0, 24, 40), (0, 1, 1, 63, 1), (1, 0, 1, 5, 33), (1, 1, 0, 64, 0)],
 )
-def test_the_rows_asked_for(
+def test_the_given_rows_are_copied(
     kernels: Kernels, dtype: str, request_: int, branch: int, slot: int, offset: int, count: int
 ) -> None:
     windows, caches = _arrays(dtype)
@@ -40,7 +40,7 @@ def test_the_rows_asked_for(
 @pytest.mark.parametrize(
     "change", [{"count": 41}, {"offset": 50}, {"offset": -1}, {"branch": 3}, {"request": 2}, {"slot": -1}]
 )
-def test_rows_that_are_not_there_or_do_not_fit(kernels: Kernels, change: dict[str, int]) -> None:
+def test_rows_that_do_not_exist_or_do_not_fit(kernels: Kernels, change: dict[str, int]) -> None:
     where = {"request": 0, "branch": 0, "slot": 0, "offset": 10, "count": 20} | change
     with pytest.raises(ValueError, match="expected rows of"):
         kernels(kernel_calls.run_commit, *_arrays("float32"), where)
@@ -50,12 +50,12 @@ def test_arrays_that_differ(kernels: Kernels) -> None:
     windows, caches = _arrays("float32")
     where = {"request": 0, "branch": 0, "slot": 0, "offset": 0, "count": 1}
     for wrong in (caches[:-1], [*caches[:-1], caches[-1][:, :, :60].copy()], [c[:, :1].copy() for c in caches]):
-        with pytest.raises(ValueError, match="of one type"):
+        with pytest.raises(ValueError, match="of the same type"):
             kernels(kernel_calls.run_commit, windows, wrong, where)
 
 
 def test_plain_torch_gives_the_same(kernels: Kernels) -> None:
-    """Without a tile or a merge of our own: torch as a user would write it."""
+    """Use torch as a user would write it, without tiles or merges."""
     attention = attention_inputs(2, 3, 6, 2, 9, 37, 16, seed=1)
     head = head_inputs(9, 12, 50, seed=1)
     windows, caches = _arrays("float32")

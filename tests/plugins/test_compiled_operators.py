@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, without a GPU: PTX that assembles, with the arguments documented."""
+"""Kernels compiled ahead of time, without a GPU: PTX that assembles, with the documented arguments."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ import pytest
 from tests.plugins import kernel_calls
 from tests.plugins.conftest import Kernels
 
-# Dream-7B's sizes.
+# Sizes of Dream-7B.
 ATTENTION, PARTIALS = (28, 4, 128), (3584, 152064, 128)
 
 
@@ -40,7 +40,7 @@ ENTRY = ".visible .entry f(\n\t.param .u64 f_param_0,\n\t.param .u32 f_param_1,\
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux only")
-def test_parameters_for_scratch_memory_are_taken_away_only_if_nothing_reads_them() -> None:
+def test_only_unused_scratch_parameters_are_removed() -> None:
     from lopa.plugins.kernels.ahead_of_time import ptx_with_arguments
 
     kept = ".visible .entry f(\n\t.param .u64 f_param_0,\n\t.param .u32 f_param_1\n)\n{ld [f_param_1];}"

@@ -16,7 +16,7 @@ from lopa.runtime.contract import TOP_K
 Array = np.ndarray
 TILES = (32, 64, 32)
 TOLERANCE = 2e-5
-"""In log-probability and entropy. In every type: products are exact in float32, and so are the sums, nearly."""
+"""Tolerance of log-probability and entropy for every type: products are exact in float32, sums nearly so."""
 FEW = settings(
     max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -72,26 +72,26 @@ def test_any_sizes_and_tiles(
 
 
 def test_splits_of_several_tiles(kernels: Kernels) -> None:
-    """17 tiles for 3 splits."""
+    """Use 17 tiles for 3 splits."""
     _check(kernels, head_inputs(3, 16, 270, seed=9), (16, 16, 16))
 
 
 def test_a_split_of_fewer_tokens_than_candidates(kernels: Kernels) -> None:
-    """The second split has 2 of 130; all logits are below zero."""
+    """Use 130 tokens, 2 of them in the second split; all logits are negative."""
     inputs = head_inputs(3, 16, 130, seed=10)
     inputs[0], inputs[1] = np.abs(inputs[0]), -np.abs(inputs[1])
     _check(kernels, inputs, (16, 128, 16))
 
 
 def test_equal_logits_by_lower_id(kernels: Kernels) -> None:
-    """Equal columns in one tile, in two tiles and in two splits; then all equal, of both signs of zero."""
+    """Use equal columns in one tile, in two tiles and in two splits, then all equal, with zeros of both signs."""
     inputs = head_inputs(5, 20, 300, seed=2)
-    inputs[0], inputs[1] = np.ceil(np.abs(inputs[0])), np.round(inputs[1] * 4) / 4  # so that sums are exact
-    inputs[1][:, [290, 3, 70, 20, 130, 21, 64]] = 2.5  # greater than any other logit
+    inputs[0], inputs[1] = np.ceil(np.abs(inputs[0])), np.round(inputs[1] * 4) / 4  # makes sums exact
+    inputs[1][:, [290, 3, 70, 20, 130, 21, 64]] = 2.5  # larger than any other logit
     ids, logprobs, _ = kernels(kernel_calls.run_confidence_head, inputs, TILES)
     assert ids[:, :7].tolist() == [[3, 20, 21, 64, 70, 130, 290]] * 5
     assert (logprobs[:, :7] == logprobs[:, :1]).all()
-    # Less than zero by the smallest number there is, which a temperature of 4 makes -0.
+    # The smallest negative number, which a temperature of 4 turns into -0.
     inputs[1] = np.where((np.arange(300) % 2 == 1) & (np.arange(20)[:, None] == 0), np.float32(-1e-45), np.float32(0))
     ones, fours = np.ones_like(inputs[0]), np.full(5, 4, np.float32)
     ids, logprobs, entropy = kernels(kernel_calls.run_confidence_head, [ones, inputs[1], fours], TILES)
@@ -101,7 +101,7 @@ def test_equal_logits_by_lower_id(kernels: Kernels) -> None:
 
 
 def test_extreme_logits(kernels: Kernels) -> None:
-    """All mass on one token, and logits far below zero: sums neither overflow nor vanish."""
+    """Put all mass on one token, and logits far below zero: sums neither overflow nor vanish."""
     inputs = head_inputs(4, 16, 200, seed=3)
     inputs[0][0] *= 1e3
     inputs[0][1] = -np.abs(inputs[0][1])

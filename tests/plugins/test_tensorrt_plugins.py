@@ -34,7 +34,7 @@ CASE = {
 
 @pytest.fixture(scope="module", params=["10", "11"])
 def answers(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> dict[str, Any]:
-    """Of driven_plugins, with the bindings of each major version."""
+    """Return the output of driven_plugins with the bindings of each major version."""
     (pin,) = (pin for pin in PINS if f"=={request.param}." in pin)
     return _driven(installed_bindings(pin, pytestconfig))
 
@@ -67,7 +67,7 @@ def test_the_confidence_head(answers: dict[str, Any]) -> None:
     partials, merge = answers["ConfidencePartials"], answers["ConfidenceMerge"]
     assert [shape for shape, _ in partials["outputs"]] == [*[[2, 3, 5, 128]] * 3, *[[2, 3, 5, 128, 8]] * 2]
     assert [dtype for _, dtype in partials["outputs"]] == ["FLOAT"] * 4 + ["INT32"]
-    assert partials["numbers"] == [30, 15]  # rows, and how many share a temperature
+    assert partials["numbers"] == [30, 15]  # rows, and rows per temperature
     assert [partials["launch"][f"grid_{axis}"] for axis in "xyz"] == [1, 128, 1]
     assert merge["outputs"] == [[[2, 3, 5, 8], "INT32"], [[2, 3, 5, 8], "FLOAT"], [[2, 3, 5], "FLOAT"]]
     assert merge["numbers"] == []
@@ -78,7 +78,7 @@ def test_kernels_and_blocks(answers: dict[str, Any]) -> None:
     names = ["branch_attention_kernel", "confidence_partials_kernel", "confidence_merge_kernel"]
     assert [found["kernel"] for found in answers.values()] == names
     for (name, found), outputs in zip(answers.items(), (1, 5, 3), strict=True):
-        # Pointers to inputs, numbers, pointers to outputs: all that TensorRT hands over.
+        # Pointers to inputs, numbers, pointers to outputs: all arguments that TensorRT passes.
         assert found["parameters"] == len(CASE[name]) + len(found["numbers"]) + outputs
         assert (found["launch"]["block_x"], found["launch"]["block_y"], found["launch"]["block_z"]) == (128, 1, 1)
         assert 0 < found["launch"]["shared_mem"] <= 48 * 1024

@@ -1,4 +1,4 @@
-"""The three operators in plain torch, on any device: what the kernels are held against beside the references."""
+"""The three operators in plain torch on any device, a second reference for the kernels."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def branch_attention_in_torch(
     window_mask: torch.Tensor,
     prefix_mask: torch.Tensor,
 ) -> torch.Tensor:
-    """As `branch_attention`, in the batch arrangement of the graph: the prefix is copied for every branch."""
+    """Compute `branch_attention` with the graph's batch layout, copying the prefix for every branch."""
     requests, branches, _, width, _ = query.shape
 
     def joined(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def branch_attention_in_torch(
 def confidence_head_in_torch(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `confidence_head`; the logits are written, in the type of `hidden`. temperature [N]."""
+    """Compute `confidence_head` with stored logits in the type of `hidden`; `temperature` is [N]."""
     logprobs = ((hidden @ weight).float() / temperature[:, None]).log_softmax(-1)
     top, ids = logprobs.topk(TOP_K, dim=-1)
     return ids, top, -(logprobs.exp() * logprobs).sum(-1)
@@ -51,6 +51,6 @@ def commit_in_torch(
     offset: int,
     count: int,
 ) -> None:
-    """As `commit_reference`: one copy for every array."""
+    """Do the work of `commit_reference` with one copy per array."""
     for rows, cache in zip(windows, caches, strict=True):
         cache[slot, :, offset : offset + count] = rows[request, branch, :, :count]

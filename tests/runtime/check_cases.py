@@ -1,4 +1,4 @@
-"""Sessions held against others: in the cases on which engines are checked, and over random decodes."""
+"""Comparisons of sessions, on the verification cases of engines and on random windows."""
 
 from collections.abc import Callable, Collection
 from itertools import chain
@@ -14,9 +14,9 @@ from lopa.runtime.sessions.session import Session, open_session
 def assert_cases_agree(
     bundle: Bundle, session: Session, *, rows: bool = False, taken: Callable[[Case], bool] = lambda _: True
 ) -> int:
-    """Requests, branches, masks, padding rows and prefixes: the same statistics, with `rows` the same new rows too.
+    """Compare statistics, and with `rows` new rows, on cases with several requests, branches, masks and prefixes.
 
-    Of the cases `taken`; how many forwards they were, those that commit prefixes among them.
+    Only cases for which `taken` is True count. Return the number of forwards, including those that commit prefixes.
     """
     plain = open_session(bundle, "cpu", threads=1)
     forwards = 0
@@ -39,12 +39,12 @@ def assert_cases_agree(
 
 
 def assert_random_windows_agree(session: Session, reference: Session, *, seed: int, turns: int) -> None:
-    """Random (R, B, W, Q) with ones among them, prefixes that grow by commits and through several tiles."""
+    """Compare random (R, B, W, Q), some of size 1, with prefixes that grow through several tiles."""
     rng = np.random.default_rng(seed)
     forced = [(1, 1, 1, 1), (1, 5, 64, 64), (3, 1, 40, 1), (2, 3, 1, 4)]
     for turn in range(turns):
         count, branches, width, queries = (
-            forced[turn] if turn < len(forced) else [int(rng.integers(1, most)) for most in (4, 5, 50, 20)]
+            forced[turn] if turn < len(forced) else [int(rng.integers(1, upper)) for upper in (4, 5, 50, 20)]
         )
         requests = [int(request) for request in rng.permutation(4)[:count]]
         starts = [reference.prefix_length(request) for request in requests]
@@ -64,9 +64,9 @@ def assert_random_windows_agree(session: Session, reference: Session, *, seed: i
 def assert_growth_agrees(
     bundle: Bundle, session: Session, *, rounds: int = 1, most_branches: int = 2, width: int = 30, ends: Collection[int]
 ) -> dict[int, int]:
-    """Two requests, together and alone, whose prefixes grow; number 0 is released before the turns `ends`.
+    """Compare two requests, together and alone, whose prefixes grow.
 
-    The committed rows of each at the end.
+    Number 0 is released before the turns `ends`. Return the committed rows of each at the end.
     """
     plain = open_session(bundle, "cpu", threads=1)
     rng = np.random.default_rng(11)
@@ -91,7 +91,7 @@ def assert_growth_agrees(
 
 
 def fits(*, prefix: int, window: int) -> Callable[[Case], bool]:
-    """Cases of at most so many committed rows a request, and of so many rows a window."""
+    """Return a filter for cases with at most `prefix` committed rows per request and `window` rows per window."""
 
     def taken(case: Case) -> bool:
         pieces = [case.shape.width, *chain.from_iterable(case.shape.prefixes)]

@@ -1,7 +1,4 @@
-"""One decoder of the tiny bundle for the tests of a file, and a prompt that it can answer; files may have their own.
-
-And sessions that are closed at the end of a test.
-"""
+"""Fixtures: a decoder of the tiny bundle with a prompt, and sessions that are closed at the end of a test."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +26,7 @@ def prompt(decoder: Decoder) -> tuple[int, ...]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[Path, str], Session]]:
-    """Opens sessions and closes them at the end of the test."""
+    """Return a function that opens sessions; they are closed at the end of the test."""
     sessions: list[Session] = []
 
     def open_one(bundle: Path, device: str) -> Session:

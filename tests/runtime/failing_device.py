@@ -1,4 +1,4 @@
-"""A test stand-in for a device that fails: a real session of which one call, counted, goes wrong."""
+"""A session with a fault at one numbered call, as a stand-in for a failing device."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Manner = Literal["raises", "hangs", "answers nonsense"]
 
 @dataclass(frozen=True)
 class Failure:
-    """Call number `call` (from 1) of `method` goes wrong, and every later call of any method raises."""
+    """Call number `call` (from 1) of `method` fails, and every later call of any method raises."""
 
     method: str
     call: int
@@ -22,7 +22,7 @@ class Failure:
 
 
 class FailingDevice:
-    """A session that counts its calls; without a failure it does nothing else."""
+    """A session that counts its calls and fails as `failure` says, if given."""
 
     def __init__(self, session: Session, device: str, failure: Failure | None = None) -> None:
         self._session = session
@@ -33,7 +33,7 @@ class FailingDevice:
         self._awake = threading.Event()
 
     def wake(self) -> None:
-        """End a call that hangs."""
+        """End a hanging call."""
         self._awake.set()
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +64,8 @@ def _nonsense(statistics: Statistics) -> Statistics:
 
 @contextmanager
 def failing_devices(sessions: list[Session], failures: dict[int, Failure]) -> Iterator[list[FailingDevice]]:
-    """The sessions as devices "device 0", "device 1", ..; those in `failures` fail. Hanging ones wake at the end."""
+    """Return the sessions as "device 0", "device 1", ..., of which those in `failures` fail. Hanging calls end at the
+    end."""
     devices = [FailingDevice(session, f"device {i}", failures.get(i)) for i, session in enumerate(sessions)]
     try:
         yield devices

@@ -1,4 +1,4 @@
-"""Random windows for sessions, and answers held against each other."""
+"""Random windows for sessions, and comparisons of statistics."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ import numpy as np
 from lopa.runtime.contract import Bool, Floats, Statistics, WindowBatch
 
 VOCABULARY = 975
-"""Ids that the tiny tokenizer uses."""
+"""Number of ids that the tiny tokenizer uses."""
 TOLERANCE = 1e-5
-"""Allowed difference relative to the largest value, for two float32 engines."""
+"""Allowed difference of two float32 engines, relative to the largest value."""
 
 
 def full_mask(shape: tuple[int, int, int]) -> Bool:
@@ -22,12 +22,12 @@ def block_causal_mask(shape: tuple[int, int, int], block: int) -> Bool:
 
 
 def scattered_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Bool:
-    """Any row sees itself and some others."""
+    """Return a mask with which each row attends to itself and some others."""
     return (rng.random((*shape, shape[2])) < 0.5) | np.eye(shape[2], dtype=np.bool_)
 
 
 def random_mask(rng: np.random.Generator, shape: tuple[int, int, int]) -> Bool:
-    """Full, block-causal or scattered; some branches are shorter and end in padding rows."""
+    """Return a full, block-causal or scattered mask; some branches are shorter and end in padding rows."""
     kind = rng.integers(3)
     if kind == 0:
         mask = full_mask(shape)
@@ -53,7 +53,7 @@ def random_batch(
     starts: Sequence[int] | int = 0,
     mask: Bool | None = None,
 ) -> WindowBatch:
-    """Windows of random ids that begin at the positions `starts`, one for each request."""
+    """Return windows of random ids that begin at the positions `starts`, one for each request."""
     shape = (len(requests), branches, width)
     first = np.broadcast_to(np.asarray(starts), len(requests))
     return WindowBatch(
@@ -67,7 +67,7 @@ def random_batch(
 
 
 def batch_of_one(batch: WindowBatch, slot: int) -> WindowBatch:
-    """The windows of one of the requests."""
+    """Return the windows of one of the requests."""
     return batch.part(slice(slot, slot + 1))
 
 
@@ -79,7 +79,8 @@ def assert_close(found: Floats, expected: Floats, tolerance: float = TOLERANCE) 
 
 
 def assert_same_statistics(found: Statistics, expected: Statistics, tolerance: float = TOLERANCE) -> None:
-    """Equal up to rounding; ids are compared where their probability is clearly not that of a neighbour's."""
+    """Compare statistics up to rounding. Ids are compared where their probability clearly differs from the next
+    one's."""
     assert_close(found.topk_logprobs, expected.topk_logprobs, tolerance)
     np.testing.assert_allclose(found.entropy, expected.entropy, rtol=0, atol=20 * tolerance)
     assert (found.logits is None) == (expected.logits is None)

@@ -1,4 +1,4 @@
-"""Requests that are shortened, held against sessions that never had the forgotten rows."""
+"""Comparison of shortened requests with sessions that never had the dropped rows."""
 
 import numpy as np
 from tests.runtime.random_windows import assert_same_statistics, batch_of_one, random_batch
@@ -11,10 +11,10 @@ _BRANCHES, _WIDTH = 2, 40
 
 
 def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bool, turns: int = 9) -> None:
-    """Rows are committed and forgotten in `session`, over tiles, to nothing, and committed again behind what is left.
+    """Commit and drop rows in `session` repeatedly, across tiles and down to nothing.
 
-    `fresh` is given what is left and nothing else before every forward, of all requests and of the one that changed
-    last. With `exact` their answers have the same bits. At most 192 rows are committed.
+    Before every forward `fresh` gets only the remaining rows, for all requests and for the one changed last. With
+    `exact` the statistics have the same bits. At most 192 rows are committed.
     """
     rng = np.random.default_rng(21)
     kept = {request: _no_rows(session, request, rng) for request in _REQUESTS}
@@ -31,7 +31,7 @@ def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bo
         for request in _REQUESTS:
             _commit(session, request, kept, int(rng.integers(20, _WIDTH + 1)))
         request = _REQUESTS[turn % 3]
-        # Most are cut in rows that this forward has read, and every third time rows come behind them at once.
+        # Most cuts are in rows that this forward has read. Every third time new rows follow at once.
         left = 0 if turn == 4 else int(rng.integers(kept[request].count // 4, kept[request].count))
         session.shorten(request, left)
         kept[request] = _first(kept[request], left)

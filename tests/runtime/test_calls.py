@@ -1,4 +1,4 @@
-"""How a program calls a decoder and an engine: one prompt or several, options by name, text instead of events."""
+"""Calls of a decoder and an engine: one prompt or several, options by name, text instead of events."""
 
 import asyncio
 import inspect
@@ -27,8 +27,7 @@ from lopa import (
 from lopa.runtime.sessions.session import unused_request
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
-TAKING_OPTIONS = [
-    GenerationConfig.reference,
+WITH_OPTIONS = [
     *(getattr(Decoder, name) for name in ("config", "generate", "iter_generate", "outcomes", "stream", "stream_text")),
     *(getattr(Engine, name) for name in ("config", "prepare", "submit", "submit_many")),
 ]
@@ -91,7 +90,7 @@ def test_closing_the_text_frees_the_request(decoder: Decoder) -> None:
     steps: list[Step] = []
     pieces = decoder.stream_text(PROMPT, strategy="sequential", block_size=4, on_step=steps.append)
     next(pieces)
-    request = unused_request() - 1  # the number before this one
+    request = unused_request() - 1  # the request number used before
     assert decoder.session.prefix_length(request) > 0
     pieces.close()
     assert decoder.session.prefix_length(request) == 0
@@ -113,7 +112,7 @@ def test_options_are_given_by_name(decoder: Decoder) -> None:
     assert plain(done.result) == plain(expected)
 
 
-def test_options_change_a_config_but_none_of_a_prompts_own(decoder: Decoder) -> None:
+def test_options_change_a_config_but_not_a_prompts_own(decoder: Decoder) -> None:
     config = decoder.config(max_new_tokens=8, stop_at_eos=False, seed=3)
     assert decoder.config(config) is config
     assert decoder.config(config, max_new_tokens=4) == replace(config, max_new_tokens=4)
@@ -125,7 +124,7 @@ def test_options_change_a_config_but_none_of_a_prompts_own(decoder: Decoder) -> 
 def test_an_engine_takes_options_too(decoder: Decoder) -> None:
     options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
     expected = plain(decoder.generate(PROMPT, **options))
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         config = engine.config(branches=2)
         handles = [
             engine.submit(PROMPT, **options),
@@ -139,7 +138,7 @@ def test_an_engine_takes_options_too(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("name", ["generate", "iter_generate", "stream", "stream_text"])
-def test_wrong_options_are_refused_at_once(decoder: Decoder, name: str) -> None:
+def test_wrong_options_are_rejected_at_once(decoder: Decoder, name: str) -> None:
     prompt: Any = [PROMPT] if name == "iter_generate" else PROMPT
     for config in (None, decoder.config()):
         with pytest.raises(BadInputError, match="unknown option 'block_sise'"):
@@ -156,8 +155,8 @@ def test_the_keyword_arguments_are_the_fields_of_the_config() -> None:
     assert not GenerationOptions.__required_keys__
 
 
-@pytest.mark.parametrize("call", TAKING_OPTIONS, ids=lambda call: call.__qualname__)
-def test_they_are_typed_where_options_are_taken(call: Any) -> None:
+@pytest.mark.parametrize("call", WITH_OPTIONS, ids=lambda call: call.__qualname__)
+def test_functions_with_options_are_typed(call: Any) -> None:
     (options,) = (each for each in inspect.signature(call).parameters.values() if each.kind is each.VAR_KEYWORD)
     assert options.annotation.__args__ == (GenerationOptions,)
 

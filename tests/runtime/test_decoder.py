@@ -1,4 +1,4 @@
-"""The decoder on a real bundle and a real engine."""
+"""The decoder on a bundle and an engine."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from lopa import tiny
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.requests.answer import UNDECIDED
+from lopa.runtime.requests.answer import MASKED
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 from lopa.runtime.sessions.session import unused_request
 
@@ -41,7 +41,7 @@ def steps_of(decoder: Decoder, prompt: Any, **options: Any) -> list[Step]:
     return steps
 
 
-def test_streamed_text_is_the_result_and_is_never_taken_back(decoder: Decoder, prompts: list[str]) -> None:
+def test_streamed_text_is_final_and_equals_the_result(decoder: Decoder, prompts: list[str]) -> None:
     for prompt in prompts:
         *events, last = decoder.stream(prompt, drafts=True)
         assert isinstance(last, DoneEvent)
@@ -58,7 +58,7 @@ def test_streamed_text_is_the_result_and_is_never_taken_back(decoder: Decoder, p
         assert result.text == decoder.tokenizer.decode(list(result.token_ids))
         drafts = [event for event in events if isinstance(event, DraftEvent)]
         assert [draft.step for draft in drafts] == list(range(1, result.steps + 1))
-        assert UNDECIDED in drafts[0].text
+        assert MASKED in drafts[0].text
 
 
 def test_counts_are_those_of_the_steps(decoder: Decoder, prompts: list[str]) -> None:
@@ -82,7 +82,7 @@ def test_one_branch_is_d2f(decoder: Decoder, prompts: list[str]) -> None:
         assert (one.token_ids, one.steps) == (d2f.token_ids, d2f.steps)
 
 
-def test_vanilla_decides_one_position_a_step_and_threshold_those_above_it(decoder: Decoder, prompts: list[str]) -> None:
+def test_vanilla_unmasks_one_position_per_step_and_threshold_several(decoder: Decoder, prompts: list[str]) -> None:
     vanilla = steps_of(decoder, prompts[0], strategy="vanilla")
     assert {len(step.fills.positions) for step in vanilla} == {1}
     threshold = steps_of(decoder, prompts[0], strategy="threshold", skip_threshold=0.8)
@@ -120,7 +120,7 @@ def test_a_time_limit_returns_what_is_committed(decoder: Decoder, prompts: list[
     assert cut.token_ids == whole.token_ids[: cut.tokens]
 
 
-def test_the_clock_of_a_stream_starts_when_it_is_first_asked(decoder: Decoder, prompts: list[str]) -> None:
+def test_the_clock_of_a_stream_starts_with_the_first_event(decoder: Decoder, prompts: list[str]) -> None:
     events = decoder.stream(prompts[0], decoder.config(max_new_tokens=1, time_limit=1e-9))
     time.sleep(0.5)
     began = time.perf_counter()
@@ -130,10 +130,10 @@ def test_the_clock_of_a_stream_starts_when_it_is_first_asked(decoder: Decoder, p
 
 
 def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
-    for most in (1, 7, 33):
-        result = decode(decoder, prompts[0], max_new_tokens=most)
-        assert (result.tokens, result.window_tokens, result.stop_reason) == (most, most, "length")
-    assert decode(decoder, prompts[0], max_new_tokens=31, published=True).token_ids == ()
+    for upper in (1, 7, 33):
+        result = decode(decoder, prompts[0], max_new_tokens=upper)
+        assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")
+    assert decode(decoder, prompts[0], max_new_tokens=31, reference=True).token_ids == ()
 
 
 def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> None:
@@ -144,46 +144,46 @@ def test_draws_repeat_with_their_seed(decoder: Decoder, prompts: list[str]) -> N
     assert len({draw(seed) for seed in range(4)}) > 1
 
 
-def test_a_prompt_may_hold_the_text_of_the_mask_token(decoder: Decoder, prompts: list[str]) -> None:
+def test_a_prompt_may_contain_the_text_of_the_mask_token(decoder: Decoder, prompts: list[str]) -> None:
     mask = decoder.bundle.manifest.special_tokens.mask
     assert mask not in decode(decoder, "Say <|mask|> twice. " + prompts[0]).prompt_ids
-    asked = {"special_tokens": True}
-    result = decode(decoder, "Say <|mask|> twice. " + prompts[0], **asked)
+    requested = {"special_tokens": True}
+    result = decode(decoder, "Say <|mask|> twice. " + prompts[0], **requested)
     assert mask in result.prompt_ids
     assert mask not in result.token_ids
     assert result.stop_reason == "eos"
-    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], published=True, branches=5, **asked)
-    plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5, **asked)
+    published = decode(decoder, "Say <|mask|> twice. " + prompts[0], reference=True, branches=5, **requested)
+    plain = decode(decoder, "Say <|mask|> twice. " + prompts[0], branches=5, **requested)
     assert published.token_ids[: plain.tokens] == plain.token_ids
 
 
 def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
     decoder: Decoder, prompts: list[str]
 ) -> None:
-    """Quirk 4: after the last block is full it is cached once more before the loop ends."""
-    steps = steps_of(decoder, "<|mask|>" + prompts[0], published=True, strategy="d2f", special_tokens=True)
+    """Quirk 4: the last complete block is cached once more before the loop ends."""
+    steps = steps_of(decoder, "<|mask|>" + prompts[0], reference=True, strategy="d2f", special_tokens=True)
     assert steps[-1].windows.asked[0].tolist() == []
     assert steps[-1].windows.commit == 32
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
-def test_a_mask_token_in_the_prompt_ends_no_loop_that_keeps_the_whole_answer(decoder: Decoder, cache: str) -> None:
-    """It made them look for a block to keep rows around when none was left, and the request failed."""
-    asked: dict[str, Any] = {
+def test_a_mask_token_in_the_prompt_with_whole_answer_caches(decoder: Decoder, cache: str) -> None:
+    """The loop once searched for a next block and failed the request."""
+    requested: dict[str, Any] = {
         "strategy": "sequential",
-        "published": True,
+        "reference": True,
         "cache": cache,
         "block_size": 4,
         "stop_at_eos": False,
     }
     mask = decoder.bundle.manifest.special_tokens.mask
-    for new, steps in ((2, 0), (8, 8)):  # less than a block is nothing there
-        result = decode(decoder, (30, mask, 31), max_new_tokens=new, **asked)
+    for new, steps in ((2, 0), (8, 8)):  # less than a block generates nothing
+        result = decode(decoder, (30, mask, 31), max_new_tokens=new, **requested)
         assert (result.steps, result.window_tokens) == (steps, steps)
 
 
-def test_ids_are_taken_as_they_are(decoder: Decoder, prompts: list[str]) -> None:
+def test_ids_are_used_unchanged(decoder: Decoder, prompts: list[str]) -> None:
     text = decode(decoder, prompts[0])
     assert text.prompt_ids[0] == decoder.bundle.manifest.special_tokens.bos
     ids = decode(decoder, text.prompt_ids)
@@ -209,7 +209,7 @@ LONG_PROMPT = (
         ),
     ],
 )
-def test_bad_prompts_are_refused(decoder: Decoder, prompt: Any, received: str) -> None:
+def test_bad_prompts_are_rejected(decoder: Decoder, prompt: Any, received: str) -> None:
     with pytest.raises(BadInputError) as caught:
         decoder.stream(prompt)
     assert caught.value.received == received
@@ -220,14 +220,14 @@ def test_closing_the_stream_frees_the_request(decoder: Decoder, prompts: list[st
     stream = decoder.stream(prompts[0], drafts=True, on_step=steps.append)
     while not steps:
         next(stream)
-    request = unused_request() - 1  # the number before this one
+    request = unused_request() - 1  # the request number used before
     assert decoder.session.prefix_length(request) == steps[0].windows.commit > 0
     stream.close()
     assert decoder.session.prefix_length(request) == 0
     assert decode(decoder, prompts[0]).stop_reason == "eos"
 
 
-def test_one_device_is_asked_for(tiny_bundle: Path) -> None:
+def test_an_unknown_device_is_rejected(tiny_bundle: Path) -> None:
     for devices in ((), ("cpu", "cpu"), "cpu"):
         with pytest.raises(BadInputError):
             Decoder.open(tiny_bundle, devices)

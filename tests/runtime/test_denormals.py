@@ -1,4 +1,4 @@
-"""Denormal numbers are zero while a forward runs on the CPU, and nowhere else."""
+"""Denormal numbers are zero only while a forward runs on the CPU."""
 
 import subprocess
 import sys
@@ -16,42 +16,42 @@ from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.sessions.onnxruntime_graph import graph_of_part
 from lopa.runtime.sessions.session import open_session
 
-pytestmark = pytest.mark.skipif(not can_change(), reason="denormal numbers are set on x86-64 Linux only")
+pytestmark = pytest.mark.skipif(not can_change(), reason="implemented for x86-64 Linux only")
 
 
 def _product() -> float:
-    """Of two normal numbers; it is denormal."""
+    """Return the product of two normal numbers, which is denormal."""
     return float(np.float32(1.2e-38) * np.float32(0.1))
 
 
-def test_only_while_the_context_lasts() -> None:
+def test_zero_only_within_the_context() -> None:
     assert _product() > 0
     with denormals_as_zero():
         assert _product() == 0
     assert _product() > 0
 
 
-def test_an_error_ends_it_too() -> None:
+def test_an_error_restores_the_state() -> None:
     with pytest.raises(KeyError), denormals_as_zero():
         raise KeyError
     assert _product() > 0
 
 
-def test_an_operand_is_zero_too() -> None:
+def test_operands_are_zero_too() -> None:
     denormal = np.float32(1e-40)
     with denormals_as_zero():
         assert denormal * np.float32(1e10) == 0
     assert denormal * np.float32(1e10) > 0
 
 
-def test_a_context_in_another() -> None:
+def test_nested_contexts() -> None:
     with denormals_as_zero():
         with denormals_as_zero():
             pass
         assert _product() == 0
 
 
-def test_a_forward_runs_so(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_uses_the_context(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     original = ort.InferenceSession.run_with_iobinding
 
@@ -67,14 +67,14 @@ def test_a_forward_runs_so(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -
     assert _product() > 0
 
 
-def test_own_threads_of_the_engine_do_so(tiny_bundle: Path) -> None:
+def test_threads_of_the_engine_use_it(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     session = graph_of_part(bundle, whole_model(bundle.manifest.dimensions.layers), "cpu", 2)
     assert session.get_session_options().get_session_config_entry("session.set_denormal_as_zero") == "1"
 
 
-def test_opening_leaves_the_thread_as_it_was(tiny_bundle: Path) -> None:
-    """ONNX Runtime changes it for the first session of a process."""
+def test_opening_a_session_restores_the_threads_state(tiny_bundle: Path) -> None:
+    """ONNX Runtime changes the state for the first session of a process."""
     program = (
         "import sys, numpy; from lopa.runtime import Decoder; Decoder.open(sys.argv[1], ['cpu'], threads=1); "
         "print(numpy.float32(1.2e-38) * numpy.float32(0.1) > 0)"

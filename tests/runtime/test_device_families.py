@@ -1,4 +1,4 @@
-"""Device names and their parser, the records of families, and a made-up family that needs no more than its record."""
+"""Device names, their parser, the families' records, and an artificial family that needs only a record."""
 
 import importlib
 import os
@@ -49,7 +49,7 @@ from lopa.cli.main import main
 sys.argv[1:] = sys.argv[2:]
 main()
 """
-"""A program: lopa-export with a family of devices that needs the distribution in the first argument."""
+"""Program that runs lopa-export with a family of devices that needs the distribution in the first argument."""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ main()
         ("mpi:cuda", "mpi", "cuda", False),
     ],
 )
-def test_a_name_in_its_parts(text: str, family: str, rest: str, is_processor: bool) -> None:
+def test_parsed_names(text: str, family: str, rest: str, is_processor: bool) -> None:
     found = parse_device(text)
     assert (found.family.name, found.rest, found.is_processor) == (family, rest, is_processor)
     assert parse_device(text, "cpu", family) == found
@@ -106,7 +106,7 @@ def test_a_name_in_its_parts(text: str, family: str, rest: str, is_processor: bo
         ),
     ],
 )
-def test_another_name_is_none(text: str) -> None:
+def test_invalid_names(text: str) -> None:
     assert find_device(text) is None
     assert not is_on_processor(text)
     with pytest.raises(BadInputError, match=re.escape(f"device {text!r}")) as caught:
@@ -115,14 +115,14 @@ def test_another_name_is_none(text: str) -> None:
     assert caught.value.expected.startswith(family.syntax if family else "one of " + ", ".join(FAMILIES))
 
 
-def test_a_device_of_another_family_is_an_error() -> None:
+def test_a_device_of_another_family_is_rejected() -> None:
     with pytest.raises(BadInputError, match="device 'cpu'") as caught:
         parse_device("cpu", "tensorrt", "tensorrt-rtx")
     assert caught.value.expected == "tensorrt:N or tensorrt-rtx:N with N the number of the device"
     assert caught.value.remedy == "e.g. tensorrt:0"
 
 
-def test_records_hold_names_and_modules_that_are_there() -> None:
+def test_records_name_existing_modules() -> None:
     for name, family in FAMILIES.items():
         assert name == family.name
         assert all(parse_device(text).family is family for text in (*family.examples, *family.timed))
@@ -133,7 +133,7 @@ def test_records_hold_names_and_modules_that_are_there() -> None:
             assert module is None or callable(getattr(importlib.import_module(module), function))
 
 
-def test_a_device_without_stages_is_no_stage(tiny_staged: Path) -> None:
+def test_a_device_without_stages_is_rejected_as_a_stage(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     part = whole_model(bundle.manifest.dimensions.layers)
     with pytest.raises(BadInputError, match="device 'numpy' as a stage") as caught:
@@ -173,7 +173,7 @@ def toy(toy_modules: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_made_up_family_decodes(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_artificial_family_decodes(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for device in ("numpy", "toy"):
         with Decoder.open(tiny_bundle, [device]) as decoder:
@@ -187,7 +187,7 @@ def test_a_made_up_family_decodes(tiny_bundle: Path, monkeypatch: pytest.MonkeyP
 
 
 def toy_command(modules: Path, needs: str, *arguments: str, **environment: str) -> str:
-    """Standard output of lopa-export with a made-up family "toy"."""
+    """Return the standard output of lopa-export with an artificial family "toy"."""
     done = subprocess.run(
         [sys.executable, "-c", TOY_FAMILY, needs, *arguments],
         env={**os.environ, "PYTHONPATH": str(modules), **environment},
@@ -199,7 +199,7 @@ def toy_command(modules: Path, needs: str, *arguments: str, **environment: str) 
     return done.stdout
 
 
-def test_a_made_up_family_is_in_the_commands(toy_modules: Path, tiny_bundle: Path) -> None:
+def test_an_artificial_family_appears_in_the_commands(toy_modules: Path, tiny_bundle: Path) -> None:
     for command in ("generate", "verify"):
         assert "toy:N" in toy_command(toy_modules, "numpy", command, "--help")
     words = {"COMP_WORDS": "lopa-export generate bundle --device to", "COMP_CWORD": "4"}
@@ -212,7 +212,7 @@ def test_a_made_up_family_is_in_the_commands(toy_modules: Path, tiny_bundle: Pat
     assert re.search(r"^fastest +toy:0: [\d.]+ ms", said, re.MULTILINE)
 
 
-def test_a_made_up_family_that_is_not_installed(toy_modules: Path) -> None:
+def test_an_artificial_family_that_is_not_installed(toy_modules: Path) -> None:
     assert "toy" not in toy_command(toy_modules, "no-toys-here", "doctor")
     said = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
     assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", said, re.MULTILINE)

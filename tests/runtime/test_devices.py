@@ -1,4 +1,4 @@
-"""From device names to a session: which kind, on which cores, sharing which graph; and what cannot be opened."""
+"""Sessions from device names: their kind, cores and shared graphs, and names that cannot be opened."""
 
 import os
 import re
@@ -20,18 +20,18 @@ from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import Session, open_session
 
-linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads stay on cores")
+linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where threads are bound to cores")
 
 
 @pytest.fixture
 def copied_bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    """A bundle that no other test has open, so that its graph is opened anew."""
+    """Return a bundle that no other test has open, so that its graph is opened again."""
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture
 def cores() -> list[int]:
-    """Numbers of the cores here."""
+    """Return the numbers of this machine's cores."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
@@ -45,7 +45,7 @@ def allowed_cores(task: int) -> str:
 
 
 def core_last_run_on(task: int) -> int:
-    """Field 39 of proc(5)'s stat; the second one, a name in brackets, may hold spaces."""
+    """Return field 39 of proc(5)'s stat. The second field, a name in parentheses, may contain spaces."""
     return int(Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()[36])
 
 
@@ -57,8 +57,8 @@ def test_one_device_is_its_own_session(tiny_bundle: Path) -> None:
 
 
 @linux
-def test_cores_alone_are_driven_by_a_thread_that_stays_there(tiny_bundle: Path, cores: list[int]) -> None:
-    """In /proc: where the device's thread may run, and where it ran during forwards."""
+def test_cores_are_driven_by_a_thread_bound_to_them(tiny_bundle: Path, cores: list[int]) -> None:
+    """/proc shows the cores where the device's thread may run, and where it ran."""
     core = cores[-1]
     mine = os.sched_getaffinity(0)
     session = session_from_devices(Bundle.open(tiny_bundle), [f"cpu:{core}"])
@@ -75,8 +75,8 @@ def test_cores_alone_are_driven_by_a_thread_that_stays_there(tiny_bundle: Path, 
 
 
 @linux
-def test_the_engines_own_threads_stay_on_the_cores(copied_bundle: Bundle, cores: list[int]) -> None:
-    """Four threads on one core: the caller's, and three that ONNX Runtime starts."""
+def test_threads_of_the_engine_are_bound_to_the_cores(copied_bundle: Bundle, cores: list[int]) -> None:
+    """Four threads run on one core: the caller's, and three that ONNX Runtime starts."""
     before = tasks()
     session = open_session(copied_bundle, f"cpu:{cores[-1]}", threads=4)
     own = tasks() - before
@@ -117,8 +117,8 @@ def opened_graphs() -> Iterator[list[Any]]:
 
 @linux
 def test_devices_of_one_core_share_a_graph(copied_bundle: Bundle, cores: list[int], opened_graphs: list[Any]) -> None:
-    """A graph of one thread has no threads of its own to keep anywhere, so any device may run it: its weights, packed
-    for the processor, are held once. One with threads on some cores is another graph."""
+    """A graph with one thread starts none, so any device may run it, and its packed weights are stored once. A graph
+    whose threads are bound to cores is a different one."""
     if len(cores) < 2:
         pytest.skip("needs two cores")
     session = session_from_devices(copied_bundle, [f"cpu:{core}" for core in cores[:2]])
@@ -149,7 +149,7 @@ def test_a_decoder_on_several_devices_gives_the_same_text(tiny_bundle: Path, cor
     assert results[1:] == results[:1] * 2
 
 
-def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_are_closed_when_a_device_is_missing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Session] = []
 
     def recorded(*arguments: Any, **named: Any) -> Session:
@@ -165,7 +165,7 @@ def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path, m
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "message"),
     [
         (["cpu:0", "cpu:0"], "twice"),
         (["cpu", "cpu:0"], "every core"),
@@ -177,12 +177,12 @@ def test_what_was_opened_is_closed_when_a_device_is_missing(tiny_bundle: Path, m
         ([], r"devices \[\]"),
     ],
 )
-def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, said: str) -> None:
-    with pytest.raises(BadInputError, match=said):
+def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
         Decoder.open(tiny_bundle, devices)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_a_time_limit_that_is_none(tiny_bundle: Path, seconds: float) -> None:
+def test_invalid_time_limits(tiny_bundle: Path, seconds: float) -> None:
     with pytest.raises(BadInputError, match="time limit"):
         Decoder.open(tiny_bundle, ["cpu:0", "numpy"], device_timeout=seconds)

@@ -1,4 +1,4 @@
-"""The engine on a real bundle: the same answers in any company, and an end for every request."""
+"""The engine on a bundle: batch mates do not change results, and every request ends."""
 
 import asyncio
 import dataclasses
@@ -39,46 +39,46 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0
-"""Long enough for a request to join on a busy machine."""
+"""Seconds in which a request can join on a busy machine."""
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_mix_gives_what_each_gives_alone(decoder: Decoder, seed: int) -> None:
+def test_a_random_mix_gives_the_results_of_single_requests(decoder: Decoder, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(12)]
-    expected = [alone(decoder, *each) for each in asked]
-    with Engine(decoder, slots=int(rng.integers(2, 9)), queue_limit=100) as engine:
+    submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(12)]
+    expected = [alone(decoder, *each) for each in submitted]
+    with Engine(decoder, max_num_seqs=int(rng.integers(2, 9)), queue_limit=100) as engine:
         for _ in range(2):
-            order = rng.permutation(len(asked))
+            order = rng.permutation(len(submitted))
             with ThreadPoolExecutor(3) as threads:
-                handles = list(threads.map(lambda i: engine.submit(*asked[i]), order.tolist()))
+                handles = list(threads.map(lambda i: engine.submit(*submitted[i]), order.tolist()))
             for index, handle in zip(order, handles, strict=True):
                 result = result_of(handle)
                 assert result == with_stored_prompt(expected[index], result)
 
 
-def test_draws_do_not_depend_on_the_company(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_draws_do_not_depend_on_batch_mates(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     configs = [decoder.config(temperature=1.5, skip_threshold=0.4, seed=seed, max_new_tokens=24) for seed in range(5)]
     expected = [alone(decoder, prompt, config) for config in configs]
     assert len({each.token_ids for each in expected}) > 1
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         handles = [engine.submit(prompt, config) for config in configs]
         assert [result_of(handle) for handle in handles] == expected
 
 
-@pytest.mark.parametrize("lossless", [False, True])
-def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], lossless: bool) -> None:
-    """Not even where the round that keeps the prompt's rows falls away."""
+@pytest.mark.parametrize("speculative", [False, True])
+def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], speculative: bool) -> None:
+    """Also if the round that caches the prompt's rows is skipped."""
     own = {
         "strategy": "threshold",
         "window": "block_causal",
         "sub_block": 8,
         "cache": "sub_block",
-        "lossless": lossless,
+        "speculative": speculative,
     }
     config = decoder.config(**own, temperature=1.5, top_p=0.9, max_new_tokens=24, seed=3)
     expected = alone(decoder, prompt, config)
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         first, second = (result_of(engine.submit(prompt, config)) for _ in range(2))
     assert first == expected
     assert second.reused_rows > 0
@@ -94,11 +94,11 @@ def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ..
     def check(events: list[Any]) -> None:
         assert isinstance(events.pop(), DoneEvent)
         left = iter(expected)
-        assert all(event in left for event in events)  # in order; drafts that the reader came too late for are missing
+        assert all(event in left for event in events)  # in order; replaced drafts are missing
         assert [e for e in events if type(e) is TextEvent] == [e for e in expected if type(e) is TextEvent]
         assert newest in events
 
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         company = engine.submit(prompt[:-1], config)
         handle = engine.submit(prompt, config, drafts=True)
         check(list(handle))
@@ -113,7 +113,7 @@ def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ..
 def test_a_request_joins_while_others_run_and_leaves_before_them(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     long, short = decoder.config(strategy="vanilla", max_new_tokens=48), decoder.config(max_new_tokens=4)
     gate, order = Gate(), []
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         first = engine.submit(prompt, dataclasses.replace(long, stop_at_eos=False), on_step=gate)
         assert gate.reached.wait(WAIT)
         second = engine.submit(prompt, short, on_step=lambda _: order.append(first.done))
@@ -126,16 +126,16 @@ def test_a_request_joins_while_others_run_and_leaves_before_them(decoder: Decode
 def alone_outside(
     decoder: Decoder, prompt: Any, config: GenerationConfig, engine: Engine, running: RequestHandle
 ) -> GenerationResult:
-    """What the request gives alone: decoded once the engine no longer uses the decoder."""
+    """Return the request's result alone, decoded once the engine no longer uses the decoder."""
     assert running.result(WAIT).steps == 48
     engine.close()
     return alone(decoder, prompt, config)
 
 
-def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_requests_run_in_order_of_submission(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate, started = Gate(), []
     config = decoder.config(max_new_tokens=4)
-    with Engine(decoder, slots=1, queue_limit=5) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=5) as engine:
         handles = [engine.submit(prompt, config, on_step=gate)]
         assert gate.reached.wait(WAIT)
         for number in range(5):
@@ -150,17 +150,17 @@ def test_requests_run_in_the_order_in_which_they_came(decoder: Decoder, prompt: 
     assert list(dict.fromkeys(started)) == [0, 1, 2, 3, 4]
 
 
-def test_the_place_of_a_finished_request_is_free_at_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    with Engine(decoder, slots=1, queue_limit=0) as engine:
+def test_the_slot_of_a_finished_request_is_free_at_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    with Engine(decoder, max_num_seqs=1, queue_limit=0) as engine:
         for _ in range(20):
             assert engine.submit(prompt, decoder.config(max_new_tokens=1)).result(WAIT).steps > 0
 
 
-def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_cancel_and_deadline_end_running_and_waiting_requests(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(strategy="vanilla", max_new_tokens=40)
     whole = alone(decoder, prompt, config)
     gates = [Gate(), Gate()]
-    with Engine(decoder, slots=2) as engine:
+    with Engine(decoder, max_num_seqs=2) as engine:
         running = [
             engine.submit(prompt, config, on_step=gates[0]),
             engine.submit(prompt, config, deadline=DEADLINE, on_step=gates[1]),
@@ -187,12 +187,12 @@ def test_cancel_and_deadline_end_what_runs_and_what_waits(decoder: Decoder, prom
 
 
 def test_the_time_limit_of_the_config_counts_from_the_first_round(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    with Engine(decoder, slots=1) as engine:
+    with Engine(decoder, max_num_seqs=1) as engine:
         cut = engine.submit(prompt, decoder.config(time_limit=1e-9)).result(WAIT)
         assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
 
 
-def test_a_request_that_fails_harms_no_other(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_failing_request_affects_no_other(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=32)
     expected = alone(decoder, prompt, config)
 
@@ -200,7 +200,7 @@ def test_a_request_that_fails_harms_no_other(decoder: Decoder, prompt: tuple[int
         if step.number == 2:
             raise ZeroDivisionError("its own fault")
 
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         good = [engine.submit(prompt, config) for _ in range(2)]
         bad = engine.submit(prompt, config, on_step=fail)
         more = engine.submit(prompt, config)
@@ -219,27 +219,27 @@ def test_an_error_anywhere_in_a_request_is_its_own(
     expected = alone(decoder, prompt, good)
 
     class Faulty(Decoding):
-        """Breaks for one request alone."""
+        """A decoding that raises for one request."""
 
         def __init__(self, session: Any, request: int, ids: Any, plan: DecodingPlan, *more: Any, **named: Any) -> None:
             self._breaks_in = method if plan.seed == 666 else ""
-            self._perhaps("__init__")
+            self._raise_if_due("__init__")
             super().__init__(session, request, ids, plan, *more, **named)
 
         def open_round(self) -> Any:
-            self._perhaps("open_round")
+            self._raise_if_due("open_round")
             return super().open_round()
 
         def finish_round(self, windows: Any, rows: Any, split: Any) -> Step:
-            self._perhaps("finish_round")
+            self._raise_if_due("finish_round")
             return super().finish_round(windows, rows, split)
 
-        def _perhaps(self, place: str) -> None:
+        def _raise_if_due(self, place: str) -> None:
             if place == self._breaks_in:
                 raise ZeroDivisionError("its own fault")
 
     monkeypatch.setattr("lopa.runtime.requests.pool.Decoding", Faulty)
-    with Engine(decoder, slots=3) as engine:
+    with Engine(decoder, max_num_seqs=3) as engine:
         handles = [engine.submit(prompt, config) for config in (good, bad, good)]
         with pytest.raises(ZeroDivisionError, match="its own fault"):
             handles[1].result(WAIT)
@@ -255,8 +255,8 @@ def test_a_device_that_fails_ends_every_request_and_the_engine(
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(max_new_tokens=32, window="block_causal")
     gate = Gate()
-    with Engine(broken, slots=2) as engine:
-        engine.submit(prompt, config).result(WAIT)  # its prompt is stored, so that the next ones append rows
+    with Engine(broken, max_num_seqs=2) as engine:
+        engine.submit(prompt, config).result(WAIT)  # its prompt is stored, so the next requests append rows
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         handles = [running, engine.submit(prompt, config), engine.submit(prompt, config)]
@@ -292,9 +292,9 @@ def test_a_commit_that_fails_is_its_requests_error(decoder: Decoder, prompt: tup
         assert engine.submit(prompt, decoder.config(max_new_tokens=4)).result(WAIT).tokens > 0
 
 
-def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_closing_cancels_running_and_waiting_requests(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate = Gate()
-    engine = Engine(decoder, slots=1)
+    engine = Engine(decoder, max_num_seqs=1)
     config = decoder.config(strategy="vanilla", max_new_tokens=40)
     handles = [engine.submit(prompt, config, on_step=gate), engine.submit(prompt, config)]
     assert gate.reached.wait(WAIT)
@@ -314,13 +314,13 @@ def test_closing_cancels_what_runs_and_what_waits(decoder: Decoder, prompt: tupl
     assert alone(decoder, prompt, config).stop_reason != "cancelled"  # the decoder is still open
 
 
-def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
-    with Engine.open(tiny_bundle, threads=1, slots=2) as engine:
+def test_an_engine_closes_the_decoder_that_it_opened(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
+    with Engine.open(tiny_bundle, threads=1, max_num_seqs=2) as engine:
         assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
     with pytest.raises(EngineFailedError, match="used after close"):
         next(iter(engine._decoder.stream(prompt)))
-    with pytest.raises(BadInputError, match="slots 0"):
-        Engine.open(tiny_bundle, slots=0)
+    with pytest.raises(BadInputError, match="max_num_seqs 0"):
+        Engine.open(tiny_bundle, max_num_seqs=0)
 
 
 @pytest.mark.parametrize(
@@ -336,13 +336,15 @@ def test_an_engine_opened_by_itself_closes_its_decoder(tiny_bundle: Path, prompt
         ({"config": GenerationConfig(branches="auto")}, "costs.cpu.json"),
     ],
 )
-def test_bad_requests_are_refused_when_submitted(decoder: Decoder, arguments: dict[str, Any], received: str) -> None:
+def test_bad_requests_are_rejected_when_submitted(decoder: Decoder, arguments: dict[str, Any], received: str) -> None:
     with Engine(decoder) as engine, pytest.raises(BadInputError, match=received):
         engine.submit(**{"prompt": [5], **arguments})
 
 
-@pytest.mark.parametrize("options", [{"slots": 0}, {"slots": 1.5}, {"queue_limit": -1}, {"prompt_rows": True}])
-def test_bad_options_are_refused(decoder: Decoder, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"max_num_seqs": 0}, {"max_num_seqs": 1.5}, {"queue_limit": -1}, {"prefix_cache_tokens": True}]
+)
+def test_bad_options_are_rejected(decoder: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError, match=next(iter(options))):
         Engine(decoder, **options)
 

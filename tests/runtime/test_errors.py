@@ -1,4 +1,4 @@
-"""An error stays itself where it goes from one process to another."""
+"""Errors survive the transfer between processes."""
 
 import copy
 import pickle
@@ -17,7 +17,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("moved", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
-def test_an_error_travels(error: LopaError, moved: object) -> None:
+def test_an_error_survives_copy_and_pickle(error: LopaError, moved: object) -> None:
     found = moved(error)  # type: ignore[operator]
     assert type(found) is type(error)
     assert (str(found), vars(found)) == (str(error), vars(error))

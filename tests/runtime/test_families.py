@@ -1,4 +1,4 @@
-"""Every family decodes by its defaults and by its other loops wherever one of them decodes, and answers the same.
+"""Every family decodes with its defaults and with other loops on every device, with the same results.
 
 The bundles are those of the recordings' checkpoints: random weights, three layers.
 """
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.company import alone, result_of
 
-from lopa.bench.gears.costs import gear_costs
-from lopa.bench.gears.planner import chosen_gears, limits_from_plans
-from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
+from lopa.bench.buckets.costs import bucket_costs
+from lopa.bench.buckets.planner import chosen_buckets, limits_from_plans
+from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
     "sdar": [
         {},
         {"strategy": "vanilla", "block_steps": 2},
-        {"strategy": "vanilla", "block_steps": 2, "published": True},
+        {"strategy": "vanilla", "block_steps": 2, "reference": True},
         {"strategy": "sequential"},
         {"temperature": 1.0, "top_p": 0.9},
         {"strategy": "lopa", "branches": 3, "block_size": 16},
@@ -50,19 +50,19 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
             "block_size": 16,
             "sub_block": 4,
             "skip_threshold": 0.0,
-            "take_back_threshold": 0.9,
+            "remask_threshold": 0.9,
         },
     ],
     "fast_dllm_v2": [
         {},
         {"cache": "sub_block"},
-        {"cache": "sub_block", "published": True, "max_new_tokens": 32},
+        {"cache": "sub_block", "reference": True, "max_new_tokens": 32},
         {"strategy": "lopa", "branches": 3},
         {"strategy": "d2f", "sub_block": 32},
-        {"strategy": "threshold", "skip_threshold": 0.0, "take_back_threshold": 0.9},
+        {"strategy": "threshold", "skip_threshold": 0.0, "remask_threshold": 0.9},
     ],
 }
-"""Each family's defaults, and other options of GenerationConfig."""
+"""Options per family: its defaults, and others of GenerationConfig."""
 PROMPTS = [list(range(5, 5 + length)) for length in (3, 37)]
 Opened = Callable[..., Decoder]
 
@@ -74,7 +74,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(family: str, family_bundle: Callable[..., Path], request: pytest.FixtureRequest) -> Opened:
-    """Opens the family's bundle on a session, or on a device of that name; closed behind the test."""
+    """Return a function that opens the family's bundle on a session or device, and closes it after the test."""
 
     def decoder(device: str = "cpu", *, dialect: Any = "standard", session: Any = None, **options: Any) -> Decoder:
         bundle = Bundle.open(family_bundle(family, **options)).of_dialect(dialect)
@@ -87,40 +87,40 @@ def opened(family: str, family_bundle: Callable[..., Path], request: pytest.Fixt
 
 
 @pytest.fixture
-def asked(family: str, opened: Opened) -> list[PromptRequest]:
-    """Every loop with every prompt."""
+def submitted(family: str, opened: Opened) -> list[PromptRequest]:
+    """Return every combination of options and prompt."""
     decoder = opened()
     configs = [decoder.config(**{"max_new_tokens": 20, **options}) for options in LOOPS[family]]
     return [PromptRequest(prompt, config) for config in configs for prompt in PROMPTS]
 
 
-def answers(decoder: Decoder, asked: list[PromptRequest]) -> list[GenerationResult]:
-    return [alone(decoder, each.prompt, each.config) for each in asked]
+def answers(decoder: Decoder, submitted: list[PromptRequest]) -> list[GenerationResult]:
+    return [alone(decoder, each.prompt, each.config) for each in submitted]
 
 
-def test_the_same_answers_on_every_device(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
-    expected = answers(opened(), asked)
-    for each, found in zip(asked, expected, strict=True):
+def test_the_same_answers_on_every_device(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
+    expected = answers(opened(), submitted)
+    for each, found in zip(submitted, expected, strict=True):
         assert 0 < found.tokens <= each.config.max_new_tokens or each.config.published
-    assert answers(opened("numpy"), asked) == expected
-    assert answers(opened(dialect="portable"), asked) == expected
+    assert answers(opened("numpy"), submitted) == expected
+    assert answers(opened(dialect="portable"), submitted) == expected
     with Decoder.open(opened().bundle.path, ["cpu:0", "cpu:1"], threads=1) as shared:
-        assert answers(shared, asked) == expected
+        assert answers(shared, submitted) == expected
     if family == "sdar":
-        assert answers(opened("cpu+cpu"), asked) == expected
+        assert answers(opened("cpu+cpu"), submitted) == expected
 
 
-def test_the_same_answers_in_company(opened: Opened, asked: list[PromptRequest]) -> None:
-    """Twice, so that what was stored of prompts is used."""
+def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[PromptRequest]) -> None:
+    """Decode twice, so that stored prompts are used."""
     decoder = opened()
-    expected = answers(decoder, asked)
-    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
+    expected = answers(decoder, submitted)
+    with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
         for _ in range(2):
-            assert [result_of(handle) for handle in engine.submit_many(asked)] == expected
+            assert [result_of(handle) for handle in engine.submit_many(submitted)] == expected
 
 
-def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[PromptRequest]) -> None:
-    """Planned from decodes by the family's defaults, they hold every decode by these."""
+def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
+    """Shape buckets planned from decodes by the family's defaults fit every decode by these."""
     decoder = opened()
     recording = recording_from_decoder(
         decoder, PROMPTS, lambda forwards: Source(name="two", sha256="", forwards=forwards), lambda _: None
@@ -128,30 +128,30 @@ def test_the_same_answers_in_gears(family: str, opened: Opened, asked: list[Prom
     assert recording.longest_prompt == 37
     forwards = forwards_of_recording(recording, 1)
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
-    costs = gear_costs(decoder.bundle, "cuda:0", None)
-    choice = chosen_gears(forwards, limits, costs, most=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
-    plans = [decoder.plan(each.config) for each in asked]
+    costs = bucket_costs(decoder.bundle, "cuda:0", None)
+    choice = chosen_buckets(forwards, limits, costs, max=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
+    plans = [decoder.plan(each.config) for each in submitted]
     like_default = [plan.strategy == decoder.plan().strategy and not plan.remasks for plan in plans]
-    own = [each for each, same in zip(asked, like_default, strict=True) if same]
-    geared = opened(session=lambda bundle: geared_session(bundle, choice.gears))
-    assert answers(geared, own) == answers(decoder, own)
+    own = [each for each, same in zip(submitted, like_default, strict=True) if same]
+    bucketed = opened(session=lambda bundle: bucketed_session(bundle, choice.buckets))
+    assert answers(bucketed, own) == answers(decoder, own)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_quantized_bundles_answer_the_same_in_company(opened: Opened, asked: list[PromptRequest], kind: str) -> None:
+def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[PromptRequest], kind: str) -> None:
     decoder = opened(quantize=kind)
-    expected = answers(decoder, asked)
-    with Engine(decoder, slots=5, queue_limit=len(asked)) as engine:
-        found = [result_of(handle) for handle in engine.submit_many(asked)]
+    expected = answers(decoder, submitted)
+    with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
+        found = [result_of(handle) for handle in engine.submit_many(submitted)]
     assert found == expected
 
 
-def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
-    family: str, opened: Opened, asked: list[PromptRequest]
+def test_an_answer_is_complete_and_within_its_length(
+    family: str, opened: Opened, submitted: list[PromptRequest]
 ) -> None:
-    """Outside published mode: what is decided stays unless it is taken back; the first of `ends` is the last."""
+    """Unmasked tokens stay unless they are remasked, outside reference mode. The first of `ends` is the last token."""
     decoder = opened()
-    for each in asked:
+    for each in submitted:
         if each.config.published:
             continue
         for stops in (True, False):
@@ -166,9 +166,9 @@ def test_an_answer_has_no_more_than_was_asked_for_and_ends_where_it_ends(
                     assert position not in seen
                     assert position >= len(each.prompt)
                     seen[position] = token
-                for position in step.taken_back.tolist():
-                    seen.pop(position, None)  # a lookahead token was no fill
-            taken = sum(len(step.taken_back) for step in steps)
+                for position in step.remasked.tolist():
+                    seen.pop(position, None)  # a lookahead token is not among the unmasked ones
+            taken = sum(len(step.remasked) for step in steps)
             assert (taken > 0) == decoder.plan(config).remasks
             result = alone(decoder, each.prompt, config)
             ends = decoder.bundle.manifest.special_tokens.ends

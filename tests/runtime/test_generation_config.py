@@ -1,4 +1,4 @@
-"""GenerationConfig keeps what was requested, and `resolve` makes the plan of it."""
+"""GenerationConfig stores the requested options, and `resolve` makes the plan."""
 
 import dataclasses
 import inspect
@@ -24,13 +24,13 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"branches": 0}, "branches 0"),
         ({"branches": 2.0}, "branches 2.0"),
         ({"strategy": "d2f", "branches": 3}, "branches 3 with strategy 'd2f'"),
-        ({"lossless": 1}, "lossless 1"),
-        ({"lossless": True}, "lossless with strategy 'lopa'"),
-        ({"lossless": True, "strategy": "vanilla", "published": True}, "lossless with published mode"),
-        ({"lossless": True, "strategy": "d2f", "branches": "auto"}, "lossless with branches 'auto'"),
+        ({"speculative": 1}, "speculative 1"),
+        ({"speculative": True}, "speculative with strategy 'lopa'"),
+        ({"speculative": True, "strategy": "vanilla", "reference": True}, "speculative with reference mode"),
+        ({"speculative": True, "strategy": "d2f", "branches": "auto"}, "speculative with branches 'auto'"),
         (
-            {"lossless": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
-            "lossless with alignment 'sliding'",
+            {"speculative": True, "strategy": "threshold", "alignment": "sliding", "window": "causal"},
+            "speculative with alignment 'sliding'",
         ),
         ({"block_size": 0}, "block_size 0"),
         ({"block_add_threshold": 1.5}, "block_add_threshold 1.5"),
@@ -73,25 +73,25 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": ["lopa"]}, "strategy ['lopa']"),
         ({"strategy": np.array(["lopa", "d2f"])}, "strategy array(['lopa', 'd2f'], dtype='<U4')"),
         ({"stop_at_eos": 1}, "stop_at_eos 1"),
-        ({"take_back_threshold": 1.5}, "take_back_threshold 1.5"),
-        ({"take_back_threshold": -0.1}, "take_back_threshold -0.1"),
-        ({"take_back_threshold": math.nan}, "take_back_threshold nan"),
-        ({"take_back_threshold": "0.5"}, "take_back_threshold '0.5'"),
-        ({"take_back_threshold": 0.5, "take_back_limit": -1}, "take_back_limit -1"),
-        ({"take_back_threshold": 0.5, "take_back_limit": 2.0}, "take_back_limit 2.0"),
-        ({"take_back_limit": 3}, "take_back_limit 3 without take_back_threshold"),
-        ({"strategy": "vanilla", "take_back_threshold": 0.5}, "take_back_threshold 0.5 with strategy 'vanilla'"),
-        ({"strategy": "sequential", "take_back_limit": 5}, "take_back_limit 5 with strategy 'sequential'"),
-        ({"take_back_threshold": 0.5, "published": True}, "take_back_threshold with published True"),
-        ({"strategy": "wino", "published": True}, "strategy 'wino' with published True"),
+        ({"remask_threshold": 1.5}, "remask_threshold 1.5"),
+        ({"remask_threshold": -0.1}, "remask_threshold -0.1"),
+        ({"remask_threshold": math.nan}, "remask_threshold nan"),
+        ({"remask_threshold": "0.5"}, "remask_threshold '0.5'"),
+        ({"remask_threshold": 0.5, "remask_limit": -1}, "remask_limit -1"),
+        ({"remask_threshold": 0.5, "remask_limit": 2.0}, "remask_limit 2.0"),
+        ({"remask_limit": 3}, "remask_limit 3 without remask_threshold"),
+        ({"strategy": "vanilla", "remask_threshold": 0.5}, "remask_threshold 0.5 with strategy 'vanilla'"),
+        ({"strategy": "sequential", "remask_limit": 5}, "remask_limit 5 with strategy 'sequential'"),
+        ({"remask_threshold": 0.5, "reference": True}, "remask_threshold with reference True"),
+        ({"strategy": "wino", "reference": True}, "strategy 'wino' with reference True"),
         (
-            {"strategy": "threshold", "take_back_threshold": 0.5, "alignment": "sliding", "window": "causal"},
-            "take_back_threshold with alignment 'sliding'",
+            {"strategy": "threshold", "remask_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "remask_threshold with alignment 'sliding'",
         ),
         ({"strategy": "wino", "alignment": "sliding", "window": "causal"}, "strategy 'wino' with alignment 'sliding'"),
         ({"strategy": "wino", "cache": "sub_block", "sub_block": 8}, "strategy 'wino' with cache 'sub_block'"),
         ({"strategy": "wino", "branches": 4}, "branches 4 with strategy 'wino'"),
-        ({"published": "yes"}, "published 'yes'"),
+        ({"reference": "yes"}, "reference 'yes'"),
         ({"logprobs": None}, "logprobs None"),
         ({"stop": 5}, "stop 5"),
         ({"stop": ["a", 5]}, "stop ['a', 5]"),
@@ -115,7 +115,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
             {"cache": "prefix", "strategy": "threshold", "window": "block_causal"},
             "cache 'prefix' with alignment 'prompt' and window 'block_causal'",
         ),
-        ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without sub-blocks"),
+        ({"cache": "sub_block", "strategy": "threshold"}, "cache 'sub_block' without the option sub_block"),
         ({"strategy": "eb", "gamma": -0.1}, "gamma -0.1"),
         ({"strategy": "eb", "gamma": math.nan}, "gamma nan"),
         ({"strategy": "eb", "gamma": -math.inf}, "gamma -inf"),
@@ -127,8 +127,8 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"strategy": "factor", "branches": 2}, "branches 2 with strategy 'factor'"),
         ({"strategy": "factor", "factor": -1}, "factor -1"),
         ({"strategy": "klass", "kl_threshold": math.inf}, "kl_threshold inf"),
-        ({"strategy": "vanilla", "per_step": 2}, "per_step 2 with strategy 'vanilla'"),
-        ({"strategy": "top_n", "per_step": 0}, "per_step 0"),
+        ({"strategy": "vanilla", "tokens_per_step": 2}, "tokens_per_step 2 with strategy 'vanilla'"),
+        ({"strategy": "top_n", "tokens_per_step": 0}, "tokens_per_step 0"),
         ({"strategy": "top_n", "block_steps": 4}, "block_steps with strategy 'top_n'"),
         ({"strategy": "threshold", "steps": 8}, "steps 8 with strategy 'threshold'"),
         ({"strategy": "dream", "steps": 0}, "steps 0"),
@@ -143,7 +143,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ),
     ],
 )
-def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+def test_bad_values_are_rejected_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInputError) as caught:
         resolve(GenerationConfig.from_mapping(options))
     assert caught.value.received == named
@@ -153,23 +153,23 @@ def test_bad_values_are_refused_by_name(options: dict[str, Any], named: str) -> 
 
 
 @pytest.mark.parametrize("values", [None, 5, "seed", ["seed"], [("seed", 1)]])
-def test_options_that_are_no_mapping(values: Any) -> None:
+def test_options_must_be_a_mapping(values: Any) -> None:
     with pytest.raises(BadInputError, match="options "):
         GenerationConfig.from_mapping(values)
 
 
-def test_a_value_whose_repr_fails_is_refused_all_the_same() -> None:
-    class Rude:
+def test_a_value_whose_repr_fails_is_rejected() -> None:
+    class BadRepr:
         def __repr__(self) -> str:
             raise ZeroDivisionError
 
-    rude: Any = Rude()
+    rude: Any = BadRepr()
     for field in dataclasses.fields(GenerationConfig):
-        with pytest.raises(BadInputError, match=f"{field.name} a value of type Rude"):
+        with pytest.raises(BadInputError, match=f"{field.name} a value of type BadRepr"):
             GenerationConfig(**{field.name: rude})
 
 
-def test_numbers_of_numpy_become_plain_ones() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     given: dict[str, Any] = {
         "branches": np.int64(3), "block_size": np.uint8(16), "max_new_tokens": np.int32(8), "seed": np.uint64(7),
         "temperature": np.float32(0.5), "top_k": np.int8(2), "top_p": np.float16(0.5), "time_limit": np.int64(3),
@@ -184,7 +184,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     assert type((config.stop or (None,))[0]) is str
 
 
-def test_no_seed_draws_one() -> None:
+def test_none_picks_a_seed() -> None:
     drawn = [GenerationConfig(seed=None).seed for _ in range(4)]
     assert all(isinstance(seed, int) for seed in drawn)
     assert len(set(drawn)) > 1
@@ -192,18 +192,18 @@ def test_no_seed_draws_one() -> None:
     assert dataclasses.replace(config, max_new_tokens=8).seed == config.seed == resolve(config).seed
 
 
-def test_lookaheads_are_the_branches_beside_the_anchor() -> None:
+def test_lookaheads_are_the_branches_besides_the_anchor() -> None:
     assert plan(devices=["cuda:0"]).lookaheads == 3
     assert plan().lookaheads == 0
     assert plan(branches=8).lookaheads == 7
-    assert plan(strategy="vanilla", lossless=True).lookaheads == 1
-    assert plan(strategy="d2f", lossless=True, branches=1).lookaheads == 0
+    assert plan(strategy="vanilla", speculative=True).lookaheads == 1
+    assert plan(strategy="d2f", speculative=True, branches=1).lookaheads == 0
     for strategy in ("d2f", "threshold", "vanilla"):
         assert plan(strategy=strategy, devices=["cuda:0"]).lookaheads == 0
     assert (plan(branches="auto").branches, plan(branches="auto").auto_branches) == (8, True)
 
 
-def test_block_by_block_strategies_open_a_block_when_the_last_is_done() -> None:
+def test_block_by_block_strategies_open_one_block_at_a_time() -> None:
     assert plan(strategy="threshold").block_add_threshold == 1.0
     assert plan(strategy="vanilla").block_add_threshold == 1.0
     assert plan(strategy="d2f", block_add_threshold=0.3).block_add_threshold == 0.3
@@ -233,32 +233,32 @@ def test_a_sliding_block_is_unmasked_by_its_score() -> None:
             {**SLIDING, "strategy": "threshold", "cache": "sub_block", "sub_block": 4},
             "cache 'sub_block' with alignment 'sliding'",
         ),
-        ({**SLIDING, "published": True}, "published True with alignment 'sliding'"),
+        ({**SLIDING, "reference": True}, "reference True with alignment 'sliding'"),
         ({**SLIDING, "entropy_threshold": -1}, "entropy_threshold -1"),
         ({**SLIDING, "distance_penalty": math.nan}, "distance_penalty"),
     ],
 )
-def test_what_a_sliding_block_does_not_have_is_refused(options: dict[str, Any], received: str) -> None:
+def test_options_that_a_sliding_block_does_not_support_are_rejected(options: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received):
         plan(**options)
 
 
 def has_option(strategy: Strategy, name: str) -> bool:
-    if name.startswith("take_back"):
+    if name.startswith("remask"):
         return strategy.remask is not None
-    return strategy.unmasks_first if name == "decide_frontier" else name in {each.name for each in strategy.options}
+    return strategy.unmasks_first if name == "unmask_first_masked" else name in {each.name for each in strategy.options}
 
 
-def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
+def test_options_of_other_strategies_are_rejected() -> None:
     values: dict[str, Any] = {
-        "gamma": 0.3, "per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
-        "take_back_threshold": 0.5, "take_back_limit": 3, "decide_frontier": True,
+        "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
+        "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
     }  # fmt: skip
     assert {option.name for strategy in STRATEGIES.values() for option in strategy.options} <= values.keys()
     for strategy in STRATEGIES.values():
         for name, value in values.items():
             if has_option(strategy, name):
-                needed = {"take_back_threshold": 0.5} if name == "take_back_limit" else {}
+                needed = {"remask_threshold": 0.5} if name == "remask_limit" else {}
                 found = plan(strategy=strategy.name, **{**needed, name: value})
                 assert (found.own[name] if name in found.own else getattr(found, name)) == value
                 continue
@@ -267,7 +267,7 @@ def test_every_option_of_a_strategy_is_refused_by_all_others() -> None:
             assert name in caught.value.remedy
 
 
-def test_a_bound_of_entropy_may_be_infinite() -> None:
+def test_the_entropy_bound_may_be_infinite() -> None:
     assert plan(strategy="eb").own == {"gamma": 0.2}
     assert plan(strategy="eb", gamma=math.inf).own["gamma"] == math.inf
     assert GenerationConfig(strategy="eb", gamma=np.float32(math.inf)).gamma == math.inf  # type: ignore[arg-type]
@@ -288,8 +288,8 @@ def test_dream_decodes_the_whole_answer_as_one_block() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strategy: str) -> None:
-    """A model's own loop has sub-blocks, steps and a cache of them; every strategy can be requested all the same."""
+def test_a_models_options_are_dropped_if_the_strategy_lacks_them(strategy: str) -> None:
+    """A model's own loop has sub-blocks, steps and a cache of them. Any other strategy can still be requested."""
     own = {"strategy": "threshold", "cache": "sub_block", "sub_block": 8, "block_steps": 4}
     found = resolve(GenerationConfig(strategy=strategy), own=own)
     kept = strategy in ("threshold", "vanilla", "sequential", "top_n")
@@ -298,7 +298,7 @@ def test_what_a_model_is_decoded_by_leaves_out_what_another_strategy_lacks(strat
     assert found.sub_block == (found.block_size if strategy == "dream" else 8)
 
 
-def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> None:
+def test_a_models_options_are_dropped_if_a_sliding_block_lacks_them() -> None:
     own = {"strategy": "threshold", "sub_block": 8, "block_steps": 4}
     found = resolve(GenerationConfig(**SLIDING), own=own)
     assert (found.sub_block, found.block_steps) == (32, 32)
@@ -306,18 +306,18 @@ def test_what_a_model_is_decoded_by_leaves_out_what_a_sliding_block_lacks() -> N
         resolve(GenerationConfig(**SLIDING, sub_block=8), own=own)
 
 
-def test_what_remasks_and_how_much() -> None:
-    assert plan().take_back_threshold == 0.0
-    assert plan(strategy="wino").take_back_threshold == 0.9
-    assert plan(strategy="wino", take_back_threshold=0.5).take_back_threshold == 0.5
-    assert not plan(take_back_threshold=0.0).remasks
-    assert plan(strategy="wino", max_new_tokens=40).take_back_limit == 40
-    assert plan(strategy="wino", take_back_limit=np.int64(7)).take_back_limit == 7
-    # More is remasked than was certain: the rule ends by itself.
-    assert plan(strategy="wino", skip_threshold=0.1, take_back_threshold=1.0).take_back_threshold == 1.0
+def test_remasking_options() -> None:
+    assert plan().remask_threshold == 0.0
+    assert plan(strategy="wino").remask_threshold == 0.9
+    assert plan(strategy="wino", remask_threshold=0.5).remask_threshold == 0.5
+    assert not plan(remask_threshold=0.0).remasks
+    assert plan(strategy="wino", max_new_tokens=40).remask_limit == 40
+    assert plan(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
+    # More is remasked than was certain, and the rule still ends.
+    assert plan(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
 
 
-# What was requested, apart from what holds
+# Requested options, apart from resolved ones
 
 
 def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
@@ -327,17 +327,17 @@ def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
     assert (resolve(config).cache, resolve(config).block_size) == ("blocks", 32)
 
 
-def test_a_config_is_what_was_requested() -> None:
+def test_a_config_contains_the_requested_options() -> None:
     options: dict[str, Any] = {"strategy": "dream", "max_new_tokens": 64, "stop": ("x",), "strategy_options": {"a": 1}}
     config = GenerationConfig(**options)
-    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "published": False}
+    unasked = {"seed": 0, "logprobs": False, "special_tokens": False, "reference": False}
     assert config.requested() == {**options, **unasked}
     assert GenerationConfig.from_mapping(config.requested()) == config
     assert GenerationConfig().requested() == unasked
 
 
 @pytest.mark.parametrize("options", [{}, {"strategy_options": {"votes": 3, "how": "all"}}, {"stop": ["a"], "top_k": 3}])
-def test_configs_and_plans_are_keys(options: dict[str, Any]) -> None:
+def test_configs_and_plans_are_hashable(options: dict[str, Any]) -> None:
     configs = [GenerationConfig(**options) for _ in range(2)]
     assert len({*configs, pickle.loads(pickle.dumps(configs[0]))}) == 1
     given = options.pop("strategy_options", None)
@@ -348,7 +348,7 @@ def test_configs_and_plans_are_keys(options: dict[str, Any]) -> None:
             configs[0].strategy_options["votes"] = 4  # type: ignore[index]
 
 
-def test_a_plan_leaves_nothing_open() -> None:
+def test_a_plan_has_a_value_for_every_option() -> None:
     for strategy in STRATEGIES:
         found = plan(strategy=strategy)
         assert all(getattr(found, field.name) is not None for field in dataclasses.fields(DecodingPlan))
@@ -363,12 +363,12 @@ def test_a_plan_leaves_nothing_open() -> None:
         ({"branches": 4}, ["cpu:0", "cpu:1"], "never"),
         ({"branches": 1}, ["cpu"], "never"),
         ({"branches": "auto"}, ["numpy"], "auto"),
-        ({"branches": 1, "shared_rows": True}, ["cpu"], "always"),
-        ({"branches": 4, "shared_rows": False}, ["cpu"], "never"),
+        ({"branches": 1, "deduplicate_rows": True}, ["cpu"], "always"),
+        ({"branches": 4, "deduplicate_rows": False}, ["cpu"], "never"),
     ],
 )
-def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found: str) -> None:
-    assert plan(devices=devices, **options).shared_rows == found
+def test_default_of_shared_rows(options: dict[str, Any], devices: list[str], found: str) -> None:
+    assert plan(devices=devices, **options).deduplicate_rows == found
 
 
 @pytest.mark.parametrize(
@@ -380,24 +380,24 @@ def test_when_rows_are_shared(options: dict[str, Any], devices: list[str], found
         ({"temperature": 1.0, "top_k": 3}, True, 3, 1.0, False),
         ({"temperature": 1.0, "top_p": 0.5}, True, TOP_K, 0.5, False),
         ({"strategy": "dream", "top_k": 3}, True, 3, 1.0, False),
-        ({"temperature": 1.0, "top_k": 3, "published": True, "alignment": "absolute"}, True, 3, 1.0, True),
-        ({"temperature": 1.0, "top_k": 0, "published": True, "alignment": "absolute"}, True, 0, 1.0, False),
-        ({"temperature": 1.0, "top_p": 0.5, "published": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
+        ({"temperature": 1.0, "top_k": 3, "reference": True, "alignment": "absolute"}, True, 3, 1.0, True),
+        ({"temperature": 1.0, "top_k": 0, "reference": True, "alignment": "absolute"}, True, 0, 1.0, False),
+        ({"temperature": 1.0, "top_p": 0.5, "reference": True, "alignment": "absolute"}, True, TOP_K, 0.5, False),
     ],
 )
-def test_what_is_drawn_among(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
+def test_filters_of_draws(options: dict[str, Any], filters: bool, top_k: int, top_p: float, of_kept: bool) -> None:
     found = plan(**options)
     assert (found.filters, found.top_k, found.top_p, found.top_p_of_kept) == (filters, top_k, top_p, of_kept)
 
 
-def test_what_published_means() -> None:
-    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, published=True, block_size=32)
+def test_reference_mode() -> None:
+    usual, found = plan(max_new_tokens=70), plan(max_new_tokens=70, reference=True, block_size=32)
     assert (usual.positions, usual.drop_after_eos, usual.overwrites_unmasked) == (70, True, False)
     assert (found.positions, found.drop_after_eos, found.overwrites_unmasked) == (64, False, False)
-    assert plan(strategy="threshold", published=True, block_steps=4).overwrites_unmasked
+    assert plan(strategy="threshold", reference=True, block_steps=4).overwrites_unmasked
     assert not plan(strategy="threshold", block_steps=4).overwrites_unmasked
     assert not plan(stop_at_eos=False).drop_after_eos
-    assert plan(regex="[0-9]+").decide_frontier
+    assert plan(regex="[0-9]+").unmask_first_masked
     assert plan(time_limit=3).time_limit == 3.0
     assert plan().time_limit == math.inf
 
@@ -408,7 +408,7 @@ def test_a_plan_as_json() -> None:
     assert list(found) == [field.name for field in dataclasses.fields(DecodingPlan)]
 
 
-# Strategies of others
+# Third-party strategies
 
 OTHER = Strategy(
     name="other_for_config",
@@ -421,7 +421,7 @@ OTHER = Strategy(
 )
 
 
-def test_options_of_a_strategy_that_others_wrote() -> None:
+def test_options_of_an_installed_strategy() -> None:
     register_strategy(OTHER)
     assert plan(strategy=OTHER.name).own == {"votes": 2, "how": "most", "gamma": 1.5}
     found = plan(strategy=OTHER.name, gamma=0.5, strategy_options={"votes": 3, "how": "all"})
@@ -434,17 +434,17 @@ def test_options_of_a_strategy_that_others_wrote() -> None:
     [
         ({"strategy_options": {"votes": 10}}, "votes 10"),
         ({"strategy_options": {"how": 3}}, "how 3"),
-        ({"strategy_options": {"vote": 3}}, "'vote', which strategy 'other_for_config' does not have"),
-        ({"strategy_options": {"gamma": 1.0}, "gamma": 0.5}, "'gamma', which is given as an option too"),
+        ({"strategy_options": {"vote": 3}}, "'vote', unknown to strategy 'other_for_config'"),
+        ({"strategy_options": {"gamma": 1.0}, "gamma": 0.5}, "'gamma', which is also given as an option"),
         ({"strategy_options": [("votes", 3)]}, "strategy_options "),
         ({"strategy_options": {"votes": None}}, "strategy_options "),
         ({"strategy_options": {3: 4}}, "strategy_options "),
         ({"strategy_options": {f"v{number}": number for number in range(65)}}, "strategy_options "),
-        ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', which strategy 'lopa' does not have"),
-        ({"per_step": 3}, "per_step 3 with strategy 'other_for_config'"),
+        ({"strategy": "lopa", "strategy_options": {"votes": 3}}, "'votes', unknown to strategy 'lopa'"),
+        ({"tokens_per_step": 3}, "tokens_per_step 3 with strategy 'other_for_config'"),
     ],
 )
-def test_options_that_it_does_not_have_are_refused(options: dict[str, Any], received: str) -> None:
+def test_unknown_options_of_an_installed_strategy_are_rejected(options: dict[str, Any], received: str) -> None:
     register_strategy(OTHER)
     with pytest.raises(BadInputError) as caught:
         plan(**{"strategy": OTHER.name, **options})
@@ -467,15 +467,15 @@ def test_documented_options_of_strategies_are_their_own() -> None:
             assert help_texts()[option.name] == option.help + default
 
 
-def test_documented_defaults_are_those_that_hold() -> None:
+def test_documented_defaults_are_the_effective_ones() -> None:
     found = {**PACKAGE_DEFAULTS, "top_k": TOP_K, "top_p": 1.0, "seed": GenerationConfig().seed}
     found |= {"entropy_threshold": DEFAULT_ENTROPY_THRESHOLD, "distance_penalty": DEFAULT_DISTANCE_PENALTY}
-    found |= dict.fromkeys(("logprobs", "special_tokens", "published"), False)
+    found |= dict.fromkeys(("logprobs", "special_tokens", "reference"), False)
     for name, value in found.items():
         assert help_texts()[name].endswith(f"  [default: {value}]") or value == ()
 
 
-def test_every_strategy_of_the_package_is_named() -> None:
+def test_every_built_in_strategy_is_documented() -> None:
     assert get_args(get_args(StrategyName)[0]) == tuple(STRATEGIES)
     assert all(name in help_texts()["strategy"] for name in STRATEGIES)
 

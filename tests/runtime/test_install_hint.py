@@ -1,4 +1,4 @@
-"""Remedies name a pip command that works though the project is on no index."""
+"""Remedies contain a pip command that works although the project is on no index."""
 
 import importlib.metadata
 import re
@@ -18,7 +18,7 @@ SOURCES = ("src", "tools", "docs", "README.md")
 
 
 def named(command: str) -> list[Requirement]:
-    """What a shell hands to pip in `command`, every word a requirement that pip can read."""
+    """Return the requirements that a shell passes to pip in `command`."""
     _, words = command.split(" install ", 1)
     return [Requirement(word) for word in shlex.split(words)]
 
@@ -31,10 +31,10 @@ def test_the_command_names_what_the_extra_requires(extra: str, expected: set[str
     assert {requirement.name for requirement in named(pip_install(extra))} == expected
 
 
-def test_the_project_itself_is_never_named() -> None:
-    """Whoever registers the name on an index would have his package installed."""
+def test_commands_never_name_the_project() -> None:
+    """Somebody else could register the name on an index."""
     for extra in ("export", "gpu", "tensorrt", "plugins", "mpi", "plot", "test"):
-        assert "lopa" not in pip_install(extra).partition(" install ")[2]  # before it is a path, which may be any
+        assert "lopa" not in pip_install(extra).partition(" install ")[2]  # remove a path, which may contain anything
 
 
 def test_several_extras_and_further_requirements() -> None:
@@ -89,14 +89,14 @@ def test_no_remedy_and_no_page_asks_an_index_for_this_project() -> None:
 
 
 def test_quotes_that_every_shell_knows() -> None:
-    assert install_hint._quoted("torch==2.13.0") == "torch==2.13.0"
-    assert install_hint._quoted("numpy>=2") == '"numpy>=2"'
+    assert install_hint._quote("torch==2.13.0") == "torch==2.13.0"
+    assert install_hint._quote("numpy>=2") == '"numpy>=2"'
     hostile = 'a"; $(b)'
-    assert shlex.split(install_hint._quoted(hostile)) == [hostile]
+    assert shlex.split(install_hint._quote(hostile)) == [hostile]
 
 
-def test_no_extra_brings_another_torch_than_the_constraints() -> None:
-    """A newer one is a wheel with gigabytes of CUDA; peft, of the extra `test`, takes any."""
+def test_no_extra_installs_another_torch_than_the_constraints() -> None:
+    """A newer torch would install gigabytes of CUDA; peft, in the extra `test`, accepts any version."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = dict(
         line.split("==") for line in (PROJECT / "constraints.txt").read_text().splitlines() if not line.startswith("#")

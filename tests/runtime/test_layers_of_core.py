@@ -1,4 +1,4 @@
-"""The core (plan, state, strategy, decoding) needs numpy and the standard library alone."""
+"""The core (plan, state, strategy, decoding) needs only numpy and the standard library."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ for name in sorted(set(sys.modules) - before):
 
 
 def modules_of_core() -> list[str]:
-    """The modules that importing every module of the core loads, in a process of its own."""
+    """Return the modules that importing every module of the core loads, in a separate process."""
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", _IMPORT_CORE], capture_output=True, text=True, check=False
     )
@@ -35,6 +35,6 @@ def test_the_core_loads_numpy_and_the_standard_library_alone() -> None:
 
 
 def test_the_core_loads_no_other_part_of_the_runtime() -> None:
-    """Options, grammars, sessions and devices use the core; it knows none of them."""
+    """Options, grammars, sessions and devices use the core, but not the reverse."""
     parts = {name.split(".")[2] for name in modules_of_core() if name.startswith("lopa.runtime.")}
     assert parts == {"plan", "state", "strategy", "decoding", "contract", "checked_values", "errors"}

@@ -1,4 +1,4 @@
-"""The runtime and the command line start and decode where torch, transformers and onnx cannot be imported."""
+"""The runtime and the command line work without torch, transformers and onnx."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from lopa.cli.commands import COMMANDS, EXPORT_COMMANDS, EXPORT_MODULES
 from lopa.export import extra
 from lopa.runtime.install_hint import pip_install
 
-_REFUSE = """
+_BLOCKED = """
 import sys
 
 REFUSED = {"torch", "transformers", "onnx", "onnxscript", "safetensors", "tensorrt", "acl", "mpi4py"}
@@ -26,7 +26,10 @@ sys.meta_path.insert(0, Refuse())
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", _REFUSE + code, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", _BLOCKED + code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -52,7 +55,7 @@ assert not {"torch", "transformers", "onnx", "matplotlib"} & set(sys.modules)
     assert result.stdout == "cpu 8\nnumpy 8\n"
 
 
-def test_the_refusal_works() -> None:
+def test_blocked_imports_fail() -> None:
     assert "torch is refused" in run("import torch").stderr
 
 
@@ -77,7 +80,7 @@ def test_the_help_lists_them_last_with_what_to_install() -> None:
     assert listed == [name for name in COMMANDS if name not in EXPORT_COMMANDS]
     needing, _, examples = rest.partition("Examples:")
     assert re.findall(r"^  ([a-z]+)  +[A-Z]", needing, re.MULTILINE) == list(EXPORT_COMMANDS)
-    # Wrapped at spaces and hyphens, which depends on the length of this interpreter's path.
+    # Wrapped at spaces and hyphens, depending on the length of the interpreter's path.
     assert "".join(pip_install("export").split()) in "".join(needing.split())
     assert re.findall(r"^  lopa-export ([a-z]+)", examples, re.MULTILINE)[0] == "generate"
     completed = run(
@@ -86,5 +89,5 @@ def test_the_help_lists_them_last_with_what_to_install() -> None:
     assert completed == listed
 
 
-def test_those_are_the_libraries_of_the_extra() -> None:
+def test_blocked_libraries_are_those_of_the_extra() -> None:
     assert set(EXPORT_MODULES) == set(extra._MODULES)

@@ -1,4 +1,4 @@
-"""Where one window is worth it: by a cost table, a model's sizes, or what a request says; and the same tokens."""
+"""Sharing of equal rows by cost table, by model size or on request, with the same tokens."""
 
 import dataclasses
 import shutil
@@ -22,19 +22,19 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.generation_config import may_share_rows
 from lopa.runtime.requests.result import DoneEvent
-from lopa.runtime.row_sharing import CheaperForward
+from lopa.runtime.row_sharing import FasterSharing
 from lopa.runtime.state.windows import Windows
 
 
 def windows_64(prefix: int = 64) -> Windows:
-    """4 branches of 64 rows, all wanted; contents do not matter to a rule of sizes."""
+    """Return 4 branches of 64 rows, all sampled; rules of sizes ignore the contents."""
     rows, index = np.zeros((4, 64), np.int64), np.broadcast_to(np.arange(64), (4, 64))
     windows = windows_of(np.random.default_rng(0), block=4, changes=0, commit=0)
     return replace(windows, prefix=prefix, input_ids=rows, wanted=index, logits_index=index, lengths=(64,) * 4)
 
 
 def table_of(bundle: Bundle, row: float, seen: float) -> CostTable:
-    """Of a device where a row takes `row` seconds, and `seen` more for each row that it attends over."""
+    """Return a table where each row takes `row` seconds, plus `seen` for each row that it attends to."""
     points = [
         ForwardCost(branches=b, window=w, prefix=p, seconds=b * w * (row + seen * (p + w)))
         for b in (1, 2, 4)
@@ -44,51 +44,51 @@ def table_of(bundle: Bundle, row: float, seen: float) -> CostTable:
     return CostTable(costs_of(bundle, points=points))
 
 
-def test_by_a_cost_table_rows_are_weighed_against_what_each_attends_over(tiny_bundle: Path) -> None:
+def test_a_cost_table_weighs_rows_against_attention(tiny_bundle: Path) -> None:
     bundle, windows = Bundle.open(tiny_bundle), windows_64()
-    cheap, dear = (CheaperForward(bundle.manifest, table_of(bundle, 1e-4, seen)) for seen in (1e-9, 1e-6))
+    cheap, dear = (FasterSharing(bundle.manifest, table_of(bundle, 1e-4, seen)) for seen in (1e-9, 1e-6))
     assert cheap(windows, 192, 192)
-    assert not cheap(windows, 250, 250), "within the error of an estimate"
-    # 192 rows that see 64 + 192 take 192 x (100 + 256) us, 256 that see 64 + 64 take 256 x (100 + 128).
+    assert not cheap(windows, 250, 250), "within the estimate's error"
+    # 192 rows attending to 64 + 192 take 192 x (100 + 256) us; 256 attending to 64 + 64 take 256 x (100 + 128).
     assert not dear(windows, 192, 192)
     assert dear(windows, 140, 140)
 
 
-def test_fewer_wanted_rows_count(tiny_bundle: Path) -> None:
-    """A row more or less of the head matters where nothing else does."""
+def test_fewer_sampled_rows_count(tiny_bundle: Path) -> None:
+    """The number of sampled rows decides where the costs are otherwise equal."""
     bundle = Bundle.open(tiny_bundle)
     for table, rows in ((None, 205), (table_of(bundle, 1e-4, 1e-9), 250)):
-        rule = CheaperForward(bundle.manifest, table)
-        wanted = [count for count in range(1, rows + 1) if rule(windows_64(), rows, count)]
-        assert wanted == list(range(1, len(wanted) + 1))
-        assert 0 < len(wanted) < rows
+        rule = FasterSharing(bundle.manifest, table)
+        counts = [count for count in range(1, rows + 1) if rule(windows_64(), rows, count)]
+        assert counts == list(range(1, len(counts) + 1))
+        assert 0 < len(counts) < rows
 
 
-def test_by_the_sizes_of_the_model_where_there_is_no_table(tiny_bundle: Path) -> None:
-    """Attention weighs much in a small model, and little in one whose matrices are large."""
+def test_model_sizes_decide_without_a_table(tiny_bundle: Path) -> None:
+    """Attention is a large share of the cost in a small model, and a small one with large matrices."""
     manifest = Bundle.open(tiny_bundle).manifest
     sizes = manifest.dimensions
     larger = {name: 16 * getattr(sizes, name) for name in ("hidden_size", "intermediate_size", "vocab_size")}
     large = msgspec.structs.replace(manifest, dimensions=msgspec.structs.replace(sizes, **larger))
-    assert not CheaperForward(manifest, None)(windows_64(), 230, 230)
-    assert CheaperForward(large, None)(windows_64(), 230, 230)
+    assert not FasterSharing(manifest, None)(windows_64(), 230, 230)
+    assert FasterSharing(large, None)(windows_64(), 230, 230)
     integers = {name: msgspec.structs.replace(record, dtype="int8") for name, record in manifest.tensors.items()}
     limits = [
-        max(rows for rows in range(100, 256) if CheaperForward(each, None)(windows_64(512), rows, rows))
+        max(rows for rows in range(100, 256) if FasterSharing(each, None)(windows_64(512), rows, rows))
         for each in (manifest, msgspec.structs.replace(manifest, tensors=integers))
     ]
-    assert limits[1] < limits[0], "integer products are faster, attention is not"
+    assert limits[1] < limits[0], "integers speed up products, not attention"
 
 
-def test_experts_that_a_row_does_not_use_are_no_work(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """256 experts that every row used would make sharing rows pay; a row uses 2 of 8 or of 256."""
+def test_unused_experts_cost_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharing would pay if a row used all 256 experts; it uses 2 of 8 or of 256."""
     sizes = Bundle.open(tiny_bundle).manifest.dimensions
 
     def shares(experts: int, chosen: int) -> bool:
         network = network_of_two_kinds(sizes, inner=256, experts=experts, chosen=chosen)
         monkeypatch.setattr(row_sharing, "network_from_dimensions", lambda _: network)
         manifest = manifest_of_network(Bundle.open(tiny_bundle).manifest, network)
-        return CheaperForward(manifest, None)(windows_64(), 230, 230)
+        return FasterSharing(manifest, None)(windows_64(), 230, 230)
 
     assert shares(256, 256)
     assert not shares(256, 2)
@@ -109,7 +109,7 @@ def test_experts_that_a_row_does_not_use_are_no_work(tiny_bundle: Path, monkeypa
         (["eager"], False),
     ],
 )
-def test_devices_that_share_rows_by_themselves(devices: list[str], *, may: bool) -> None:
+def test_devices_that_share_rows_by_default(devices: list[str], *, may: bool) -> None:
     assert may_share_rows(devices) is may
 
 
@@ -124,9 +124,7 @@ def shared_steps(steps: list[Step]) -> int:
     return sum(step.windows.shared is not None for step in steps)
 
 
-def test_a_request_says_it_a_table_says_it_or_the_sizes_do(
-    tiny_bundle: Path, tmp_path: Path, prompt: tuple[int, ...]
-) -> None:
+def test_request_table_and_sizes_decide(tiny_bundle: Path, tmp_path: Path, prompt: tuple[int, ...]) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     bundle = Bundle.open(path)
     options: dict[str, Any] = {"branches": 4, "window": "block_causal", "max_new_tokens": 48, "block_size": 16}
@@ -140,34 +138,34 @@ def test_a_request_says_it_a_table_says_it_or_the_sizes_do(
         with Decoder.open(path, threads=1) as decoder:
             found[name] = decoded(decoder, prompt, **options)
             if name == "none":
-                found["yes"] = decoded(decoder, prompt, **options, shared_rows=True)
-                found["no"] = decoded(decoder, prompt, **options, shared_rows=False)
+                found["yes"] = decoded(decoder, prompt, **options, deduplicate_rows=True)
+                found["no"] = decoded(decoder, prompt, **options, deduplicate_rows=False)
     assert len({ids for ids, _ in found.values()}) == 1
     counts = {name: shared_steps(steps) for name, (_, steps) in found.items()}
     assert counts["no"] == 0
     assert counts["dear"] < counts["cheap"] <= counts["yes"]
-    assert counts["broken"] == counts["none"], "a table that cannot be used is none"
+    assert counts["broken"] == counts["none"], "an unusable table counts as none"
     rows = {name: sum(step.windows.computed_rows for step in steps) for name, (_, steps) in found.items()}
     assert rows["yes"] < 0.95 * rows["no"]
 
 
-def test_random_requests_decode_the_same_alone_and_in_company(decoder: Decoder) -> None:
-    """With draws, stops, published mode and every alignment: rows shared everywhere, and nowhere."""
+def test_random_requests_decode_the_same_with_batch_mates(decoder: Decoder) -> None:
+    """Options include draws, stops, reference mode and every alignment; rows are shared everywhere or nowhere."""
     rng = np.random.default_rng(12)
-    asked = [(random_prompt(rng, decoder), with_more_branches(random_config(rng, decoder))) for _ in range(20)]
-    apart = [result(decoder, prompt, replace(config, shared_rows=False)) for prompt, config in asked]
+    submitted = [(random_prompt(rng, decoder), with_more_branches(random_config(rng, decoder))) for _ in range(20)]
+    apart = [result(decoder, prompt, replace(config, deduplicate_rows=False)) for prompt, config in submitted]
     steps: list[Step] = []
-    once = [result(decoder, prompt, replace(config, shared_rows=True), steps) for prompt, config in asked]
+    once = [result(decoder, prompt, replace(config, deduplicate_rows=True), steps) for prompt, config in submitted]
     assert once == apart
     assert shared_steps(steps) > 10
     company = decoder.generate(
-        [PromptRequest(prompt, replace(config, shared_rows=True)) for prompt, config in asked], parallel=6
+        [PromptRequest(prompt, replace(config, deduplicate_rows=True)) for prompt, config in submitted], parallel=6
     )
     assert [list(each.token_ids) for each in company] == apart
 
 
 def with_more_branches(config: GenerationConfig) -> GenerationConfig:
-    """`config` with rows to share where it looks ahead."""
+    """Return `config` with several branches if the strategy looks ahead."""
     if config.strategy != "lopa":
         return config
     return replace(config, branches=4, window="block_causal", block_size=8, sub_block=None, max_new_tokens=40)
@@ -185,7 +183,7 @@ def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None 
     [
         ("llada", True),
         ("sdar", True),
-        ("fast_dllm_v2", False),  # a block opens behind the commit of the one before, so that none is in front
+        ("fast_dllm_v2", False),  # a block opens after the commit of the one before, so no block is in front
     ],
 )
 def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:
@@ -193,13 +191,13 @@ def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: C
         more: dict[str, Any] = {"strategy": "lopa", "branches": 4, "max_new_tokens": 40, "stop_at_eos": False}
         more |= {"block_size": 8, "sub_block": None, "block_add_threshold": 0.1, "window": "block_causal"}
         for prompt in (list(range(5, 12)), list(range(5, 46))):
-            apart, _ = decoded(decoder, prompt, **more, shared_rows=False)
-            once, steps = decoded(decoder, prompt, **more, shared_rows=True)
+            apart, _ = decoded(decoder, prompt, **more, deduplicate_rows=False)
+            once, steps = decoded(decoder, prompt, **more, deduplicate_rows=True)
             assert list(once) == list(apart)
             assert (shared_steps(steps) > 0) is shares
 
 
-def test_an_option_that_is_no_switch_is_refused(decoder: Decoder) -> None:
-    with pytest.raises(BadInputError, match="shared_rows"):
-        decoder.config(shared_rows="yes")
-    assert dataclasses.replace(decoder.config(), shared_rows=np.True_).shared_rows is True
+def test_an_option_that_is_no_boolean_is_rejected(decoder: Decoder) -> None:
+    with pytest.raises(BadInputError, match="deduplicate_rows"):
+        decoder.config(deduplicate_rows="yes")
+    assert dataclasses.replace(decoder.config(), deduplicate_rows=np.True_).deduplicate_rows is True

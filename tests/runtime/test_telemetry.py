@@ -1,4 +1,4 @@
-"""ONNX Runtime tells nobody what is decoded, and keeps no id of the machine in the user's home."""
+"""ONNX Runtime sends no telemetry and stores no machine id in the user's home."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ with Decoder.open(sys.argv[1], threads=1) as decoder:
 """
 
 
-def test_nothing_is_left_in_the_home_of_who_decodes(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Where 1.31.1 writes deviceid and onnxruntime.db unless it is told not to."""
+def test_decoding_writes_nothing_to_the_users_home(tiny_bundle: Path, tmp_path: Path) -> None:
+    """ONNX Runtime 1.31.1 writes deviceid and onnxruntime.db there by default."""
     inherited = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     own = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", DECODE, str(tiny_bundle)]

@@ -1,4 +1,4 @@
-"""Requests as a stranger may send them: refused before anything is allocated or computed, as BadInputError."""
+"""Untrusted requests raise BadInputError before anything is allocated or computed."""
 
 import asyncio
 import resource
@@ -25,15 +25,15 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "block_size", "branches", "seed", "top_k", "time_limit"])
 def test_huge_numbers_are_harmless(tiny_bundle: Path, name: str) -> None:
-    """In a process of its own, in which an allocation of any size would fail."""
-    most = 3 * 2**30
+    """The test runs in a process where large allocations fail."""
+    upper = 3 * 2**30
     ran = subprocess.run(
         [sys.executable, "-c", _HUGE, str(tiny_bundle), name, PROMPT],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (upper, upper)),
     )
     assert ran.returncode == 0, ran.stderr
     assert set(ran.stdout.split()) == {"refused"}
@@ -53,7 +53,7 @@ with Decoder.open(bundle, threads=1) as decoder:
 """
 
 
-def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
+def test_the_length_is_checked_before_blocks_are_made(decoder: Decoder) -> None:
     with pytest.raises(BadInputError, match="max_new_tokens is 2147483647, but this model has 2048 positions"):
         decoder._job(PROMPT, decoder.config(max_new_tokens=2**31 - 1, block_size=1))
     (result,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=16, block_size=2**31 - 1))
@@ -99,7 +99,7 @@ def test_room_is_looked_at_before_blocks_are_made(decoder: Decoder) -> None:
         f"{type(prompt).__name__} {prompt!r}".split(" at 0x")[0][:30].encode("ascii", "replace").decode()
     ),
 )
-def test_prompts_of_another_form(decoder: Decoder, prompt: Any) -> None:
+def test_prompts_of_other_types(decoder: Decoder, prompt: Any) -> None:
     with pytest.raises(BadInputError) as caught:
         next(decoder.iter_generate([prompt]))
     assert caught.value.exit_code == 2
@@ -121,7 +121,7 @@ def test_ids_in_an_array(decoder: Decoder, kind: Any) -> None:
 @pytest.mark.parametrize(
     ("prompts", "hint"), [("text", "['text']"), (b"text", "[b'text']"), ({"a": 1}, '["text"]'), (None, '["text"]')]
 )
-def test_one_prompt_where_several_are_meant(decoder: Decoder, prompts: Any, hint: str) -> None:
+def test_one_prompt_instead_of_several(decoder: Decoder, prompts: Any, hint: str) -> None:
     with pytest.raises(BadInputError) as caught:
         decoder.iter_generate(prompts)
     assert hint in caught.value.remedy
@@ -130,7 +130,7 @@ def test_one_prompt_where_several_are_meant(decoder: Decoder, prompts: Any, hint
             decoder.generate(prompts)
 
 
-def test_ids_of_one_prompt_where_several_prompts_are_meant(decoder: Decoder) -> None:
+def test_ids_of_one_prompt_instead_of_several(decoder: Decoder) -> None:
     prompts: Any = [1, 2, 3]
     with pytest.raises(BadInputError) as caught:
         next(decoder.iter_generate(prompts))
@@ -168,7 +168,7 @@ def test_paths_of_bundles(path: Any) -> None:
             kind.open(path)
 
 
-def test_a_timeline_that_is_none(tiny_bundle: Path) -> None:
+def test_invalid_timelines(tiny_bundle: Path) -> None:
     timeline: Any = 5
     with pytest.raises(BadInputError, match="timeline of type int"):
         Decoder.open(tiny_bundle, timeline=timeline)
@@ -189,7 +189,7 @@ def test_callbacks_configs_and_switches_of_another_type(decoder: Decoder, value:
             next(decoder.outcomes(5 if value == [] else value, decoder.config(max_new_tokens=8)))
 
 
-@pytest.mark.parametrize("name", ["slots", "queue_limit", "prompt_rows"])
+@pytest.mark.parametrize("name", ["max_num_seqs", "queue_limit", "prompt_rows"])
 @pytest.mark.parametrize("value", [-1, 2**60, 10**30, 1.5, "3", None, True])
 def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
     with pytest.raises(BadInputError, match=name):
@@ -197,19 +197,23 @@ def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**30, 1.5, "3", None, True])
-def test_how_many_at_once(decoder: Decoder, value: Any) -> None:
+def test_invalid_parallel(decoder: Decoder, value: Any) -> None:
     with pytest.raises(BadInputError, match="parallel"):
         decoder.generate(PROMPT, parallel=value)
 
 
 @pytest.mark.parametrize("deadline", [-1, 10**400, float("nan"), float("inf"), "1", True, 1e300])
-def test_deadlines(decoder: Decoder, deadline: Any) -> None:
+def test_invalid_deadlines(decoder: Decoder, deadline: Any) -> None:
     with pytest.raises(BadInputError, match="deadline"):
         decoder._job(PROMPT, deadline=deadline)
 
 
 def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
-    options: dict[str, Any] = {"slots": np.int64(2), "queue_limit": np.int32(4), "device_timeout": np.float32(30)}
+    options: dict[str, Any] = {
+        "max_num_seqs": np.int64(2),
+        "queue_limit": np.int32(4),
+        "device_timeout": np.float32(30),
+    }
 
     async def main() -> tuple[int, ...]:
         with Engine.open(tiny_bundle, threads=1, **options) as engine:
@@ -224,7 +228,7 @@ def test_an_engine_with_numbers_of_numpy_is_awaited(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 10**7, "x " * 10**6, "\N{BALLOON}" * 10**6])
-def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+def test_a_text_that_cannot_fit_is_rejected_before_encoding(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     def unread(*_: Any, **__: Any) -> None:
@@ -235,7 +239,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
         decoder.generate(text)
 
 
-def test_a_long_text_that_fits_is_taken(decoder: Decoder) -> None:
-    """Fewer characters for each position than the longest token has: how many tokens they are is counted."""
+def test_a_long_text_that_may_fit_is_encoded(decoder: Decoder) -> None:
+    """It has fewer characters per position than the longest token, so its tokens are counted."""
     with pytest.raises(BadInputError, match=r"the prompt has [0-9]+ tokens"):
         decoder.generate("x " * 20_000)

@@ -19,7 +19,9 @@ def chat_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def server(chat_bundle: Path) -> Iterator[Server]:
     """Four at once and eight waiting; small limits, so that they can be reached."""
     limits = ("--max-tokens", 1024, "--max-branches", 8, "--max-choices", 8, "--max-body", 100_000, "--max-seconds", 50)
-    with serving(chat_bundle, "--slots", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2) as started:
+    with serving(
+        chat_bundle, "--max-num-seqs", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2
+    ) as started:
         yield started
         code, said = started.stop()
     # Nothing but that, and that uvicorn was sent what is no HTTP: no traceback, whatever the tests did to it.

@@ -82,8 +82,8 @@ def test_chats_use_the_operator_s_template(operated: Server) -> None:
 
 def test_a_request_that_does_not_go_with_the_default_strategy_is_told(operated: Server) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"per_step": 2}})
-    assert refused.value.param == "lopa.per_step"
+        operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"tokens_per_step": 2}})
+    assert refused.value.param == "lopa.tokens_per_step"
     assert "strategy 'eb'" in str(refused.value)
 
 

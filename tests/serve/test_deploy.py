@@ -214,7 +214,7 @@ def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
 
 @contextmanager
 def proxied(folder: Path, port: int) -> Iterator[str]:
-    """nginx with our file, but other ports and a new certificate, before a server on `port`; where it listens."""
+    """Nginx with our file, but other ports and a new certificate, before a server on `port`; where it listens."""
     nginx, openssl = found("nginx"), found("openssl")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]

@@ -265,14 +265,14 @@ def test_of_many_at_once_each_has_its_own_answer_or_is_turned_away(server: Serve
 
 
 def test_more_at_once_than_there_are_places_is_refused_for_good(chat_bundle: Path) -> None:
-    with serving(chat_bundle, "--slots", 1, "--queue", 1) as server:
+    with serving(chat_bundle, "--max-num-seqs", 1, "--queue", 1) as server:
         with pytest.raises(openai.BadRequestError):
             server.client.completions.create(model="tiny", prompt=["1", "2", "3"], max_tokens=1)
         assert len(server.client.completions.create(model="tiny", prompt=["1", "2"], max_tokens=1).choices) == 2
 
 
 def test_equal_greedy_prompts_need_one_place(chat_bundle: Path) -> None:
-    with serving(chat_bundle, "--slots", 1, "--queue", 0) as server:
+    with serving(chat_bundle, "--max-num-seqs", 1, "--queue", 0) as server:
         equal = server.client.completions.create(model="tiny", prompt=["1 + 1"] * 3, n=2, max_tokens=3)
         assert len(equal.choices) == 6
         for more in ({"temperature": 1.0}, {"prompt": ["1 + 1", "1 + 2"]}):

@@ -70,8 +70,8 @@ def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: 
     "options",
     [
         {"strategy": "wino", "skip_threshold": 0.4},
-        {"strategy": "eb", "gamma": 3.0, "take_back_threshold": 0.95, "branches": 3, "block_size": 16},
-        {"strategy": "d2f", "skip_threshold": 0.3, "take_back_threshold": 0.9},
+        {"strategy": "eb", "gamma": 3.0, "remask_threshold": 0.95, "branches": 3, "block_size": 16},
+        {"strategy": "d2f", "skip_threshold": 0.3, "remask_threshold": 0.9},
     ],
     ids=lambda options: options["strategy"],
 )

@@ -1,4 +1,4 @@
-"""Likenesses so small that a test can make, export and run their checkpoints: one of Dream, and one of every family."""
+"""Likenesses small enough for tests to create, export and run: one of Dream, and one per family."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ MINIATURE = Likeness(
 
 
 def _smaller(likeness: Likeness) -> Likeness:
-    """With MINIATURE's sizes and ids, and what its layers have."""
+    """Return a likeness with MINIATURE's sizes and ids, and the features of its own layers."""
     full = likeness.dimensions
     sizes = msgspec.structs.replace(
         MINIATURE.dimensions,
         kv_heads=4 if full.kv_heads == full.heads else 2,
-        # Heads that are not their share of the hidden size, where the published ones need not be.
+        # The head size need not be hidden_size / heads, if that also holds for the published models.
         head_size=24 if full.qk_norm else 16,
         rope_theta=full.rope_theta,
         rms_norm_eps=full.rms_norm_eps,
@@ -42,7 +42,7 @@ def _smaller(likeness: Likeness) -> Likeness:
     return replace(
         likeness,
         dimensions=sizes,
-        # An id that the family assumes cannot be smaller.
+        # The family's default id needs this vocabulary size.
         mask=likeness.mask if likeness.mask < sizes.vocab_size else 639,
         eos=likeness.eos if likeness.eos < sizes.vocab_size else 600,
         bos=None if likeness.bos is None else likeness.bos if likeness.bos < sizes.vocab_size else 601,
@@ -54,4 +54,4 @@ def _smaller(likeness: Likeness) -> Likeness:
 MINIATURES: dict[str, Likeness] = {
     likeness.family: _smaller(likeness) for name, likeness in LIKENESSES.items() if name != "diffucoder-7b"
 }
-"""By family."""
+"""Miniatures by family."""

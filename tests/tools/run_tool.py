@@ -1,4 +1,4 @@
-"""Runs a program of tools/ as developers do."""
+"""Run a program of tools/ like a developer."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every program of tools/ is started in one way, from the root of the repository, and its text says so."""
+"""Every program of tools/ starts in the same way, from the root of the repository, and its docstring says so."""
 
 import ast
 import importlib
@@ -29,20 +29,20 @@ def start_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=name_of)
-def test_a_program_says_how_it_is_started(path: Path) -> None:
+def test_programs_document_their_usage(path: Path) -> None:
     text = path.read_text()
     assert re.search(rf"{re.escape(start_of(path))}\b", ast.get_docstring(ast.parse(text)) or "")
     assert "sys.path.insert(0, str(Path(__file__)" not in text
 
 
-def test_the_programs_that_pages_name_exist() -> None:
+def test_documented_programs_exist() -> None:
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.py")]
     starts = re.compile(r"python (?:-m tools\.[\w.]*\w|tools/[\w/]+\.py)")
-    said = {start for page in pages for start in starts.findall(page.read_text())}
-    assert said == {start_of(path) for path in PROGRAMS}
+    documented = {start for page in pages for start in starts.findall(page.read_text())}
+    assert documented == {start_of(path) for path in PROGRAMS}
 
 
-def test_the_measurements_that_pages_name_are_those_of_the_registry() -> None:
+def test_documented_measurements_are_registered() -> None:
     pages = [ROOT / "Makefile", *ROOT.glob("docs/**/*.md"), *ROOT.glob("tools/**/*.py")]
     named = {name for page in pages for name in re.findall(r"-m tools\.measure ([a-z]+)", page.read_text())}
     own_programs = {"conformance", "fuzz", "gpu", "peers"}
@@ -51,7 +51,7 @@ def test_the_measurements_that_pages_name_are_those_of_the_registry() -> None:
         assert isinstance(importlib.import_module(module).main, click.Command)
 
 
-def test_the_registry_lists_without_importing() -> None:
+def test_the_registry_lists_commands_without_importing() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "tools.measure"],
         cwd=ROOT,
@@ -63,7 +63,7 @@ def test_the_registry_lists_without_importing() -> None:
     assert not re.search(r"\|\s+torch$", done.stderr, re.MULTILINE)
 
 
-def test_one_starts_as_it_says(tmp_path: Path) -> None:
+def test_a_program_starts_as_documented(tmp_path: Path) -> None:
     path = tmp_path / "out"
     words = shlex.split(f"-m tools.checkpoint.make --like dream-7b {path} --seed -1")
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,1 +1,1 @@
-"""Random checkpoints of a real model's shapes."""
+"""Random checkpoints with the shapes of real models."""

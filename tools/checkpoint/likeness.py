@@ -1,4 +1,4 @@
-"""Which published checkpoints can be imitated: their sizes, token ids and config.json. Knows no weights."""
+"""Published checkpoints that can be imitated: sizes, token ids and config.json. No weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,48 +12,48 @@ from lopa.runtime.bundle.manifest import ModelDimensions
 from tools.checkpoint import published_config
 
 Heads = tuple[int, int, int]
-"""Numbers of heads and of key-value heads, and the size of one."""
+"""Number of heads, number of key-value heads, head size."""
 LAYER_MATRICES = (
     *("attention.query", "attention.key", "attention.value", "attention.output"),
     *("mlp.gate", "mlp.up", "mlp.down"),
 )
-"""In the order of the forward, as a bundle calls them."""
+"""Matrices in the order of the forward, by their bundle names."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """One published architecture, and the ids of its special tokens."""
+    """A published architecture with the ids of its special tokens."""
 
     dimensions: ModelDimensions
     mask: int
     eos: int
-    """Also the padding."""
+    """End-of-text token, also used for padding."""
     bos: int | None
-    """Of the tokenizer, with which prompts begin; None: it has none."""
+    """Token at the start of prompts, or None if the tokenizer has none."""
     family: str = "dream"
-    """Of lopa.export.families."""
+    """Name in lopa.export.families."""
     config: Callable[[ModelDimensions], dict[str, Any]] = published_config.dream
-    """What its config.json says but for token ids, without the entries that would run a checkpoint's own code."""
+    """Return config.json without token ids, and without entries that would run the checkpoint's own code."""
     mask_text: str = "<|mask|>"
     names_mask: bool = True
-    """config.json and the tokenizer's settings say which token is the mask; otherwise it is an added token only."""
+    """True if config.json and the tokenizer's settings name the mask token. Otherwise it is only an added token."""
     tied: bool = False
-    """The head is the embedding, and has no tensor."""
+    """True if the head shares the embedding's tensor."""
     ends: tuple[int, ...] = ()
-    """Further tokens that end an answer, which generation_config.json names before eos."""
+    """Further end tokens of an answer, listed before eos in generation_config.json."""
     adapted: tuple[str, ...] = LAYER_MATRICES
-    """What its D2F adapter changes, among LAYER_MATRICES; for families without one, all."""
+    """Matrices that the D2F adapter changes. Families without an adapter have all."""
 
     @property
     def architecture(self) -> Architecture:
-        """Of its family: how its tensors are called."""
+        """Architecture of the family, with its tensor names."""
         return FAMILIES[self.family].architecture
 
 
 def _sizes(
     vocab: int, hidden: int, mlp: int, layers: int, heads: Heads, positions: int, **more: Any
 ) -> ModelDimensions:
-    """Return sizes as Qwen2's but for `more`."""
+    """Return sizes with Qwen2's defaults, overridden by `more`."""
     count, kv_count, size = heads
     return ModelDimensions(
         vocab_size=vocab,
@@ -71,18 +71,18 @@ def _sizes(
 _DREAM_7B = Likeness(_sizes(152064, 3584, 18944, 28, (28, 4, 128), 131072), mask=151666, eos=151643, bos=151665)
 LIKENESSES: dict[str, Likeness] = {
     "dream-7b": _DREAM_7B,
-    "diffucoder-7b": _DREAM_7B,  # trained from another base, the same in every size
+    "diffucoder-7b": _DREAM_7B,  # another base model with equal sizes
     "dream-0.5b": replace(_DREAM_7B, dimensions=_sizes(151936, 896, 4864, 24, (14, 2, 64), 131072)),
     "llada-8b": Likeness(
         _sizes(126464, 4096, 12288, 32, (32, 32, 128), 4096, rope_theta=5e5, rms_norm_eps=1e-5, qkv_bias=False),
         mask=126336,
         eos=126081,
-        bos=126080,  # assumed: the id before
+        bos=126080,  # assumed: the preceding id
         family="llada",
         config=published_config.llada,
         adapted=LAYER_MATRICES[:4],
     ),
-    # Assumed, since its files were not seen: the sizes of Qwen2.5-1.5B, tied as that is.
+    # Assumed without access to the files: the sizes of Qwen2.5-1.5B, which is also tied.
     "fast-dllm-v2-1.5b": Likeness(
         _sizes(151936, 1536, 8960, 28, (12, 2, 128), 32768),
         mask=151665,
@@ -94,7 +94,7 @@ LIKENESSES: dict[str, Likeness] = {
         names_mask=False,
         tied=True,
     ),
-    # Assumed: the sizes of Qwen3-1.7B, untied as SDAR-4B and SDAR-8B are.
+    # Assumed: the sizes of Qwen3-1.7B, untied like SDAR-4B and SDAR-8B.
     "sdar-1.7b": Likeness(
         _sizes(151936, 2048, 6144, 28, (16, 8, 128), 32768, qkv_bias=False, qk_norm=True),
         mask=151669,
@@ -104,7 +104,7 @@ LIKENESSES: dict[str, Likeness] = {
         config=published_config.sdar,
         ends=(151645,),
     ),
-    # Assumed: the sizes of Qwen2.5-7B, which are Dream's too, and WeDLM-8B's number of positions.
+    # Assumed: the sizes of Qwen2.5-7B, equal to Dream's, and the positions of WeDLM-8B.
     "wedlm-7b": Likeness(
         msgspec.structs.replace(_DREAM_7B.dimensions, max_positions=16384),
         mask=151665,
@@ -114,7 +114,7 @@ LIKENESSES: dict[str, Likeness] = {
         config=published_config.wedlm,
         names_mask=False,
     ),
-    # Layers, heads, positions and eps as Diffulex's configuration class for it has them.
+    # Layers, heads, positions and eps are those of Diffulex's configuration class.
     "stable-diffcoder-8b": Likeness(
         _sizes(155136, 4096, 14336, 32, (32, 8, 128), 8192, rope_theta=5e5, qkv_bias=False),
         mask=5,
@@ -129,7 +129,7 @@ LIKENESSES: dict[str, Likeness] = {
 
 
 def config_from_likeness(likeness: Likeness) -> dict[str, Any]:
-    """The content of config.json."""
+    """Return the content of config.json."""
     config = likeness.config(likeness.dimensions)
     config |= {"bos_token_id": likeness.eos, "eos_token_id": likeness.eos, "pad_token_id": likeness.eos}
     if likeness.names_mask:
@@ -140,5 +140,5 @@ def config_from_likeness(likeness: Likeness) -> dict[str, Any]:
 
 
 def generation_config_from_likeness(likeness: Likeness) -> dict[str, Any] | None:
-    """The content of generation_config.json; None for checkpoints whose one end is in config.json."""
+    """Return the content of generation_config.json, or None if config.json has the only end token."""
     return {"eos_token_id": [*likeness.ends, likeness.eos]} if likeness.ends else None

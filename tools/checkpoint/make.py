@@ -1,10 +1,10 @@
-"""Make a checkpoint of a published architecture with seeded random weights, for tests of size, memory and time.
+"""Make a checkpoint of a published architecture with seeded random weights, to test size, memory and time.
 
 Usage: python -m tools.checkpoint.make --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
 
-OUT holds config.json, bfloat16 shards with their index, and a small tokenizer; with --lora also the PEFT adapter
-OUT/lora. Weights are made while they are written: memory does not grow with the model. The text that such a model
-writes means nothing.
+OUT contains config.json, bfloat16 shards with their index, and a small tokenizer. With --lora it also contains the PEFT
+adapter OUT/lora. Weights are generated during writing, so memory does not grow with the model. The generated text is
+meaningless.
 """
 
 import json
@@ -33,7 +33,7 @@ from tools.checkpoint.tensors import (
     tensors_from_dimensions,
 )
 from tools.checkpoint.tokenizer import tokenizer_config_from_likeness, tokenizer_from_likeness
-from tools.shown_errors import errors_shown
+from tools.cli_errors import exit_on_error
 
 MAX_SHARD_BYTES = 4_000_000_000
 LORA_FOLDER = "lora"
@@ -48,10 +48,10 @@ def checkpoint_from_likeness(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     progress: Progress = silent,
 ) -> None:
-    """Make the new folder `destination`, whole or not at all; equal arguments give equal bytes.
+    """Create the folder `destination` atomically. Equal arguments give equal bytes.
 
-    With `lora` it also holds the adapter, in the folder LORA_FOLDER. Raises BadInputError, before anything is written,
-    if `destination` exists or the disk has too little room, and for whatever stops the writing.
+    With `lora` it also contains the adapter, in the folder LORA_FOLDER. Raises BadInputError if `destination` exists,
+    if the disk has too little space, or if writing fails.
     """
     sizes = likeness.dimensions
     shards = shards_from_tensors(
@@ -66,7 +66,7 @@ def checkpoint_from_likeness(
     _check_destination(destination, total)
     done = 0
 
-    def wrote(count: int) -> None:
+    def count_bytes(count: int) -> None:
         nonlocal done
         done += count
         progress("writing weights", done, total)
@@ -84,13 +84,13 @@ def checkpoint_from_likeness(
             _write_json(folder / LORA_FOLDER / "adapter_config.json", _adapter_config(likeness))
         for place, files in ((folder, shards), (folder / LORA_FOLDER, adapter)):
             for name, tensors in files.items():
-                write_shard(place / name, tensors, seed, wrote)
+                write_shard(place / name, tensors, seed, count_bytes)
 
 
 def _check_destination(destination: Path, total: int) -> None:
     if destination.exists():
         raise BadInputError(
-            f"{destination} exists", expected="a destination that does not", remedy="choose another, or remove it"
+            f"{destination} exists", expected="a new destination", remedy="choose another one, or remove it"
         )
     existing = next(parent for parent in destination.resolve().parents if parent.exists())
     free = shutil.disk_usage(existing).free
@@ -98,12 +98,12 @@ def _check_destination(destination: Path, total: int) -> None:
         raise BadInputError(
             f"{existing} has {free} bytes free",
             expected=f"{total} bytes for the weights",
-            remedy="free some space or choose another place",
+            remedy="free some space, or choose another disk",
         )
 
 
 def _adapter_config(likeness: Likeness) -> dict[str, Any]:
-    """What PEFT's adapter_config.json says; the rest has PEFT's default values."""
+    """Return the content of PEFT's adapter_config.json. Other fields have PEFT's defaults."""
     names = (likeness.architecture.layer_names[f"{module}.weight"] for module in likeness.adapted)
     return {
         "peft_type": "LORA",
@@ -124,15 +124,19 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--like", required=True, type=click.Choice(list(LIKENESSES)), help="The architecture.")
-@click.option("--lora", is_flag=True, help="Make the adapter OUT/lora as well.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the weights.")
+@click.option("--like", required=True, type=click.Choice(list(LIKENESSES)), help="Published model to imitate.")
+@click.option("--lora", is_flag=True, help="Also create the adapter OUT/lora.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the weights.")
 @click.option(
-    "--max-shard-bytes", type=click.IntRange(min=1), default=MAX_SHARD_BYTES, show_default=True, help="Of one file."
+    "--max-shard-bytes",
+    type=click.IntRange(min=1),
+    default=MAX_SHARD_BYTES,
+    show_default=True,
+    help="Maximum bytes of a shard.",
 )
 def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
-    """Make the checkpoint folder OUT with random weights."""
-    with errors_shown(), ShownStages(bytes_text) as progress:
+    """Create the checkpoint folder OUT with random weights."""
+    with exit_on_error(), ShownStages(bytes_text) as progress:
         checkpoint_from_likeness(
             LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
         )

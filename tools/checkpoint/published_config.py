@@ -1,6 +1,6 @@
-"""What the config.json of published checkpoints says of these sizes, family by family.
+"""Contents of config.json of published checkpoints for given sizes, by family.
 
-Without token ids, and without the entries that would run a checkpoint's own code.
+Token ids are not included, nor entries that would run a checkpoint's own code.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ _LLADA_ON = ("attention_layer_norm_with_affine", "layer_norm_with_affine", "rope
 
 
 def dream(sizes: ModelDimensions) -> dict[str, Any]:
-    """As DiffuCoder's."""
+    """Return a config.json like DiffuCoder's."""
     return {**_qwen2(sizes), "architectures": ["DreamModel"], "model_type": "Dream"}
 
 
 def fast_dllm_v2(sizes: ModelDimensions) -> dict[str, Any]:
-    """Blocks of 32."""
+    """Return a config.json with blocks of 32."""
     return {
         **_qwen2(sizes),
         "architectures": ["Fast_dLLM_QwenForCausalLM"],
@@ -31,7 +31,7 @@ def fast_dllm_v2(sizes: ModelDimensions) -> dict[str, Any]:
 
 
 def sdar(sizes: ModelDimensions) -> dict[str, Any]:
-    """Blocks of 4, as in the checkpoints without -b."""
+    """Return a config.json with blocks of 4, as in the checkpoints without -b."""
     return {
         **_qwen2(sizes),
         "architectures": ["SDARForCausalLM"],
@@ -43,7 +43,7 @@ def sdar(sizes: ModelDimensions) -> dict[str, Any]:
 
 
 def wedlm(sizes: ModelDimensions) -> dict[str, Any]:
-    """Layers of Qwen2.5 or of Qwen3, as the sizes say."""
+    """Return a config.json with layers of Qwen2.5 or Qwen3, depending on the sizes."""
     return {
         **_qwen2(sizes),
         "architectures": ["WeDLMForCausalLM"],
@@ -55,7 +55,7 @@ def wedlm(sizes: ModelDimensions) -> dict[str, Any]:
 
 
 def stable_diffcoder(sizes: ModelDimensions) -> dict[str, Any]:
-    """A Llama's but for the class."""
+    """Return a Llama config.json with another class."""
     return {
         **_transformers(sizes),
         "architectures": ["StableDiffcoderForCausalLM"],
@@ -66,7 +66,7 @@ def stable_diffcoder(sizes: ModelDimensions) -> dict[str, Any]:
 
 
 def llada(sizes: ModelDimensions) -> dict[str, Any]:
-    """OLMo's names."""
+    """Return a config.json with OLMo's field names."""
     return {
         **dict.fromkeys(_LLADA_OFF, False),
         **dict.fromkeys(_LLADA_ON, True),
@@ -106,7 +106,7 @@ def _qwen2(sizes: ModelDimensions) -> dict[str, Any]:
 
 
 def _transformers(sizes: ModelDimensions) -> dict[str, Any]:
-    """What Qwen2, Qwen3 and Llama have in common."""
+    """Return the fields that Qwen2, Qwen3 and Llama share."""
     return {
         "attention_dropout": 0.0,
         "hidden_act": "silu",

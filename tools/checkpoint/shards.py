@@ -1,6 +1,7 @@
-"""Writes safetensors files from tensors that are made while writing. Does not know what the tensors are for.
+"""Write safetensors files from tensors that are generated during writing.
 
-The format: the header's length in 8 bytes, little-endian; the header, JSON; the values, one tensor behind the other.
+The format has three parts: the header's length in 8 bytes (little-endian), the JSON header, and the values of all
+tensors.
 """
 
 import json
@@ -12,40 +13,41 @@ from typing import Any
 from tools.checkpoint.tensors import ITEM_SIZE, RandomTensor, pieces_of_tensor
 
 _ALIGNMENT = 8
-"""Bytes: the header is padded to a multiple, so that the values are aligned."""
+"""Alignment of the values in bytes. The header is padded to a multiple of it."""
 
 Shards = dict[str, list[RandomTensor]]
-"""File name -> its tensors, in order."""
+"""Tensors in order, by file name."""
 
 
 def shards_from_tensors(tensors: Sequence[RandomTensor], max_bytes: int) -> Shards:
-    """Spread tensors, in order, over files with at most `max_bytes` of values, or one tensor that is larger."""
+    """Distribute tensors, in order, over files with at most `max_bytes` of values each. A larger tensor has its own
+    file."""
     groups: list[list[RandomTensor]] = []
-    room = 0
+    free = 0
     for tensor in tensors:
         size = tensor.items * ITEM_SIZE
-        if not groups or size > room:
+        if not groups or size > free:
             groups.append([])
-            room = max_bytes
+            free = max_bytes
         groups[-1].append(tensor)
-        room -= size
+        free -= size
     return {f"model-{i + 1:05d}-of-{len(groups):05d}.safetensors": group for i, group in enumerate(groups)}
 
 
 def index_of_shards(shards: Shards) -> dict[str, Any]:
-    """The content of model.safetensors.index.json."""
+    """Return the content of model.safetensors.index.json."""
     total = sum(tensor.items * ITEM_SIZE for tensors in shards.values() for tensor in tensors)
     weight_map = {tensor.name: name for name, tensors in shards.items() for tensor in tensors}
     return {"metadata": {"total_size": total}, "weight_map": weight_map}
 
 
 def size_of_shard(tensors: Sequence[RandomTensor]) -> int:
-    """Bytes of the file that write_shard makes."""
+    """Return the size in bytes of the file that write_shard creates."""
     return len(_header(tensors)) + sum(tensor.items for tensor in tensors) * ITEM_SIZE
 
 
 def write_shard(path: Path, tensors: Sequence[RandomTensor], seed: int, wrote: Callable[[int], None]) -> None:
-    """Write the new file `path`, and see it on the disk; `wrote` hears the bytes of every write."""
+    """Write the new file `path` and sync it to disk. `wrote` receives the byte count of every write."""
     with path.open("wb") as file:
         wrote(file.write(_header(tensors)))
         for tensor in tensors:

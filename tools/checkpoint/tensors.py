@@ -1,9 +1,8 @@
-"""The tensors of a random checkpoint: names, shapes, and how far their values spread, chosen so that the forward is
-well-conditioned. Does not know files.
+"""Tensors of a random checkpoint: names, shapes and deviations that keep the forward well-conditioned.
 
-Inputs of every product have been normalized to a root mean square of 1, so a matrix whose values deviate by
-gain / sqrt(inputs) gives outputs that deviate by `gain`. Each layer adds to the residual stream a share that falls with
-the number of layers, so that the stream grows by a small factor over all of them, however many there are.
+The inputs of every product are normalized to a root mean square of 1. A matrix of values with deviation gain /
+sqrt(inputs) therefore gives outputs with deviation `gain`. Each layer adds to the residual stream a share that falls
+with the number of layers. The stream thus grows by a small factor over any number of layers.
 """
 
 import math
@@ -26,20 +25,29 @@ ITEM_SIZE = 2
 """Bytes of a bfloat16."""
 RANK = 32
 ALPHA = 64
-"""lora_alpha: the product of an adapter is multiplied by ALPHA / RANK."""
+"""PEFT's lora_alpha. The product of an adapter is scaled by ALPHA / RANK."""
 
 _LOGIT_DEVIATION = 3.0
-"""Nats. The best of 150,000 tokens then stands about 13 nats above the mean, and 0.4 (median) above the second."""
+"""Deviation of the logits in nats. The best of 150,000 tokens is about 13 above the mean, and 0.4 (median) above the
+second."""
 _SCORE_DEVIATION = 4.0
-"""Nats, of attention's scores before the softmax. Much flatter attention gives every row the same average, and then
-every masked row predicts the same token; much sharper attention enlarges rounding errors from layer to layer."""
+"""Deviation of the attention scores before the softmax, in nats.
+
+With much flatter attention every row gets the same average, and all masked rows predict the same token. Much sharper
+attention amplifies rounding errors from layer to layer.
+"""
 _SCORE_BIAS = 2.0
-"""Deviation of the biases of queries and keys, relative to what their matrices give. They make a row look at others by
-their distance, as in trained checkpoints: otherwise masked rows, whose embeddings are equal, hardly differ."""
+"""Deviation of the query and key biases, relative to the outputs of their matrices.
+
+They make attention depend on distance, as in trained checkpoints. Otherwise masked rows, whose embeddings are equal,
+hardly differ.
+"""
 _VALUE_BIAS = 0.3
 _ATTENTION_SHARE = 1.5
-"""Variance that all attentions together add to a stream that begins at 1, if the values that they average have
-_ATTENDED_VARIANCE left; 1 would be left where all rows are alike."""
+"""Variance that all attention layers together add to a stream of variance 1.
+
+It assumes that averaged values keep _ATTENDED_VARIANCE. With equal rows they would keep 1.
+"""
 _ATTENDED_VARIANCE = 0.125
 _MLP_SHARE = 6.0
 """Variance that all MLPs together add to the stream."""
@@ -47,11 +55,11 @@ _ACTIVATED_SQUARE = 0.3558
 """Mean of silu(z)^2 for a standard normal z."""
 _NORM_DEVIATION = 0.1
 _LORA_SHARE = 0.2
-"""Deviation of what an adapter adds to a matrix, relative to the matrix's own."""
+"""Deviation of an adapter's product, relative to its matrix."""
 
 _TABLE_BITS = 16
 _PIECE_ITEMS = 1 << 22
-"""Numbers made at a time: 8 MiB. A multiple of four, so that pieces use up whole draws."""
+"""Numbers generated per piece (8 MiB), a multiple of four so that each uses whole draws."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class RandomTensor:
 
     @property
     def items(self) -> int:
-        """How many numbers it holds."""
+        """Number of values."""
         return math.prod(self.shape)
 
 
@@ -74,16 +82,17 @@ class _Spread:
     """Deviations of one linear module of a layer."""
 
     gain: float
-    """Deviation of its outputs without bias, for inputs of mean square 1."""
+    """Deviation of the outputs without bias, for inputs of mean square 1."""
     bias: float = 0.0
 
 
 def tensors_from_dimensions(
     sizes: ModelDimensions, architecture: Architecture = DREAM.architecture, *, tied: bool = False
 ) -> list[RandomTensor]:
-    """Every tensor of a checkpoint of `architecture`, in the order of the forward; matrices are [outputs, inputs].
+    """Return the tensors of a checkpoint of `architecture`, in the order of the forward. Matrices are [outputs,
+    inputs].
 
-    With `tied` there is no head: the embedding has its deviation, and what layers add to the stream is as much smaller.
+    With `tied` there is no head. The embedding then has the head's deviation, and the layers' shares are scaled alike.
     """
     outer, network = architecture.outer_names, network_from_dimensions(sizes)
     head = _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size)
@@ -103,7 +112,7 @@ def tensors_from_dimensions(
 def lora_tensors_from_dimensions(
     sizes: ModelDimensions, architecture: Architecture, modules: Collection[str], *, tied: bool
 ) -> list[RandomTensor]:
-    """Both factors, under PEFT's names, of an adapter for the matrices `modules` of every layer."""
+    """Return both factors, with PEFT's names, of an adapter for the matrices `modules` of every layer."""
     tensors = []
     spreads = _spreads(sizes, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0)
     for i, layer in enumerate(network_from_dimensions(sizes).layers):
@@ -120,9 +129,9 @@ def lora_tensors_from_dimensions(
 
 
 def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
-    """The values in order, some at a time, as the bits of bfloat16 numbers.
+    """Yield the values in order, in pieces, as the bits of bfloat16 numbers.
 
-    They depend on the seed and on the tensor's name, on nothing else.
+    They depend only on the seed and the tensor's name.
     """
     table = _quantiles() * np.float32(tensor.deviation) + np.float32(tensor.mean)
     words = table.astype(ml_dtypes.bfloat16).view(np.uint16)
@@ -136,7 +145,7 @@ def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
 def _layer_tensor(source: str, module: str, tensor: TensorSpec, spreads: Mapping[str, _Spread]) -> RandomTensor:
     """Return the tensor `source` of a checkpoint, which belongs to `module` of a layer."""
     if tensor.role == "norm":
-        # A score's deviation is the product of the gains of the norms of query and key.
+        # The deviation of a score is the product of the gains of the query and key norms.
         mean = math.sqrt(_SCORE_DEVIATION) if module in ("attention.query_norm", "attention.key_norm") else 1.0
         return RandomTensor(source, tensor.shape, _NORM_DEVIATION, mean)
     if tensor.role == "bias":
@@ -146,9 +155,9 @@ def _layer_tensor(source: str, module: str, tensor: TensorSpec, spreads: Mapping
 
 
 def _spreads(sizes: ModelDimensions, stream: float) -> dict[str, _Spread]:
-    """Return the deviations of a layer's linear modules; `stream` is that at which the residual stream begins."""
+    """Return the deviations of a layer's linear modules. `stream` is the initial deviation of the residual stream."""
     score_bias = _SCORE_BIAS if sizes.qkv_bias else 0.0
-    # A score's deviation is the product of those of query and key, each with its bias.
+    # The deviation of a score is the product of those of query and key, biases included.
     sharpness = math.sqrt(_SCORE_DEVIATION / (1 + score_bias**2))
     score = _Spread(sharpness, bias=score_bias * sharpness)
     return {
@@ -164,7 +173,7 @@ def _spreads(sizes: ModelDimensions, stream: float) -> dict[str, _Spread]:
 
 @cache
 def _quantiles() -> npt.NDArray[np.float32]:
-    """The normal distribution's values at evenly spaced probabilities, as many as a draw of _TABLE_BITS bits has.
+    """Return the quantiles of the normal distribution at 2**_TABLE_BITS evenly spaced probabilities.
 
     A lookup is several times faster than numpy's normal generator, and finer than bfloat16.
     """

@@ -1,6 +1,6 @@
-"""A small byte-level BPE tokenizer: all bytes, some words, and the special tokens of a likeness. Learnt from nothing.
+"""A small untrained byte-level BPE tokenizer: all bytes, some words, and a likeness's special tokens.
 
-Any text can be encoded and comes back unchanged. Most ids of a large vocabulary have no token.
+It encodes any text and decodes it unchanged. Most ids of a large vocabulary have no token.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,12 @@ BOS, EOS, END = "<|beginoftext|>", "<|endoftext|>", "<|im_end|>"
 
 
 def tokenizer_from_likeness(likeness: Likeness, words: Sequence[str] | None = None) -> dict[str, Any]:
-    """The content of tokenizer.json. `words` (None: some that are frequent) are one token each; those with a space in
-    front come first among them, since the earlier of two ways to join letters is taken."""
+    """Return the content of tokenizer.json, in which each of `words` is one token (default: frequent words).
+
+    The defaults start with a space. Earlier merges have priority.
+    """
     words = [f" {word}" for word in _WORDS.split()] if words is None else words
-    # A byte is one of 256 letters in this kind of tokenizer.
+    # A byte-level tokenizer represents each byte by one of 256 letters.
     letters = sorted(ByteLevel.alphabet())
     in_letters = [ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(word)[0][0] for word in words]
     starts = dict.fromkeys(word[:end] for word in in_letters for end in range(2, len(word) + 1))
@@ -48,7 +50,7 @@ def tokenizer_from_likeness(likeness: Likeness, words: Sequence[str] | None = No
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            # The special tokens are here as well: the library numbers other added tokens itself.
+            # Special tokens must be in the vocabulary, or the library assigns their ids.
             "vocab": {**ids, **special},
             "merges": [[start[:-1], start[-1]] for start in starts],
         },
@@ -56,7 +58,7 @@ def tokenizer_from_likeness(likeness: Likeness, words: Sequence[str] | None = No
 
 
 def tokenizer_config_from_likeness(likeness: Likeness) -> dict[str, Any]:
-    """The content of tokenizer_config.json."""
+    """Return the content of tokenizer_config.json."""
     roles = {"bos_token": None if likeness.bos is None else BOS}
     if likeness.names_mask:
         roles["mask_token"] = likeness.mask_text
@@ -71,7 +73,7 @@ def tokenizer_config_from_likeness(likeness: Likeness) -> dict[str, Any]:
 
 
 def _special_ids(likeness: Likeness) -> dict[str, int]:
-    """Of the special tokens' texts."""
+    """Return the ids of the special tokens by text."""
     ids = {EOS: likeness.eos, likeness.mask_text: likeness.mask}
     if likeness.bos is not None:
         ids[BOS] = likeness.bos

@@ -1,1 +1,1 @@
-"""The fuzzer: altered input of every kind against the program (docs/fuzzing.md)."""
+"""Fuzzer that feeds mutated inputs of every kind to the program (docs/fuzzing.md)."""

@@ -1,4 +1,4 @@
-"""python -m tools.fuzz: the fuzzer as a program (docs/fuzzing.md)."""
+"""Run the fuzzer: python -m tools.fuzz (docs/fuzzing.md)."""
 
 from tools.fuzz.run import main
 

@@ -1,4 +1,4 @@
-"""Cases made of a bundle: its manifest, graph, weights, links, tokenizer, and the files that may lie beside these."""
+"""Cases from a bundle: manifest, graph, weights, links, tokenizer, and optional files next to them."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.accelerator.bucketed_forward import bucketed_session
 
 from lopa import Decoder
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, bucket_plan_from_file
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
-from lopa.runtime.bundle.gears import GEARS_NAME, GearTable, gear_plan_from_file
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
@@ -24,23 +24,23 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command
 from tools.fuzz.graphs import changed_graph
-from tools.fuzz.material import bundle_of_way, good_description, write_manifest
+from tools.fuzz.material import bundle_of_mode, good_description, write_manifest
 from tools.fuzz.mutations import changed_bytes, changed_document, number, put_in_place, short, text_of_json, value
 
-_WAYS = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
+_MODES = ("cpu",) * 14 + ("numpy",) * 2 + ("portable",) * 3 + ("staged",)
 
 
 def manifest_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """manifest.json: any bytes, or any value changed."""
-    bundle, way = copied(rng, folder, material)
+    """Mutate manifest.json: its bytes or any value."""
+    bundle, mode = copy_bundle(rng, folder, material)
     path = bundle / "manifest.json"
     text, words = changed_document(rng, path.read_bytes(), bytes_share=0.4)
     path.write_bytes(text)
-    return _used(words, bundle, material, way, rng, may_differ=_may_differ(words))
+    return _decode_case(words, bundle, material, mode, rng, may_differ=_may_differ(words))
 
 
 def _may_differ(words: str) -> bool:
-    """Decoding defaults are options; special tokens and the shift are the manifest's to say."""
+    """Return True if the mutation may change the answer: decoding defaults, special tokens and the prediction shift."""
     return any(name in words for name in ("decoding", "special_tokens", "prediction_shift"))
 
 
@@ -48,8 +48,8 @@ _DIMENSIONS = ("dimensions", "special_tokens", "decoding")
 
 
 def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """One or two numbers of the manifest."""
-    bundle, way = copied(rng, folder, material)
+    """Mutate one or two numbers of the manifest."""
+    bundle, mode = copy_bundle(rng, folder, material)
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     words = []
     for _ in range(rng.choice([1, 1, 2])):
@@ -64,15 +64,15 @@ def dimensions_case(rng: random.Random, folder: Path, material: Material) -> Cas
         tree[name] = rng.choice(choices[name]) if name in choices else number(rng) if rng.random() < 0.9 else value(rng)
         words.append(f"{part}.{name} = {short(tree[name])}")
     (bundle / "manifest.json").write_bytes(text_of_json(rng, manifest))
-    # rope_theta and rms_norm_eps are constants of the graph, which only the numpy engine takes from the manifest.
-    constants = way == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
+    # rope_theta and rms_norm_eps are constants of the graph. Only the numpy engine reads them from the manifest.
+    constants = mode == "numpy" and any(name in " ".join(words) for name in ("rope_theta", "rms_norm_eps"))
     may_differ = constants or _may_differ(" ".join(words)) or "tensors" in " ".join(words)
-    return _used("; ".join(words), bundle, material, way, rng, may_differ=may_differ)
+    return _decode_case("; ".join(words), bundle, material, mode, rng, may_differ=may_differ)
 
 
 def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """A field of the ONNX file, or its bytes."""
-    bundle, way = copied(rng, folder, material, ways=("cpu", "cpu", "portable"))
+    """Mutate a field of the ONNX file, or its bytes."""
+    bundle, mode = copy_bundle(rng, folder, material, modes=("cpu", "cpu", "portable"))
     name = json.loads((bundle / "manifest.json").read_bytes())["graph"]
     path = bundle / name
     if rng.random() < 0.25:
@@ -82,13 +82,13 @@ def graph_case(rng: random.Random, folder: Path, material: Material) -> Case:
         words = changed_graph(rng, model)
         data = model.SerializeToString()
     path.write_bytes(data)
-    list_again(bundle, name)
-    return _used(words, bundle, material, way, rng, may_differ=True)
+    update_record(bundle, name)
+    return _decode_case(words, bundle, material, mode, rng, may_differ=True)
 
 
 def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """Values of the weights file, or its length."""
-    bundle, way = copied(rng, folder, material)
+    """Mutate values of the weights file, or its length."""
+    bundle, mode = copy_bundle(rng, folder, material)
     path = bundle / "model.onnx.data"
     size = path.stat().st_size
     at = rng.randrange(size) // 4 * 4
@@ -108,23 +108,23 @@ def weights_case(rng: random.Random, folder: Path, material: Material) -> Case:
             file.seek(at)
             file.write(data[: size - at])
     if rng.random() < 0.9:
-        list_again(bundle, path.name)
-    return _used(f"{kind} at {at}", bundle, material, way, rng, may_differ=True)
+        update_record(bundle, path.name)
+    return _decode_case(f"{kind} at {at}", bundle, material, mode, rng, may_differ=True)
 
 
 def links_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """A file of the bundle that is none, or a name in its manifest that leads elsewhere."""
-    bundle, way = copied(rng, folder, material)
+    """Replace a file of the bundle, or point a name in its manifest elsewhere."""
+    bundle, mode = copy_bundle(rng, folder, material)
     names = sorted(path.name for path in bundle.iterdir())
     name = rng.choice(names)
     path = bundle / name
     kind = rng.choice(["loop", "folder", "fifo", "missing", "device", "outside", "up", "dangling", "name", "record"])
     if kind in ("name", "record"):
-        words = _renamed(rng, bundle)
+        words = _rename(rng, bundle)
     else:
         words = f"{name}: {kind}"
         put_in_place(path, kind, path.rename(folder / "kept"))
-    return _used(words, bundle, material, way, rng, may_differ=False)
+    return _decode_case(words, bundle, material, mode, rng, may_differ=False)
 
 
 _NAMES = (
@@ -133,7 +133,7 @@ _NAMES = (
 )
 
 
-def _renamed(rng: random.Random, bundle: Path) -> str:
+def _rename(rng: random.Random, bundle: Path) -> str:
     os.mkfifo(bundle / "fifo")
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     name = rng.choice(_NAMES)
@@ -154,8 +154,8 @@ def _renamed(rng: random.Random, bundle: Path) -> str:
 
 
 def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """costs.cpu.json, used by branches=auto."""
-    bundle, _ = copied(rng, folder, material, ways=("cpu",))
+    """Mutate costs.cpu.json, which branches=auto uses."""
+    bundle, _ = copy_bundle(rng, folder, material, modes=("cpu",))
     path = bundle / "costs.cpu.json"
     words = _write_changed(rng, path, good_description("costs", Bundle.open(bundle)))
 
@@ -171,16 +171,16 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
     return Case(words, run)
 
 
-def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """gears.json, its table, and a session that runs in its gears."""
-    path = folder / GEARS_NAME
-    words = _write_changed(rng, path, good_description("gears", Bundle.open(material.bundle)))
+def buckets_case(rng: random.Random, folder: Path, material: Material) -> Case:
+    """Mutate `shape_buckets.json`, then use its table and a session with its shape buckets."""
+    path = folder / BUCKETS_NAME
+    words = _write_changed(rng, path, good_description("buckets", Bundle.open(material.bundle)))
 
     def run() -> object:
         bundle = Bundle.open(material.bundle)
-        found = gear_plan_from_file(path, bundle)
-        GearTable(found.gears)
-        session = geared_session(bundle, found.gears)
+        found = bucket_plan_from_file(path, bundle)
+        BucketTable(found.buckets)
+        session = bucketed_session(bundle, found.buckets)
         with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(**OPTIONS))
 
@@ -188,8 +188,8 @@ def gears_case(rng: random.Random, folder: Path, material: Material) -> Case:
 
 
 def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """engine.json of both kinds of engines."""
-    bundle, _ = copied(rng, folder, material, ways=("cpu",))
+    """Mutate engine.json of both kinds of engines."""
+    bundle, _ = copy_bundle(rng, folder, material, modes=("cpu",))
     opened = Bundle.open(bundle)
     gpu = CudaDevice(number=0, name="NVIDIA H100", capability="9.0", memory=2**36)
     if rng.random() < 0.5:
@@ -218,16 +218,20 @@ def engine_case(rng: random.Random, folder: Path, material: Material) -> Case:
     return Case(f"{target.name}: {words}", run)
 
 
-def copied(rng: random.Random, folder: Path, material: Material, ways: tuple[str, ...] = _WAYS) -> tuple[Path, str]:
-    """A copy of the bundle for one way to decode; ONNX Runtime refuses linked weights."""
-    way = rng.choice(ways)
-    source, _ = bundle_of_way(material, way)
-    return Path(shutil.copytree(source, folder / "bundle")), way
+def copy_bundle(
+    rng: random.Random, folder: Path, material: Material, modes: tuple[str, ...] = _MODES
+) -> tuple[Path, str]:
+    """Copy the bundle for a random way to decode. ONNX Runtime rejects linked weights."""
+    mode = rng.choice(modes)
+    source, _ = bundle_of_mode(material, mode)
+    return Path(shutil.copytree(source, folder / "bundle")), mode
 
 
-def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Random, *, may_differ: bool) -> Case:
-    """The case that the library decodes; in some the command line looks at the bundle first."""
-    _, devices = bundle_of_way(material, way)
+def _decode_case(
+    words: str, bundle: Path, material: Material, mode: str, rng: random.Random, *, may_differ: bool
+) -> Case:
+    """Return the case that decodes the bundle. Some cases run a command on it first."""
+    _, devices = bundle_of_mode(material, mode)
     command = rng.choice([None] * 6 + ["inspect", "verify", "generate", "generate"])
 
     def run() -> object:
@@ -238,7 +242,7 @@ def _used(words: str, bundle: Path, material: Material, way: str, rng: random.Ra
         return answer_of_bundle(bundle, devices)
 
     seconds = VERIFY_SECONDS if command == "verify" else 0
-    return Case(words, run, material.answers[way], processor_seconds=seconds, may_differ=may_differ)
+    return Case(words, run, material.answers[mode], processor_seconds=seconds, may_differ=may_differ)
 
 
 def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:
@@ -247,8 +251,8 @@ def _write_changed(rng: random.Random, path: Path, tree: Any) -> str:
     return words
 
 
-def list_again(bundle: Path, name: str) -> None:
-    """Put the size and the digest that the file has now into the manifest: digests keep nobody from anything."""
+def update_record(bundle: Path, name: str) -> None:
+    """Update size and digest of a file in the manifest, since digests are no protection."""
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     path = bundle / name
     for record in manifest["files"]:

@@ -1,4 +1,4 @@
-"""Cases made of a checkpoint or an adapter, used as an export uses it up to the tracing; a few are exported whole."""
+"""Cases from a checkpoint or an adapter, used like in an export up to the tracing. A few are exported completely."""
 
 import json
 import os
@@ -26,13 +26,13 @@ from tools.fuzz.mutations import (
 _SINGLE, _INDEX, _ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 _TRACING_SECONDS = 60
 _WHOLE = 0.01
-"""Share of the cases that are exported whole: tracing takes most of a case's processor time."""
+"""Share of cases that are exported completely, since tracing is slow."""
 
 
 def checkpoint_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """A file of the checkpoint or of the adapter is changed."""
-    checkpoint = _copied(material.checkpoint, folder / "checkpoint")
-    adapter = _copied(material.adapter, folder / "adapter")
+    """Mutate a file of the checkpoint or of the adapter."""
+    checkpoint = _copy(material.checkpoint, folder / "checkpoint")
+    adapter = _copy(material.adapter, folder / "adapter")
     often = (_config, _config, _adapter_config, _adapter_config, _header, _header)
     words = rng.choice([*often, _index, _tokenizer, _slow_tokenizer, _slow_tokenizer, _links, _values])(
         rng, checkpoint, adapter
@@ -48,12 +48,12 @@ def checkpoint_case(rng: random.Random, folder: Path, material: Material) -> Cas
         write_weights(folder / "weights", source.planned, records, source.stored, source.adapter, lambda _done: None)
 
     if whole:
-        return Case(f"{words}; exported whole", run, processor_seconds=_TRACING_SECONDS)
+        return Case(f"{words}; exported completely", run, processor_seconds=_TRACING_SECONDS)
     return Case(words, run)
 
 
 def _export(checkpoint: Path, adapter: Path, place: Path) -> None:
-    """Export a bundle. Raises RuntimeError where a failure leaves files behind."""
+    """Export a bundle. Raises RuntimeError if a failure leaves files behind."""
     place.mkdir()
     try:
         bundle_from_checkpoint(checkpoint, place / "bundle", lora=adapter)
@@ -63,8 +63,8 @@ def _export(checkpoint: Path, adapter: Path, place: Path) -> None:
         raise
 
 
-def _copied(source: Path, target: Path) -> Path:
-    """Small files are copied, weights linked: a change puts another file in their place."""
+def _copy(source: Path, target: Path) -> Path:
+    """Copy small files and link weights. Mutations replace linked files."""
     target.mkdir()
     for path in source.iterdir():
         if path.suffix == ".safetensors":
@@ -74,7 +74,7 @@ def _copied(source: Path, target: Path) -> Path:
     return target
 
 
-def _rewritten(rng: random.Random, path: Path, tree: Any = None) -> str:
+def _rewrite(rng: random.Random, path: Path, tree: Any = None) -> str:
     tree = json.loads(path.read_bytes()) if tree is None else tree
     text, words = changed_document(rng, json.dumps(tree).encode(), bytes_share=0.25)
     path.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def _config(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
         tree[name] = rng.choice([any_value, any_rope, {"rope_type": "default", "rope_theta": number(rng)}])
         path.write_bytes(text_of_json(rng, tree))
         return f"{name} = {short(tree[name])}"
-    return _rewritten(rng, path, tree)
+    return _rewrite(rng, path, tree)
 
 
 _PATTERNS = (
@@ -119,11 +119,11 @@ def _adapter_config(rng: random.Random, _checkpoint: Path, adapter: Path) -> str
         tree[name] = rng.choice([*values, many, ["lm_head"], ["q_proj", None]])
         path.write_bytes(text_of_json(rng, tree))
         return f"{name} = {short(tree[name])}"
-    return _rewritten(rng, path, tree)
+    return _rewrite(rng, path, tree)
 
 
 def _header_and_values(path: Path) -> tuple[bytes, bytes]:
-    """Return the parts of a safetensors file behind the length of its header."""
+    """Return header and values of a safetensors file, without the header's length."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     return content[8 : 8 + length], content[8 + length :]
@@ -152,7 +152,7 @@ def _index(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
             tree["weight_map"][name] = shard
         path.write_bytes(text_of_json(rng, tree))
         return f"index names {short(shard)}"
-    return _rewritten(rng, path, tree)
+    return _rewrite(rng, path, tree)
 
 
 def _tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
@@ -161,11 +161,11 @@ def _tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
         data, words = changed_bytes(rng, b"{% for m in messages %}{{ m.content }}{% endfor %}")
         (checkpoint / name).write_bytes(data)
         return f"{name}: {words}"
-    return _rewritten(rng, checkpoint / name)
+    return _rewrite(rng, checkpoint / name)
 
 
 def _slow_tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str:
-    """vocab.json and merges.txt in place of tokenizer.json; there are only bytes and a few merges."""
+    """Write vocab.json and merges.txt in place of tokenizer.json, with bytes and a few merges only."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     (checkpoint / "tokenizer.json").unlink()
@@ -190,7 +190,7 @@ def _slow_tokenizer(rng: random.Random, checkpoint: Path, _adapter: Path) -> str
         data, words = changed_bytes(rng, files[name])
         (checkpoint / name).write_bytes(data)
         return f"{name}: {words}"
-    return _rewritten(rng, checkpoint / name)
+    return _rewrite(rng, checkpoint / name)
 
 
 def _links(rng: random.Random, checkpoint: Path, adapter: Path) -> str:

@@ -1,4 +1,4 @@
-"""Short decodes, as applications do them, of bundles that may be anything."""
+"""Short decodes of arbitrary bundles, as applications do them."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ from lopa.cli.commands import COMMANDS
 from lopa.cli.main import main
 from lopa.runtime.errors import BadInputError
 
-# Forked processes have what was imported before: no case pays for it, or meets another version of a file.
+# Import commands before forking, so that no case pays for it or sees other file versions.
 for _name in COMMANDS.values():
     importlib.import_module(_name)
 
@@ -40,10 +40,10 @@ def answer_of_decoder(decoder: Decoder, config: GenerationConfig, prompt: object
 
 
 def run_command(*arguments: object) -> int:
-    """The exit code of lopa-export, which is 0; raises ExitError for another.
+    """Run lopa-export, and return its exit code 0.
 
-    One that is documented for an error of a user's, or for a failed check, is a BadInputError here, any other a
-    RuntimeError.
+    Raises BadInputError for an exit code that is documented for user errors or failed checks, and RuntimeError for any
+    other.
     """
     try:
         with contextlib.suppress(BrokenPipeError):
@@ -52,7 +52,7 @@ def run_command(*arguments: object) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         code = ended.code
-        # A bundle that is not what it was may fail the check of what it is.
+        # A mutated bundle may fail its verification.
         if code in (2, 3) or (code == 1 and "verify" in arguments):
             raise BadInputError("the command line", expected="exit code 2 or 3", remedy="none") from None
         if code:
@@ -63,7 +63,7 @@ def run_command(*arguments: object) -> int:
 def forked_command(arguments: Sequence[object], log: Path) -> int:
     """Start lopa-export in a forked process that logs its standard error, and return its id.
 
-    A process started anew would import for a second.
+    A new process would need a second for its imports.
     """
     log.touch()
     process = os.fork()

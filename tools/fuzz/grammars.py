@@ -1,4 +1,4 @@
-"""Cases made of a request's grammar: parts that are cheap alone, joined so that they may cost seconds or gigabytes."""
+"""Cases from a request's grammar: cheap parts whose combination may cost seconds or gigabytes."""
 
 import json
 import random
@@ -32,7 +32,7 @@ def hostile_grammar(rng: random.Random) -> dict[str, Any]:
 
 
 def hostile_regex(rng: random.Random, depth: int) -> str:
-    """Return a regular expression of repeats within repeats and alternatives."""
+    """Return a regular expression with nested repetitions and alternatives."""
     if depth > 3 or rng.random() < 0.3:
         return rng.choice(_CLASSES) + rng.choice(["", "*", "+", f"{{{rng.choice(_SIZES[:6])}}}", "?"])
     inner = hostile_regex(rng, depth + 1)
@@ -48,7 +48,7 @@ def hostile_regex(rng: random.Random, depth: int) -> str:
 
 
 def _schema(rng: random.Random, depth: int) -> dict[str, Any]:
-    made: list[dict[str, Any]] = [
+    schemas: list[dict[str, Any]] = [
         {"type": "string", "pattern": hostile_regex(rng, 1)},
         {"type": "integer", "multipleOf": rng.choice(_FACTORS)},
         {"type": "number", "multipleOf": rng.choice(_FACTORS), "minimum": -rng.choice(_SIZES)},
@@ -58,26 +58,26 @@ def _schema(rng: random.Random, depth: int) -> dict[str, Any]:
         {"type": "string", "format": rng.choice(["email", "uri", "date-time", "uuid", "ipv6", "nothing"])},
     ]
     if depth > 2:
-        return rng.choice(made)
+        return rng.choice(schemas)
     count = rng.choice([1, 2, 3, 8, 20])
-    several = [_schema(rng, depth + 1) for _ in range(count)]
-    made += [
-        {"allOf": several},
-        {"anyOf": several},
-        {"oneOf": several},
+    subschemas = [_schema(rng, depth + 1) for _ in range(count)]
+    schemas += [
+        {"allOf": subschemas},
+        {"anyOf": subschemas},
+        {"oneOf": subschemas},
         {"allOf": [{"type": "string", "pattern": f".*{chr(97 + number)}.*"} for number in range(count)]},
         {"allOf": [{"type": "integer", "multipleOf": rng.choice(_FACTORS[:8])} for _ in range(min(count, 4))]},
         {"$ref": rng.choice(["#/$defs/a", "#/$defs/b", "#", "#/$defs/missing", "http://localhost/x"])},
         {
             "type": "object",
-            "properties": {f"p{number}": each for number, each in enumerate(several)},
+            "properties": {f"p{number}": each for number, each in enumerate(subschemas)},
             "required": [f"p{number}" for number in range(count) if rng.random() < 0.5],
             "additionalProperties": rng.choice([False, True, {"$ref": "#/$defs/a"}]),
             "patternProperties": {hostile_regex(rng, 2): {} for _ in range(rng.choice([0, 0, 2]))},
         },
-        {"type": "array", "items": several[0], "minItems": rng.choice(_SIZES), "maxItems": rng.choice(_SIZES)},
+        {"type": "array", "items": subschemas[0], "minItems": rng.choice(_SIZES), "maxItems": rng.choice(_SIZES)},
     ]
-    return rng.choice(made[len(made) - 8 :])
+    return rng.choice(schemas[len(schemas) - 8 :])
 
 
 def _lark(rng: random.Random) -> str:
@@ -94,7 +94,7 @@ def _lark(rng: random.Random) -> str:
 
 
 def grammar_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
-    """An answer by such a grammar, prepared in the helper process as servers do it."""
+    """Decode with such a grammar, compiled in the helper process as in servers."""
     options = hostile_grammar(rng)
 
     def run() -> object:

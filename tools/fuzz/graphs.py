@@ -1,4 +1,4 @@
-"""Mutations of an ONNX model, field by field. Knows protobuf's messages, not what a graph computes."""
+"""Mutations of an ONNX model, field by field. Knows protobuf messages, but not their meaning."""
 
 import random
 from collections.abc import MutableSequence
@@ -15,14 +15,14 @@ _OPERATORS = (
 _PLACES = ("..", "/dev/zero", "/etc/passwd", "manifest.json", "", "nothing", "../x", "a" * 300, "1e9", "9" * 400)
 _DOMAINS = ("com.microsoft", "lopa", "nowhere")
 _UNUSED = {"AttributeProto": ("name", "type", "ref_attr_name")}
-"""Fields, by message, whose change is refused at once; no change of metadata_props is ever read."""
+"""Fields, by message, whose mutation is rejected immediately. Mutations of metadata_props are never read."""
 _FLOATS = (0.0, -1.0, 1e30, float("nan"), float("inf"))
 _PIECES = (b"\xff\xff\x7f\x7f", b"\0\0\xc0\x7f", b"")
 _NUMBERS = [each for each in NUMBERS if isinstance(each, int) and abs(each) < 2**63] + [0, 1, -1, 2, 64, 192, 1024] * 3
 
 
 def changed_graph(rng: random.Random, model: ModelProto) -> str:
-    """Change one thing, or sometimes two, and return what in words."""
+    """Change one field, sometimes two, and describe the change."""
     return "; ".join(_change_one(rng, model) for _ in range(rng.choice([1, 1, 1, 2])))
 
 
@@ -49,7 +49,7 @@ def _change_one(rng: random.Random, model: ModelProto) -> str:
 
 
 def _change_field(rng: random.Random, message: Any, name: str, texts: list[str]) -> str:
-    """Change the field `name`, or any that `message` has, or one below it. An axis with a name may get a size."""
+    """Change the field `name`, or any field of `message` or below. A named axis may get a size."""
     kind = f"{message.DESCRIPTOR.name} {getattr(message, 'name', '')}".strip()
     if kind == "Dimension" and rng.random() < 0.7:
         message.dim_value = rng.choice(_NUMBERS)
@@ -70,7 +70,7 @@ def _change_field(rng: random.Random, message: Any, name: str, texts: list[str])
         setattr(message, field.name, new)
         return f"{what} = {short(new)}"
     at = rng.randrange(len(old))
-    if hasattr(old[at], "ListFields") and name:  # nodes and the like are removed or repeated here
+    if hasattr(old[at], "ListFields") and name:  # only remove or repeat messages such as nodes
         what = f"{what} {old[at].name or at}"
     elif hasattr(old[at], "ListFields"):
         return f"{kind}.{_change_field(rng, old[at], '', texts)}"
@@ -79,9 +79,9 @@ def _change_field(rng: random.Random, message: Any, name: str, texts: list[str])
         return f"{what}[{at}] = {short(old[at])}"
     if rng.random() < 0.5:
         del old[at]
-        return f"{what} less"
+        return f"{what} removed"
     old.append(old[at])
-    return f"{what} twice"
+    return f"{what} repeated"
 
 
 def _other_scalar(rng: random.Random, field: Any, old: Any, texts: list[str]) -> Any:

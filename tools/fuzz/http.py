@@ -1,4 +1,4 @@
-"""Cases made of what is sent to a server: requests that are mutated, cut off, chunked, pipelined or left alone."""
+"""Cases from data sent to a server: requests that are mutated, truncated, chunked, pipelined or abandoned."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from shutil import copytree
 from typing import Any, Literal
 
 from lopa.runtime.errors import BadInputError
-from tools.fuzz.bundles import list_again
+from tools.fuzz.bundles import update_record
 from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT
 from tools.fuzz.mutations import PIECES, TEXTS, changed_bytes, changed_json, short, text_of_json
@@ -21,11 +21,24 @@ from tools.fuzz.server import Answer, FuzzedServer, answers_of, serving
 
 _EXCHANGES = 5
 _MAX_BYTES = 300_000
-"""Of a body, of which the server reads 20,000: some that are mutated have many millions, which take long to be cut."""
+"""Maximum bytes of a body. The server reads 20,000. Some mutated bodies have millions, which take long to split."""
 _KEY = "a-key"
 _TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Answer:"
 _LIMITS = (
-    *("--slots", 2, "--queue", 2, "--max-tokens", 24, "--max-branches", 4, "--max-seconds", 4, "--max-choices", 4),
+    *(
+        "--max-num-seqs",
+        2,
+        "--queue",
+        2,
+        "--max-tokens",
+        24,
+        "--max-branches",
+        4,
+        "--max-seconds",
+        4,
+        "--max-choices",
+        4,
+    ),
     *("--max-body", 20_000, "--stall", 0.4, "--keep-alive", 0.05, "--drain", 8),
 )
 _GOOD = {"model": "fuzzed", "prompt": PROMPT, "max_tokens": 8}
@@ -51,20 +64,20 @@ _TARGETS = (
     *("/health HTTP/1.1 extra", "/\t", "/health\x00", "/\udcff", "/./../health", "/%2e%2e/health", "[::1]:80"),
     "ftp://x/y",
 )
-"""Request targets that are no path of this server, or no path."""
+"""Request targets that are invalid, or no path of this server."""
 _METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "CONNECT", "TRACE", "X", "get", "")
 _ODD_METHODS = (
     *("CONNECT", "CONNECT", "OPTIONS", "PRI", "SOURCE", "DESCRIBE", "M-SEARCH", "PROPFIND", "GET", "POST", "TRACE"),
 )
 _PROTOCOLS = (*("HTTP/1.1",) * 8, "HTTP/1.0", "HTTP/2.0", "RTSP/1.0", "ICE/1.0", "HTTP/1.1 ", "http/1.1", "")
-_BEHIND = (
+_SUFFIXES = (
     *(b"GARBAGE\r\n\r\n", b"\x00", b"\x00" * 70_000, b"\r\n\r\n", b"\n", b"POST /v1/comp", b"\x16\x03\x01\x02\x00"),
     *(b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /health HTTP/1.1\r\nno colon\r\n\r\n"),
     *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"),
     b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n",
     b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 )
-"""Bytes on a connection behind a whole request."""
+"""Bytes that follow a complete request on its connection."""
 _LINES = (
     *(b"Origin: null", b"Origin: http://localhost", b"Origin: \xff\xfe", b"Host: elsewhere", b"Host: [::1]:x"),
     *(b"Host:", b"Host: localhost:%s", b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: 0x10"),
@@ -90,56 +103,59 @@ _ENDS: tuple[_End, ...] = (*("read",) * 7, "leave", "reset", "half")
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What is sent on one connection, and how it ends."""
+    """Bytes sent on one connection, and its end."""
 
     sent: bytes
     pieces: tuple[int, ...]
-    """Where it is cut into parts that are sent one by one."""
+    """Positions at which the bytes are split into separate sends."""
     end: _End
-    """read: wait for answers; leave and reset: go at once; half: say that nothing more comes, then read."""
+    """read: wait for answers. leave, reset: close immediately. half: close the sending side, then read."""
     is_good: bool = False
-    """True where the first request has to be answered, whatever follows it."""
+    """True if the first request must be answered, whatever follows."""
 
 
 def http_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """A few connections to a server at once; afterwards it answers as before, with every slot free, and ends well."""
+    """Open a few connections to a server at once.
+
+    Afterwards the server must answer as before, have all slots free, and exit properly.
+    """
     bundle = Path(copytree(material.bundle, folder / "bundle"))
     settings = bundle / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": _TEMPLATE}))
-    list_again(bundle, settings.name)
+    update_record(bundle, settings.name)
     (folder / "keys").write_text(_KEY)
-    keyed, let_in = rng.random() < 0.2, rng.random() < 0.2
+    has_keys, has_cors = rng.random() < 0.2, rng.random() < 0.2
     options = (
         *_LIMITS,
-        *(("--api-keys", folder / "keys") if keyed else ()),
-        *(("--cors", rng.choice(["*", "null", "http://localhost"])) if let_in else ()),
+        *(("--api-keys", folder / "keys") if has_keys else ()),
+        *(("--cors", rng.choice(["*", "null", "http://localhost"])) if has_cors else ()),
         *(("--access-log", "--log-format", "json") if rng.random() < 0.3 else ()),
     )
-    made = [_exchange(rng) for _ in range(_EXCHANGES)]
-    exchanges = [exchange for exchange, _ in made]
+    pairs = [_exchange(rng) for _ in range(_EXCHANGES)]
+    exchanges = [exchange for exchange, _ in pairs]
     (folder / "sent.txt").write_text("\n".join(map(repr, exchanges)))
 
     def run() -> None:
         with serving(bundle, folder / "server.txt", *options) as server:
-            ask: Callable[[], object] = lambda: _text(server.asked("/v1/completions", _GOOD, _KEY))  # noqa: E731
-            before = ask()
-            answers = _exchanged(server, exchanges)
-            server.until_idle()
-            if ask() != before:
-                raise RuntimeError("another answer than before")
+            get_text: Callable[[], object] = lambda: _text(server.request("/v1/completions", _GOOD, _KEY))  # noqa: E731
+            before = get_text()
+            answers = _run_exchanges(server, exchanges)
+            server.wait_until_idle()
+            if get_text() != before:
+                raise RuntimeError("the answer changed")
             server.stop()
         if answers and all(answer.status >= 400 for answer in answers):
-            raise BadInputError(repr(answers[0].body[:80]), expected="a request", remedy="none")
+            raise BadInputError(repr(answers[0].body[:80]), expected="a valid request", remedy="none")
 
-    return Case("; ".join(words for _, words in made), run)
+    return Case("; ".join(words for _, words in pairs), run)
 
 
 def _text(answer: Answer) -> object:
     return json.loads(answer.body)["choices"][0]["text"]
 
 
-def _exchanged(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]:
-    """All are sent before any is read."""
+def _run_exchanges(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]:
+    """Send all exchanges before reading any answer."""
     waiting: list[tuple[_Exchange, socket.socket]] = []
     try:
         for exchange in exchanges:
@@ -151,7 +167,7 @@ def _exchanged(server: FuzzedServer, exchanges: list[_Exchange]) -> list[Answer]
             if exchange.end in ("read", "half"):
                 answers = answers_of(client, bodies=b"HEAD" not in exchange.sent)
                 if exchange.is_good and [answer.status for answer in answers[:1]] not in ([200], [429]):
-                    raise RuntimeError(f"a good request was answered with {answers[:1]}: {exchange}")
+                    raise RuntimeError(f"a valid request was answered with {answers[:1]}: {exchange}")
                 found += answers
         return found
     finally:
@@ -173,27 +189,27 @@ def _send(client: socket.socket, exchange: _Exchange) -> None:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET)
         if exchange.end in ("leave", "reset"):
             client.close()
-    except OSError:  # the server has hung up: what it said is read
+    except OSError:  # the server closed the connection; its answer is still read
         return
 
 
 def _exchange(rng: random.Random) -> tuple[_Exchange, str]:
     if rng.random() < 0.2:
-        return _good_first(rng)
+        return _valid_first(rng)
     parts, words = [], []
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3])):
-        sent, said = _odd_request(rng) if rng.random() < 0.15 else _request(rng)
+        sent, label = _odd_request(rng) if rng.random() < 0.15 else _request(rng)
         parts.append(sent)
-        words.append(said)
+        words.append(label)
     sent = b"".join(parts)
-    way = rng.randrange(12)
-    if way == 0:
-        sent, said = changed_bytes(rng, sent)
-        words.append(said)
-    elif way == 1:
+    action = rng.randrange(12)
+    if action == 0:
+        sent, label = changed_bytes(rng, sent)
+        words.append(label)
+    elif action == 1:
         sent = sent[: rng.randrange(len(sent) + 1)]
         words.append(f"cut at {len(sent)}")
-    elif way == 2:
+    elif action == 2:
         sent = rng.randbytes(rng.choice([1, 100, 5000]))
         words = ["random bytes"]
     pieces = sorted(rng.randrange(len(sent) + 1) for _ in range(rng.choice([0, 0, 0, 1, 3, 20])))
@@ -201,8 +217,8 @@ def _exchange(rng: random.Random) -> tuple[_Exchange, str]:
     return _Exchange(sent, tuple(pieces), end), f"{' + '.join(words)} ({end})"
 
 
-def _good_first(rng: random.Random) -> tuple[_Exchange, str]:
-    """A good request, and behind it garbage, another request or the end of the client's sending half."""
+def _valid_first(rng: random.Random) -> tuple[_Exchange, str]:
+    """Return a valid request followed by garbage, another request or the end of the client's stream."""
     path, good = rng.choice(_BODIES)
     body = json.dumps(good).encode()
     lines = (
@@ -212,20 +228,20 @@ def _good_first(rng: random.Random) -> tuple[_Exchange, str]:
         b"Content-Length: %d" % len(body),
     )
     sent = b"\r\n".join((*lines, b"", body))
-    way, behind = rng.randrange(4), b""
-    if way == 0:
-        behind = rng.choice(_BEHIND)
-    elif way == 1:
-        behind = rng.randbytes(rng.choice([1, 100, 5000]))
-    elif way == 2:
-        behind, _ = _odd_request(rng)
+    action, suffix = rng.randrange(4), b""
+    if action == 0:
+        suffix = rng.choice(_SUFFIXES)
+    elif action == 1:
+        suffix = rng.randbytes(rng.choice([1, 100, 5000]))
+    elif action == 2:
+        suffix, _ = _odd_request(rng)
     end: _End = rng.choice(["read", "half", "half"])
-    pieces = (len(sent),) if behind and rng.random() < 0.5 else ()
-    return _Exchange(sent + behind, pieces, end, is_good=True), f"good, then {short(behind)} ({end})"
+    pieces = (len(sent),) if suffix and rng.random() < 0.5 else ()
+    return _Exchange(sent + suffix, pieces, end, is_good=True), f"good, then {short(suffix)} ({end})"
 
 
 def _odd_request(rng: random.Random) -> tuple[bytes, str]:
-    """A request whose first line is not one for this server, in a form that HTTP has or nearly has."""
+    """Return a request with an unusual first line that is valid or nearly valid HTTP."""
     first = f"{rng.choice(_ODD_METHODS)} {rng.choice((*_TARGETS, *_PATHS))} {rng.choice(_PROTOCOLS)}"
     lines = [b"Host: localhost", *(rng.choice(_LINES) for _ in range(rng.choice([0, 0, 1])))]
     body = rng.choice([b"", b"", b"\r\n", b"SM\r\n\r\n", b"abc"])
@@ -233,16 +249,16 @@ def _odd_request(rng: random.Random) -> tuple[bytes, str]:
 
 
 def _request(rng: random.Random) -> tuple[bytes, str]:
-    """One request, good but for what is altered, and that in words."""
+    """Return a request with mutations, and their description."""
     method, (path, good) = "POST", rng.choice(_BODIES)
     body, words = json.dumps(good).encode(), "good"
-    way = rng.randrange(10)
-    if way < 6:
+    action = rng.randrange(10)
+    if action < 6:
         tree, words = changed_json(rng, good)
         body = text_of_json(rng, tree)
-    elif way == 6:
+    elif action == 6:
         body, words = changed_bytes(rng, body)
-    elif way == 7:
+    elif action == 7:
         method, path, body = rng.choice(_METHODS), rng.choice(_PATHS), rng.choice([b"", b"", b"{}", body])
         words = f"{method} {path}"
     body = body[:_MAX_BYTES]
@@ -268,14 +284,14 @@ def _request(rng: random.Random) -> tuple[bytes, str]:
 
 
 def _chunks(rng: random.Random, body: bytes) -> bytes:
-    """`body` in chunks, some of them wrong."""
+    """Return `body` in chunks, some of them invalid."""
     chunks = b""
     while body:
         size = min(len(body), rng.choice([1, 7, 100, 10_000]))
-        said = b"%x" % size
+        label = b"%x" % size
         if rng.random() < 0.04:
-            said = rng.choice([b"-1", b"", b"g", b"0", b"f" * 30, b"%x;%s" % (size, b"y" * 20_000), b"0x%x" % size])
-        chunks += said + b"\r\n" + body[:size] + b"\r\n"
+            label = rng.choice([b"-1", b"", b"g", b"0", b"f" * 30, b"%x;%s" % (size, b"y" * 20_000), b"0x%x" % size])
+        chunks += label + b"\r\n" + body[:size] + b"\r\n"
         body = body[size:]
     trailer = rng.choice([b"", b"", b"", b"X: y\r\n", rng.choice(PIECES), rng.choice(TEXTS).encode("utf-8", "replace")])
     return chunks + b"0\r\n" + trailer + b"\r\n"

@@ -1,4 +1,4 @@
-"""Mutations of bytes and of JSON values that any kind of case can use. Knows no format beyond JSON."""
+"""Mutations of bytes and JSON values for any kind of case."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ PIECES = (
 
 
 def number(rng: random.Random) -> Any:
-    """A number that has met bad code before, or a random one near a power of two."""
+    """Return a number that often reveals bugs, or a random one near a power of two."""
     if rng.random() < 0.7:
         return rng.choice(NUMBERS)
     near = 2 ** rng.randrange(0, 70) + rng.randrange(-2, 3)
@@ -33,7 +33,7 @@ def number(rng: random.Random) -> Any:
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
-    """Any JSON value."""
+    """Return any JSON value."""
     kind = rng.randrange(8 if depth < 3 else 5)
     if kind < 2:
         return number(rng)
@@ -51,7 +51,7 @@ def value(rng: random.Random, depth: int = 0) -> Any:
 
 
 def nested(levels: int) -> Any:
-    """Lists in lists."""
+    """Return nested lists."""
     result: Any = []
     for _ in range(levels):
         result = [result]
@@ -59,7 +59,7 @@ def nested(levels: int) -> Any:
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of everything inside a JSON value."""
+    """Return the paths of everything inside a JSON value."""
     found = [path] if path else []
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, below in inner:
@@ -68,7 +68,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def changed_json(rng: random.Random, tree: Any) -> tuple[Any, str]:
-    """A copy of `tree` with one to three changes, and these in words."""
+    """Return a copy of `tree` with one to three changes, and their description."""
     tree = copy.deepcopy(tree)
     words = [_change_one(rng, tree) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     return tree, "; ".join(words)
@@ -84,30 +84,30 @@ def _change_one(rng: random.Random, tree: Any) -> str:
         parent = parent[key]
     key = path[-1]
     old = parent[key]
-    way = rng.randrange(10)
+    action = rng.randrange(10)
     where = ".".join(map(str, path))[:80]
-    if way == 0:
+    if action == 0:
         del parent[key]
         return f"{where} deleted"
-    if way == 1 and isinstance(parent, dict):
+    if action == 1 and isinstance(parent, dict):
         new = rng.choice(TEXTS)
         parent[new] = parent.pop(key)
         return f"{where} renamed {new[:20]!r}"
-    if way == 2 and isinstance(parent, dict):
+    if action == 2 and isinstance(parent, dict):
         parent[rng.choice(TEXTS)] = value(rng)
-        return f"{where}: one more beside it"
-    if way == 3 and isinstance(parent, list):
+        return f"{where}: added a sibling"
+    if action == 3 and isinstance(parent, list):
         parent.extend([copy.deepcopy(old)] * rng.choice([1, 3, 1000]))
         return f"{where} repeated"
-    if way == 4:
+    if action == 4:
         other = tree
         for step in rng.choice(found):
             other = other[step] if isinstance(other, dict) and step in other else other
         parent[key] = copy.deepcopy(other) if other is not tree else value(rng)
         return f"{where} = a value from elsewhere"
-    if isinstance(old, int | float) and way < 9:
+    if isinstance(old, int | float) and action < 9:
         parent[key] = number(rng)
-    elif isinstance(old, str) and way < 8:
+    elif isinstance(old, str) and action < 8:
         parent[key] = rng.choice(TEXTS) if rng.random() < 0.6 else _changed_text(rng, old)
     else:
         parent[key] = value(rng)
@@ -120,7 +120,7 @@ def _changed_text(rng: random.Random, text: str) -> str:
 
 
 def changed_document(rng: random.Random, text: bytes, *, bytes_share: float) -> tuple[bytes, str]:
-    """Return JSON whose bytes, or in the other cases whose values, are changed, and the changes in words."""
+    """Return JSON with changed bytes or changed values, and the description of the changes."""
     if rng.random() < bytes_share:
         return changed_bytes(rng, text)
     tree, words = changed_json(rng, json.loads(text))
@@ -128,7 +128,7 @@ def changed_document(rng: random.Random, text: bytes, *, bytes_share: float) -> 
 
 
 def put_in_place(path: Path, kind: str, outside: Path = Path()) -> None:
-    """Put a folder, a FIFO, an empty file, a link or nothing ("missing") where a file was."""
+    """Put a folder, a FIFO, an empty file, a link or nothing ("missing") in place of a file."""
     targets = {"loop": Path(path.name), "device": Path("/dev/zero"), "outside": outside}
     targets |= {"up": Path(".."), "dangling": Path("nothing")}
     if kind in targets:
@@ -142,13 +142,13 @@ def put_in_place(path: Path, kind: str, outside: Path = Path()) -> None:
 
 
 def short(what: object) -> str:
-    """A value in a few characters."""
+    """Return the repr of a value, shortened."""
     text = repr(what)
     return text if len(text) < 60 else f"{text[:50]}... ({len(text)} characters)"
 
 
 def text_of_json(rng: random.Random, tree: Any) -> bytes:
-    """JSON with what JSON does not have: NaN, halves of surrogate pairs."""
+    """Return JSON that may contain NaN and halves of surrogate pairs."""
     return json.dumps(tree, ensure_ascii=rng.random() < 0.7 or _has_half(tree)).encode("utf-8", "replace")
 
 
@@ -157,41 +157,41 @@ def _has_half(tree: Any) -> bool:
 
 
 def changed_bytes(rng: random.Random, data: bytes) -> tuple[bytes, str]:
-    """`data` with one to four changes, and these in words."""
+    """Return `data` with one to four changes, and their description."""
     words = []
     for _ in range(rng.choice([1, 1, 2, 4])):
-        data, word = _bytes_with_a_change(rng, data)
+        data, word = _change_bytes(rng, data)
         words.append(word)
     return data, "; ".join(words)
 
 
-def _bytes_with_a_change(rng: random.Random, data: bytes) -> tuple[bytes, str]:
+def _change_bytes(rng: random.Random, data: bytes) -> tuple[bytes, str]:
     at = rng.randrange(len(data) + 1)
     end = min(len(data), at + rng.choice([1, 1, 4, 40, 400]))
-    way = rng.randrange(10)
-    if way == 0:
+    action = rng.randrange(10)
+    if action == 0:
         return data[:at], f"cut at {at}"
-    if way == 1:
-        return data[:at] + data[end:], f"{end - at} bytes out at {at}"
-    if way == 2:
-        return data[:end] + data[at:], f"{end - at} bytes twice at {at}"
-    if way == 3:
+    if action == 1:
+        return data[:at] + data[end:], f"{end - at} bytes removed at {at}"
+    if action == 2:
+        return data[:end] + data[at:], f"{end - at} bytes repeated at {at}"
+    if action == 3:
         levels = rng.choice([100, 900, 5000, 100_000])
-        opened, closed = rng.choice([(b"[", b"]"), (b'{"a":', b"}")])
-        return data[:at] + opened * levels + b"1" + closed * levels + data[end:], f"{levels} levels at {at}"
-    if way == 4:
+        opening, closing = rng.choice([(b"[", b"]"), (b'{"a":', b"}")])
+        return data[:at] + opening * levels + b"1" + closing * levels + data[end:], f"{levels} levels at {at}"
+    if action == 4:
         return b"", "empty"
-    if way in (5, 6):
+    if action in (5, 6):
         piece = rng.choice(PIECES)
-        return data[:at] + piece + data[end if way == 5 else at :], f"{piece[:10]!r} at {at}"
-    if way == 7:
+        return data[:at] + piece + data[end if action == 5 else at :], f"{piece[:10]!r} at {at}"
+    if action == 7:
         return data[:at] + rng.randbytes(end - at) + data[end:], f"{end - at} random bytes at {at}"
-    if way == 8:
+    if action == 8:
         digits = [i for i, byte in enumerate(data[:100_000]) if 48 <= byte <= 57]
         if digits:
             at = rng.choice(digits)
             return data[:at] + str(rng.choice(NUMBERS)).encode() + data[at + 1 :], f"another number at {at}"
     if data:
         at = min(at, len(data) - 1)
-        return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :], f"a bit at {at}"
+        return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :], f"bit flipped at {at}"
     return b"\0", "one byte"

@@ -1,4 +1,4 @@
-"""Cases made of what a caller sends: chat templates, options, prompts, lines of JSON and command lines."""
+"""Cases from a caller's inputs: chat templates, options, prompts, JSON lines and command lines."""
 
 import json
 import random
@@ -37,7 +37,7 @@ _OPERATORS = ("+", "-", "*", "**", "/", "//", "%", "~", "==", "<", "in", "and", 
 
 
 def template_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
-    """A template made by a grammar, or bytes of one that is good; and messages."""
+    """Render a generated template, or a valid one with changed bytes, with random messages."""
     if rng.random() < 0.2:
         good = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}{{ bos_token }}"
         data, _ = changed_bytes(rng, good.encode())
@@ -111,7 +111,7 @@ _OPTION_WORDS = (
 
 
 def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
-    """Options by name, for GenerationConfig.from_mapping and a decode."""
+    """Decode with options by name, read by GenerationConfig.from_mapping."""
     options: dict[Any, Any] = {"max_new_tokens": 8, "block_size": 8}
     for _ in range(rng.choice([1, 1, 2, 3])):
         name = rng.choice(_OPTION_NAMES) if rng.random() < 0.95 else rng.choice([*TEXTS, 5, None])
@@ -121,12 +121,12 @@ def config_case(rng: random.Random, folder: Path, material: Material) -> Case:  
     def run() -> object:
         return answer_of_bundle(material.bundle, config=GenerationConfig.from_mapping(options))
 
-    # Whatever may be asked for in the tiny model's 2048 positions is done in the time, if only just.
+    # Any decode within the tiny model's 2048 positions ends within the time limit.
     return Case(short(options), run)
 
 
 def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  # noqa: ARG001
-    """Prompts of any type, one by one and as a list."""
+    """Decode prompts of any type, singly or as a list."""
     prompts: list[Any] = [
         *(value(rng) for _ in range(3)),
         rng.choice(TEXTS) * rng.choice([1, 1, 100]),
@@ -136,20 +136,20 @@ def prompt_case(rng: random.Random, folder: Path, material: Material) -> Case:  
         object(),
     ]
     chosen = rng.choice(prompts)
-    mapped = rng.random() < 0.4
+    is_batch = rng.random() < 0.4
 
     def run() -> object:
         with Decoder.open(material.bundle, threads=1) as decoder:
             config = decoder.config(max_new_tokens=8, block_size=8)
-            if mapped:
+            if is_batch:
                 return [len(result.token_ids) for result in decoder.generate([PROMPT, chosen], config, parallel=2)]
             return answer_of_decoder(decoder, config, chosen)
 
-    return Case(f"{'generate' if mapped else 'stream'} {short(chosen)}", run)
+    return Case(f"{'generate' if is_batch else 'stream'} {short(chosen)}", run)
 
 
 def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """Lines for generate --prompts: good ones among which bad ones are."""
+    """Run generate --prompts on valid and invalid lines."""
     good: list[Any] = [
         {"prompt": PROMPT},
         {"prompt_ids": [1, 5, 6]},
@@ -173,7 +173,7 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
         run_command("generate", material.bundle, "--prompts", folder / "in.jsonl", "--output", folder / "out", *options)
         for line in (folder / "out").read_bytes().splitlines():
             if not isinstance(json.loads(line), dict):
-                raise RuntimeError("a line of the output is no object")
+                raise RuntimeError("a line of the output is not an object")
 
     return Case(short(text), run)
 
@@ -186,7 +186,7 @@ _FLAGS = (
 
 
 def command_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """Arguments of the command line; paths are those of the case's folder, some of them unusual."""
+    """Run command lines. Paths are in the case's folder, some of them unusual."""
     (folder / "file").write_text("x")
     (folder / "loop").symlink_to("loop")
     (folder / "folder").mkdir()

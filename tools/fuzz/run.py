@@ -1,8 +1,8 @@
-"""Mutates everything that a user or a stranger can hand to lopa-export, and sees that it ends properly.
+"""Mutate every input that users and strangers can give to lopa-export, and check that it ends properly.
 
 Usage: python -m tools.fuzz [--cases N] [--seed N] [--kind K]... [--jobs N] [--only "kind seed"] [--keep DIR]
 
-docs/fuzzing.md says what is mutated, what the classes mean and how a kind is added. Exit code 1 when a case was bad.
+docs/fuzzing.md explains the mutations, the classes, and how to add a kind. Exits with 1 if a case was bad.
 """
 
 import json
@@ -19,9 +19,9 @@ import click
 
 from lopa.bench.table import Table
 from tools.fuzz import bundles, checkpoints, grammars, http, requests, tokenizers, writers
-from tools.fuzz.case import CLASSES, MakeCase, Outcome
-from tools.fuzz.material import bundles_made, material_from_bundles
-from tools.fuzz.worker import Asked, answer_in_a_process, outcomes
+from tools.fuzz.case import CLASSES, CaseOutcome, MakeCase
+from tools.fuzz.material import make_bundles, material_from_bundles
+from tools.fuzz.worker import CaseId, answer_of_process, run_cases
 from tools.report import show_report
 
 KINDS: dict[str, MakeCase] = {
@@ -31,7 +31,7 @@ KINDS: dict[str, MakeCase] = {
     "weights": bundles.weights_case,
     "links": bundles.links_case,
     "costs": bundles.costs_case,
-    "gears": bundles.gears_case,
+    "buckets": bundles.buckets_case,
     "engine": bundles.engine_case,
     "tokenizer": tokenizers.tokenizer_case,
     "grammar": grammars.grammar_case,
@@ -45,19 +45,21 @@ KINDS: dict[str, MakeCase] = {
     "writers": writers.writers_case,
     "http": http.http_case,
 }
-"""A kind is a function that makes the case of a random state."""
+"""Functions that return the case of a random state, by kind."""
 
 
 @click.command()
-@click.option("--cases", default=1000, show_default=True, help="In all, dealt over the kinds.")
-@click.option("--seed", default=0, show_default=True, help="The first case's; the others follow.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this one. Repeatable.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Processes at a time.")
-@click.option("--only", metavar='"KIND SEED"', help="One case, again.")
-@click.option("--keep", type=click.Path(path_type=Path), help="Keep the files of bad cases, and of --only, in DIR.")
-@click.option("--json", "lines", type=click.Path(path_type=Path), help="Write a line of JSON for every case to FILE.")
-@click.option("--bundle", type=click.Path(path_type=Path), help="A tiny bundle with two stages [default: one is made].")
-@click.option("--portable", type=click.Path(path_type=Path), help="A portable one [default: one is made].")
+@click.option("--cases", default=1000, show_default=True, help="Total number of cases, distributed over the kinds.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the first case. The others follow.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Run only this kind. Repeatable.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Number of parallel processes.")
+@click.option("--only", metavar='"KIND SEED"', help="Replay one case.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Keep the files of bad cases and of --only in this folder."
+)
+@click.option("--json", "lines", type=click.Path(path_type=Path), help="Write a JSON line per case to this file.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Tiny bundle with two stages.  [default: create one]")
+@click.option("--portable", type=click.Path(path_type=Path), help="Portable tiny bundle.  [default: create one]")
 def main(
     cases: int,
     seed: int,
@@ -69,20 +71,20 @@ def main(
     bundle: Path | None,
     portable: Path | None,
 ) -> None:
-    """Run the cases, show the table and every bad case."""
+    """Run the cases, and print a table and the bad cases."""
     kinds = kinds or tuple(KINDS)
-    dealt = [(kinds[number % len(kinds)], seed + number // len(kinds)) for number in range(cases)]
-    asked = [_named(only)] if only else dealt
+    all_ids = [(kinds[number % len(kinds)], seed + number // len(kinds)) for number in range(cases)]
+    case_ids = [_case_from_text(only)] if only else all_ids
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         if bundle is None or portable is None:
-            # In a process of its own: tracing starts threads, which forks of this one would not have.
-            made = answer_in_a_process(lambda: [str(path) for path in bundles_made(Path(place))])
+            # Tracing starts threads, which do not survive a fork, so it runs in another process.
+            made = answer_of_process(lambda: [str(path) for path in make_bundles(Path(place))])
             bundle, portable = map(Path, made)
         material = material_from_bundles(bundle.resolve(), portable.resolve())
-        work = (Asked(kind, number, Path(place, "cases", f"{kind}-{number}")) for kind, number in asked)
-        found: list[Outcome] = []
+        work = (CaseId(kind, number, Path(place, "cases", f"{kind}-{number}")) for kind, number in case_ids)
+        found: list[CaseOutcome] = []
         with nullcontext() if lines is None else lines.open("w", encoding="utf-8") as log:
-            for outcome in outcomes(work, KINDS, material, jobs=jobs):
+            for outcome in run_cases(work, KINDS, material, jobs=jobs):
                 found.append(outcome)
                 if log is not None:
                     print(json.dumps(asdict(outcome)), file=log, flush=True)
@@ -92,7 +94,7 @@ def main(
                 shutil.rmtree(folder, ignore_errors=True)
                 if len(found) % 100 == 0:
                     count = sum(each.bad for each in found)
-                    click.echo(f"{len(found)} of {len(asked)} cases, {count} bad", err=True)
+                    click.echo(f"{len(found)} of {len(case_ids)} cases, {count} bad", err=True)
     if only:
         click.echo(json.dumps(asdict(found[0]), indent=2))
     bad = [each for each in found if each.bad]
@@ -100,7 +102,7 @@ def main(
     sys.exit(1 if bad else 0)
 
 
-def table_of_outcomes(found: Sequence[Outcome]) -> Table:
+def table_of_outcomes(found: Sequence[CaseOutcome]) -> Table:
     """Return the number of cases by kind and class."""
     counts = Counter((each.kind, each.found) for each in found)
     kinds = [kind for kind in KINDS if any(each.kind == kind for each in found)]
@@ -110,9 +112,9 @@ def table_of_outcomes(found: Sequence[Outcome]) -> Table:
     return Table("Cases", ("kind", "cases", *CLASSES), tuple(rows))
 
 
-def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
-    """Return the bad cases, those of one place and error together, the most frequent first."""
-    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+def table_of_bad_cases(bad: Sequence[CaseOutcome]) -> Table:
+    """Return the bad cases grouped by place and error, most frequent first."""
+    groups: dict[tuple[str, str, str], list[CaseOutcome]] = {}
     for each in bad:
         groups.setdefault((each.found, each.error.partition(":")[0][:60], each.place), []).append(each)
     rows = []
@@ -120,11 +122,11 @@ def table_of_bad_cases(bad: Sequence[Outcome]) -> Table:
         first = min(group, key=lambda each: each.seed)
         case = f"{first.name}: {first.mutation[:100]}".replace("\n", " ")
         rows.append((kind, str(len(group)), error, place, case))
-    title = "Bad cases" if bad else "no bad case"
+    title = "Bad cases" if bad else "No bad cases"
     return Table(title, ("class", "n", "error", "where", "first case: mutation"), tuple(rows))
 
 
-def _named(text: str) -> tuple[str, int]:
+def _case_from_text(text: str) -> tuple[str, int]:
     kind, _, number = text.partition(" ")
     if kind not in KINDS or not number.isdecimal():
         raise click.UsageError(f"--only {text!r}: expected a kind and a number, such as 'graph 17'")

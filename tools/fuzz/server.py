@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and what its answers have to be whatever it is sent. Knows no mutation."""
+"""A real server in its own process, and the checks that its answers must pass for any input."""
 
 import json
 import os
@@ -19,12 +19,12 @@ import lopa.serve.http.keys
 import lopa.serve.process  # noqa: F401 - what the command imports when it runs
 from tools.fuzz.decode import forked_command
 
-PATIENCE = 15.0
-"""Seconds after which something that has to happen never will."""
-_QUIET = 0.15
-"""Seconds in which nothing more comes behind an answer."""
-_SAID = ("fuzzed at http://", "stopping: running answers end", "Invalid HTTP request received.")
-"""What the server may say on standard error."""
+TIMEOUT = 15.0
+"""Seconds to wait for an event before it counts as missing."""
+_IDLE_SECONDS = 0.15
+"""Seconds without data after which an answer is complete."""
+_ALLOWED_LOGS = ("fuzzed at http://", "stopping: running answers end", "Invalid HTTP request received.")
+"""Allowed texts on standard error."""
 _HEADERS = frozenset(
     (
         *("date", "content-type", "content-length", "connection", "transfer-encoding", "x-request-id", "retry-after"),
@@ -33,16 +33,16 @@ _HEADERS = frozenset(
         *("access-control-allow-headers", "access-control-max-age", "access-control-allow-credentials"),
     )
 )
-"""What an answer may have: any other name was brought in by the request."""
+"""Allowed headers of an answer. Any other name comes from the request."""
 
 
-_NAME = re.compile(r"[!-~]{1,128}")
-"""Request ids, from a client or from the server."""
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+"""Valid request ids, from a client or the server."""
 
 
 @dataclass
 class Answer:
-    """An answer over HTTP."""
+    """An HTTP answer."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Answer:
 
 
 class _Reader:
-    """Answers out of bytes; HTTP that is none raises httptools.HttpParserError."""
+    """Parser of answers. Raises httptools.HttpParserError for invalid HTTP."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -75,21 +75,21 @@ class _Reader:
 
 
 class FuzzedServer:
-    """`lopa-export serve` on a free port."""
+    """A process of `lopa-export serve` on a free port."""
 
     def __init__(self, process: int, log: Path) -> None:
         self._process, self._log = process, log
         self.port = 0
-        """0 until it listens."""
+        """Port, or 0 until the server listens."""
 
     def connect(self) -> socket.socket:
-        """A connection of its own."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        """Return a new connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
 
-    def asked(self, path: str, body: Any = None, key: str | None = None) -> Answer:
-        """The answer to a good request, which waits for a place that one who went has not given back yet.
+    def request(self, path: str, body: Any = None, key: str | None = None) -> Answer:
+        """Return the answer to a valid request, and wait until a slot is free.
 
-        Raises as `answers_of` does, TimeoutError where no place comes, RuntimeError where the answer is no good.
+        Raises as `answers_of` does, TimeoutError if no slot becomes free, and RuntimeError for an invalid answer.
         """
         text = b"" if body is None else json.dumps(body).encode()
         lines = [
@@ -97,7 +97,7 @@ class FuzzedServer:
             *("Host: localhost", "Connection: close", f"Content-Length: {len(text)}"),
             *([f"Authorization: Bearer {key}"] if key else []),
         ]
-        for _ in _tries("no place for a good request"):
+        for _ in _poll("no free slot for a valid request"):
             with self.connect() as client:
                 client.sendall("\r\n".join((*lines, "", "")).encode() + text)
                 answers = answers_of(client, bodies=True)
@@ -105,18 +105,18 @@ class FuzzedServer:
                 return answers[0]
             if [each.status for each in answers] != [429]:
                 break
-        raise RuntimeError(f"a good request for {path} was answered with {answers}")
+        raise RuntimeError(f"a valid request for {path} was answered with {answers}")
 
-    def until_idle(self) -> None:
-        """Raises TimeoutError where a slot is lost."""
-        for _ in _tries("a slot is not free again"):
-            told = self.asked("/metrics").body.decode()
-            if not sum(map(float, re.findall(r"^lopa_requests_(?:running|waiting)\S* (\S+)$", told, re.MULTILINE))):
+    def wait_until_idle(self) -> None:
+        """Wait until no request runs or waits. Raises TimeoutError if a slot is lost."""
+        for _ in _poll("a slot was not released"):
+            body = self.request("/metrics").body.decode()
+            if not sum(map(float, re.findall(r"^lopa_requests_(?:running|waiting)\S* (\S+)$", body, re.MULTILINE))):
                 return
 
     def wait_until_ready(self) -> None:
-        """Raises as `check_alive` does."""
-        for _ in _tries("the server does not listen"):
+        """Wait until the server listens. Raises as `check_alive` does."""
+        for _ in _poll("the server does not listen"):
             self.check_alive()
             for line in self._lines():
                 found = re.search(r"http://\S+?:(\d+)/v1\b", line)
@@ -125,13 +125,13 @@ class FuzzedServer:
                     return
 
     def check_alive(self) -> None:
-        """Raise ChildProcessError for a process that has ended."""
+        """Raise ChildProcessError if the process has ended."""
         status = self._status()
         if status is not None:
             raise ChildProcessError(f"the server ended with status {status}: {''.join(self._lines())[-300:]}")
 
     def _status(self) -> int | None:
-        """Return how the process ended, or None while it runs."""
+        """Return the status of the ended process, or None while it runs."""
         process, status = os.waitpid(self._process, os.WNOHANG)
         if not process:
             return None
@@ -139,21 +139,21 @@ class FuzzedServer:
         return status
 
     def stop(self) -> None:
-        """Raise unless it ends with exit code 0 and has said nothing that it should not."""
+        """Stop the server. Raises an error unless it exits with 0 and has logged only allowed lines."""
         self.check_alive()
         os.kill(self._process, signal.SIGTERM)
-        for _ in _tries("the server does not end"):
+        for _ in _poll("the server does not end"):
             status = self._status()
             if status is not None:
                 break
-        said = [line for line in self._lines() if line.strip() and not _is_known(line)]
-        if any("MemoryError" in line for line in said):
-            raise MemoryError("".join(said)[-300:])
-        if said or status:
-            raise RuntimeError(f"the server ended with status {status} and said {''.join(said)[-300:]!r}")
+        unexpected = [line for line in self._lines() if line.strip() and not _is_allowed(line)]
+        if any("MemoryError" in line for line in unexpected):
+            raise MemoryError("".join(unexpected)[-300:])
+        if unexpected or status:
+            raise RuntimeError(f"the server ended with status {status} and logged {''.join(unexpected)[-300:]!r}")
 
     def kill(self) -> None:
-        """If it is there still."""
+        """Kill the process if it is still running."""
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
@@ -164,7 +164,7 @@ class FuzzedServer:
 
 @contextmanager
 def serving(bundle: Path, log: Path, *options: object) -> Iterator[FuzzedServer]:
-    """A server of `bundle` whose standard error goes to `log`. Its end is the block's to bring about."""
+    """Return a context with a server of `bundle` that logs to `log`. The block must stop it."""
     command = ("serve", bundle, "--port", 0, "--model", "fuzzed", "--threads", 1, *options)
     server = FuzzedServer(forked_command(command, log), log)
     try:
@@ -175,14 +175,14 @@ def serving(bundle: Path, log: Path, *options: object) -> Iterator[FuzzedServer]
 
 
 def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
-    """What comes on a connection until it ends, or until nothing more follows a whole answer.
+    """Return the answers on a connection until it ends, or until no data follows a complete answer.
 
-    Without `bodies` answers may be those to HEAD, of which only the heads are read. Raises RuntimeError for what an
-    answer may not be and TimeoutError where neither an answer nor the end comes.
+    Without `bodies`, the answers may be those to HEAD and only their heads are read. Raises RuntimeError for an invalid
+    answer, and TimeoutError if there is neither an answer nor an end.
     """
     reader, received = _Reader(), b""
-    client.settimeout(_QUIET)
-    for _ in _tries("no answer, and no end of the connection"):
+    client.settimeout(_IDLE_SECONDS)
+    for _ in _poll("no answer and no end of the connection"):
         try:
             part = client.recv(65536)
         except TimeoutError:
@@ -198,19 +198,19 @@ def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
             if bodies:
                 reader.parser.feed_data(part)
         except httptools.HttpParserError as error:
-            raise RuntimeError(f"no HTTP ({error}): {received[-200:]!r}") from error
+            raise RuntimeError(f"invalid HTTP ({error}): {received[-200:]!r}") from error
     for answer in reader.answers:
         _check(answer)
     return reader.answers
 
 
 def _check(answer: Answer) -> None:
-    """Raise RuntimeError for an answer that no request may have."""
+    """Raise RuntimeError for an answer that no request may get."""
     wrong = sorted(set(answer.headers) - _HEADERS)
     if wrong:
-        raise RuntimeError(f"headers that the server does not have: {wrong}")
-    if not _NAME.fullmatch(answer.headers.get("x-request-id", "-")):
-        raise RuntimeError(f"a name that no request has: {answer.headers}")
+        raise RuntimeError(f"unexpected headers: {wrong}")
+    if not _REQUEST_ID.fullmatch(answer.headers.get("x-request-id", "-")):
+        raise RuntimeError(f"invalid request id: {answer.headers}")
     if answer.status >= 500:
         raise RuntimeError(f"{answer.status}: {answer.body[:200]!r}")
     kind = answer.headers.get("content-type", "")
@@ -232,28 +232,28 @@ def _check_stream(text: str) -> None:
         _check_error(json.loads(last))
 
 
-def _check_error(told: Any) -> None:
-    error = told["error"]
+def _check_error(body: Any) -> None:
+    error = body["error"]
     texts = all(isinstance(error[name], str) and error[name] for name in ("message", "type"))
     more = all(error[name] is None or isinstance(error[name], str) for name in ("param", "code"))
     if len(error) != 4 or not (texts and more):
-        raise RuntimeError(f"an error that says {told}")
+        raise RuntimeError(f"invalid error reply: {body}")
 
 
-def _is_known(line: str) -> bool:
-    """Return whether the server may log this line. A line of JSON has to be an object."""
+def _is_allowed(line: str) -> bool:
+    """Return True if the server may log this line. A line of JSON must be an object."""
     text = line
     if line.startswith("{"):
         record = json.loads(line)
         if record["logger"].endswith(".access"):
             return bool(record["level"] == "INFO" and record["status"] < 500)
         text = record["message"]
-    return any(each in text for each in _SAID)
+    return any(each in text for each in _ALLOWED_LOGS)
 
 
-def _tries(otherwise: str) -> Iterator[None]:
-    end = time.monotonic() + PATIENCE
+def _poll(failure: str) -> Iterator[None]:
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         yield
         time.sleep(0.005)
-    raise TimeoutError(otherwise)
+    raise TimeoutError(failure)

@@ -1,6 +1,6 @@
-"""Cases made of a bundle's tokenizer.json: chains of parts, expressions, tables, models and added tokens, by a grammar.
+"""Cases from tokenizer.json: generated chains of parts, expressions, tables, models and added tokens.
 
-Most are of the library's form, so that they are opened and used: with texts at which a bad one takes memory or time.
+Most are valid for the library, so they are opened and used. The texts make a bad tokenizer use much memory or time.
 """
 
 import json
@@ -14,14 +14,14 @@ from tests.runtime.text.tokenizer_kinds import EXPRESSIONS, charsmap, precompile
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
-from tools.fuzz.bundles import copied, list_again
+from tools.fuzz.bundles import copy_bundle, update_record
 from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import answer_of_bundle
 from tools.fuzz.mutations import changed_bytes, changed_document, changed_json, number, short, text_of_json
 from tools.fuzz.worker import limit_addresses
 
 ADDRESS_BYTES = 3 * 2**29
-"""Beyond what the process has: what a good tokenizer takes is far below."""
+"""Address space beyond the process's own, far above that of a valid tokenizer."""
 TEXTS = (
     *("", "a" * 2500, "ab" * 1200 + "c", " " * 2500, "e" * 2500, "é🙂\n\n  1234" * 200, "\u0301" * 900, "ﷺ" * 900),
     *("a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>" * 50, "<a><b></a>" * 100, "aaa \n" * 500 + "b", "1" * 2500),
@@ -37,8 +37,8 @@ _COUNTS = ("", "", "", "", "?", "*", "+", "*?", "++", "?+", "{2}", "{1,3}", "{2,
 
 
 def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """tokenizer.json with a part that has met bad code before, or any change of it or of tokenizer_config.json."""
-    bundle, _ = copied(rng, folder, material, ways=("cpu",))
+    """Mutate tokenizer.json or tokenizer_config.json, or insert a part that has revealed bugs."""
+    bundle, _ = copy_bundle(rng, folder, material, modes=("cpu",))
     path = bundle / rng.choice(["tokenizer.json", "tokenizer.json", "tokenizer_config.json"])
     tree = json.loads(path.read_bytes())
     if path.name == "tokenizer.json" and rng.random() < 0.6:
@@ -47,29 +47,29 @@ def tokenizer_case(rng: random.Random, folder: Path, material: Material) -> Case
         text, words = text_of_json(rng, tree), f"{name} = {short(tree[name])}"
     else:
         text, words = changed_document(rng, json.dumps(tree, indent=2).encode(), bytes_share=0.3)
-    return _used(f"{path.name}: {words}", path, text, material)
+    return _tokenizer_case_of(f"{path.name}: {words}", path, text, material)
 
 
 def chains_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """A tokenizer of the bundle with one to three parts of other tokenizers."""
-    bundle, _ = copied(rng, folder, material, ways=("cpu",))
+    """Replace one to three parts of the bundle's tokenizer by others."""
+    bundle, _ = copy_bundle(rng, folder, material, modes=("cpu",))
     path = bundle / "tokenizer.json"
     tree = json.loads(path.read_bytes())
-    words = [_changed(rng, tree) for _ in range(rng.choice([1, 1, 2, 3]))]
+    words = [_change_field(rng, tree) for _ in range(rng.choice([1, 1, 2, 3]))]
     if rng.random() < 0.1:
         tree, word = changed_json(rng, tree)
         words.append(word)
     text = text_of_json(rng, tree)
-    if rng.random() < 0.05:  # what stands there first is hostile
+    if rng.random() < 0.05:  # the first of two duplicate keys is hostile
         text = b'{"normalizer": ' + json.dumps(precompiled(b"\xfc\xff\xff\xff")).encode() + b", " + text[1:]
-        words.append("a normalizer twice")
-    return _used("; ".join(words), path, text, material)
+        words.append("duplicate normalizer")
+    return _tokenizer_case_of("; ".join(words), path, text, material)
 
 
-def _used(words: str, path: Path, text: bytes, material: Material) -> Case:
+def _tokenizer_case_of(words: str, path: Path, text: bytes, material: Material) -> Case:
     """Write a file of a bundle's tokenizer, and return the case that uses it."""
     path.write_bytes(text)
-    list_again(path.parent, path.name)
+    update_record(path.parent, path.name)
 
     def run() -> object:
         limit_addresses(ADDRESS_BYTES)
@@ -84,8 +84,8 @@ def _used(words: str, path: Path, text: bytes, material: Material) -> Case:
     return Case(words, run, material.answers["cpu"], may_differ=True)
 
 
-def _changed(rng: random.Random, tree: dict[str, Any]) -> str:
-    """Change one field of a tokenizer; in words what was done."""
+def _change_field(rng: random.Random, tree: dict[str, Any]) -> str:
+    """Change one field of a tokenizer, and describe the change."""
     field = rng.choice([*_CHAINS] * 4 + ["model", "added_tokens", "padding", "truncation"])
     if field in _CHAINS:
         tree[field] = _chain(rng, field)
@@ -130,7 +130,7 @@ def _change_model(rng: random.Random, model: dict[str, Any]) -> str:
 
 
 def _chain(rng: random.Random, field: str, depth: int = 0) -> Any:
-    """A part, or a sequence of some."""
+    """Return a part, or a sequence of parts."""
     sequence, parts = _CHAINS[field]
     if rng.random() < (0.5 if depth == 0 else 0.15):
         count = rng.choice([0, 1, 2, 3, 5, 9, 20, 64, 65, 1000]) if depth == 0 else rng.randrange(4)
@@ -155,7 +155,7 @@ def _pattern(rng: random.Random) -> dict[str, str]:
 
 
 def expression(rng: random.Random, depth: int = 0) -> str:
-    """An expression in the syntax of Oniguruma, most of them good."""
+    """Return a regular expression in Oniguruma's syntax. Most are valid."""
     parts = []
     for _ in range(rng.randrange(1, 5)):
         inner = f"(?:{expression(rng, depth + 1)})" if depth < 3 and rng.random() < 0.25 else rng.choice(_PIECES)
@@ -264,11 +264,11 @@ _PARTS: tuple[Any, ...] = (
     {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 2**32 - 1, **_PAD},
     *(None, 7),
 )
-"""Parts with which tokenizers have failed or hung."""
+"""Parts that have made tokenizers fail or hang."""
 _CHAINS = {
     "normalizer": ("normalizers", _normalizer),
     "pre_tokenizer": ("pretokenizers", _pre_tokenizer),
     "decoder": ("decoders", _decoder),
     "post_processor": ("processors", _post_processor),
 }
-"""By field: the name of a sequence's parts, and what makes one part."""
+"""Key of a sequence's parts, and the function that returns a part, by field."""

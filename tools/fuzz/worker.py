@@ -1,6 +1,6 @@
-"""Runs cases, each in a process of its own under limits, and says what became of it. Knows no kind of case.
+"""Run cases, each in its own process with limits, and classify the outcomes.
 
-Processes are forked from this one, which has imported everything and must not have started a thread: pools of threads
+Processes are forked from this one, which has imported everything. It must not have started threads, since thread pools
 do not survive a fork, and a session of ONNX Runtime has one.
 """
 
@@ -23,18 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from tools.fuzz.case import Class, MakeCase, Material, Outcome, class_of_error, place_of_error
+from tools.fuzz.case import CaseOutcome, Class, MakeCase, Material, class_of_error, place_of_error
 
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30
-"""Beyond what the process has when it is forked."""
+"""Address space beyond that of the forked process."""
 WALL_SECONDS = 180.0
 _MEMORY_WORDS = ("bad_alloc", "memory allocation of", "MemoryError", "Failed to allocate memory", "bad allocation")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One case to run."""
+class CaseId:
+    """Identification and folder of a case."""
 
     kind: str
     seed: int
@@ -43,49 +43,52 @@ class Asked:
 
 @dataclass
 class _Running:
-    asked: Asked
+    case_id: CaseId
     process: int
     pipe: int
     until: float
-    said: bytes = b""
+    result: bytes = b""
 
 
-def outcomes(
-    asked: Iterable[Asked], kinds: Mapping[str, MakeCase], material: Material, *, jobs: int
-) -> Iterator[Outcome]:
-    """What became of each case, in the order in which they end."""
-    waiting = iter(asked)
+def run_cases(
+    case_ids: Iterable[CaseId], kinds: Mapping[str, MakeCase], material: Material, *, jobs: int
+) -> Iterator[CaseOutcome]:
+    """Run the cases and yield their outcomes in the order in which they end."""
+    waiting = iter(case_ids)
     running: dict[int, _Running] = {}
     while True:
         while len(running) < jobs and (following := next(waiting, None)) is not None:
-            process, pipe = _forked(partial(_work, following, kinds[following.kind], material))
+            process, pipe = _fork(partial(_run_case, following, kinds[following.kind], material))
             running[pipe] = _Running(following, process, pipe, time.monotonic() + WALL_SECONDS)
         if not running:
             return
         ready, _, _ = select.select(list(running), [], [], 0.5)
         for pipe in ready:
             piece = os.read(pipe, 65536)
-            running[pipe].said += piece
+            running[pipe].result += piece
             if not piece:
-                yield _ended(running.pop(pipe))
+                yield _outcome_of_process(running.pop(pipe))
         for one in [one for one in running.values() if time.monotonic() > one.until]:
             os.kill(one.process, signal.SIGKILL)
             one.until = float("inf")
 
 
-def answer_in_a_process(make: Any) -> Any:
-    """Return what `make()` gives in a forked process: this one stays without threads. Raises RuntimeError."""
-    process, pipe = _forked(lambda write: os.write(write, json.dumps(make()).encode()))
+def answer_of_process(make: Any) -> Any:
+    """Return the result of `make()` from a forked process, so this one stays without threads.
+
+    Raises RuntimeError if it fails.
+    """
+    process, pipe = _fork(lambda write: os.write(write, json.dumps(make()).encode()))
     with os.fdopen(pipe, "rb") as file:
         text = file.read()
     os.waitpid(process, 0)
     if not text:
-        raise RuntimeError("what is not mutated gives no answer")
+        raise RuntimeError("the unmutated input gives no answer")
     return json.loads(text)
 
 
-def _forked(work: Callable[[int], object]) -> tuple[int, int]:
-    """Start a process that writes to a pipe. Return its id and the end to read."""
+def _fork(work: Callable[[int], object]) -> tuple[int, int]:
+    """Start a process that writes to a pipe. Returns its id and the reading end."""
     read, write = os.pipe()
     process = os.fork()
     if process:
@@ -100,28 +103,28 @@ def _forked(work: Callable[[int], object]) -> tuple[int, int]:
         os._exit(0)
 
 
-def _work(asked: Asked, make: MakeCase, material: Material, write: int) -> None:
-    """The life of the forked process."""
+def _run_case(case_id: CaseId, make: MakeCase, material: Material, write: int) -> None:
+    """Run a case in the forked process."""
     os.setpgid(0, 0)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(asked.folder / "output.txt", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    case_id.folder.mkdir(parents=True, exist_ok=True)
+    log = os.open(case_id.folder / "output.txt", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ["TMPDIR"] = str(asked.folder)
+    os.environ["TMPDIR"] = str(case_id.folder)
     tempfile.tempdir = None
-    said: dict[str, Any] = {"found": "foreign", "mutation": "?", "error": "the case could not be made"}
+    result: dict[str, Any] = {"found": "foreign", "mutation": "?", "error": "the case could not be made"}
     try:
-        case = make(random.Random(f"{asked.kind} {asked.seed}"), asked.folder, material)
-        said = {"found": "crash", "mutation": case.mutation, "may_differ": case.may_differ}
-        os.write(write, json.dumps(said).encode() + b"\n")
+        case = make(random.Random(f"{case_id.kind} {case_id.seed}"), case_id.folder, material)
+        result = {"found": "crash", "mutation": case.mutation, "may_differ": case.may_differ}
+        os.write(write, json.dumps(result).encode() + b"\n")
         gc.freeze()
         _limit(max(PROCESSOR_SECONDS, case.processor_seconds))
-        said |= _class_of_run(case.run, case.expected)
+        result |= _class_of_run(case.run, case.expected)
     except BaseException as error:
-        said |= {"error": f"{type(error).__name__}: {error}", "place": place_of_error(error)}
+        result |= {"error": f"{type(error).__name__}: {error}", "place": place_of_error(error)}
         traceback.print_exc()
-    os.write(write, json.dumps(said).encode() + b"\n")
+    os.write(write, json.dumps(result).encode() + b"\n")
 
 
 def _limit(processor_seconds: int) -> None:
@@ -133,12 +136,12 @@ def _limit(processor_seconds: int) -> None:
 
 
 def limit_addresses(more: int) -> None:
-    """Limit this process to `more` bytes of addresses beyond those it has. A limit it has already stays."""
+    """Limit this process to `more` bytes of address space beyond the present. A lower limit stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + more
+    limited = pages * resource.getpagesize() + more
     _, limit = resource.getrlimit(resource.RLIMIT_AS)
-    most = most if limit == resource.RLIM_INFINITY else min(most, limit)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limited = limited if limit == resource.RLIM_INFINITY else min(limited, limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limited, limited))
 
 
 def _class_of_run(run: Any, expected: object) -> dict[str, Any]:
@@ -165,26 +168,26 @@ def _class_of_run(run: Any, expected: object) -> dict[str, Any]:
     return {"found": found, "error": words[:400], "place": place_of_error(error)}
 
 
-def _ended(one: _Running) -> Outcome:
-    """Read what the process said, and how it ended."""
+def _outcome_of_process(one: _Running) -> CaseOutcome:
+    """Read the process's messages and exit status."""
     os.close(one.pipe)
     _, status, used = os.wait4(one.process, 0)
-    with suppress(ProcessLookupError, PermissionError):  # processes that the case started
+    with suppress(ProcessLookupError, PermissionError):  # kill processes that the case started
         os.killpg(one.process, signal.SIGKILL)
-    lines = one.said.splitlines()
-    said: dict[str, Any] = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
+    lines = one.result.splitlines()
+    result: dict[str, Any] = json.loads(lines[-1]) if lines else {"found": "crash", "mutation": "?"}
     seconds = used.ru_utime + used.ru_stime
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    log = one.asked.folder / "output.txt"
+    log = one.case_id.folder / "output.txt"
     text = log.read_bytes().decode("utf-8", "replace") if log.exists() else ""
-    found = said["found"]
+    found = result["found"]
     if number in (signal.SIGXCPU, signal.SIGKILL):
-        found, said["error"] = "hang", f"{seconds:.1f} s of processor time, at most {WALL_SECONDS:.0f} s in all"
+        found, result["error"] = "hang", f"{seconds:.1f} s of processor time, at most {WALL_SECONDS:.0f} s in all"
     elif found == "crash":
-        said["error"] = f"signal {number}, exit status {status}: {text[-300:]}"
+        result["error"] = f"signal {number}, exit status {status}: {text[-300:]}"
         if any(word in text for word in _MEMORY_WORDS):
             found = "memory"
     elif found in ("typed", "same", "fine", "differ") and "Traceback (most recent call last)" in text:
-        found, said["error"] = "foreign", "a traceback was printed: " + text[-300:]
+        found, result["error"] = "foreign", "a traceback was printed: " + text[-300:]
     assert found in get_args(Class)
-    return Outcome(one.asked.kind, one.asked.seed, seconds=seconds, **{**said, "found": found})
+    return CaseOutcome(one.case_id.kind, one.case_id.seed, seconds=seconds, **{**result, "found": found})

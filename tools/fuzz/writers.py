@@ -1,4 +1,4 @@
-"""Cases of two processes that write one file of results, by names of their own, while signals end them."""
+"""Cases of two processes that write the same results file under different names, while signals end them."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from tools.fuzz.case import Case, Material
 from tools.fuzz.decode import PROMPT, forked_command
 
 _NAMES = ("out", "link", "hard", "folder/../out")
-"""Names of the one file."""
+"""Names of the same file."""
 _SIGNALS = (None, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _MAX_DELAY = 0.6
-"""Seconds: about what a whole run takes."""
+"""Seconds, about the duration of a whole run."""
 _REFUSED = "another process is writing it"
 
 
@@ -26,12 +26,13 @@ class _Process:
     """A forked process, and the file with its standard error."""
 
     id: int
-    said: Path
+    log: Path
 
     def end(self, after: signal.Signals | None = None) -> str:
-        """Wait for it: "done", "ended" by `after`, or "refused". Raises RuntimeError for any other end."""
+        """Wait for the process and return "done", "ended" (by `after`) or "refused". Raises RuntimeError for any other
+        end."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.id, 0)[1])
-        text = self.said.read_text(errors="replace")
+        text = self.log.read_text(errors="replace")
         if "Traceback" not in text:
             if code == 0:
                 return "done"
@@ -51,15 +52,15 @@ class _Writer:
     parallel: int
 
     def start(self, bundle: Path, folder: Path, prompts: str = "in.jsonl") -> _Process:
-        """Start its command in a process of its own: this one stays without threads, which forks would not have."""
+        """Start the command in a forked process, so this one stays without threads."""
         paths = (bundle, "--prompts", folder / prompts, "--output", folder / self.name)
         flags = ("--parallel", self.parallel, "--threads", 1, *(["--resume"] if self.resumes else []))
-        said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
-        return _Process(forked_command(("generate", *paths, *flags), said), said)
+        log = folder / f"log-{len(list(folder.glob('log-*')))}.txt"
+        return _Process(forked_command(("generate", *paths, *flags), log), log)
 
 
 def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
-    """Two `generate --prompts --output` on one file; in half of the cases the first one waits until both are there."""
+    """Run two `generate --prompts --output` on one file. In half of the cases the first one waits for the second."""
     lines = [{"prompt": PROMPT, "max_new_tokens": rng.choice([8, 16, 24])} for _ in range(rng.randrange(2, 9))]
     text = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (folder / "in.jsonl").write_bytes(text)
@@ -84,10 +85,10 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
             _both_race(writers, material.bundle, folder, number, delays)
         found = _answers(folder / "out") if (folder / "out").exists() else []
         if found != expected[: len(found)]:
-            raise RuntimeError(f"after both: {len(found)} lines that are not the first of {len(expected)}")
+            raise RuntimeError(f"after both: {len(found)} lines that are not a prefix of the {len(expected)} expected")
         _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
-            raise RuntimeError("resumed: not the results of an undisturbed run")
+            raise RuntimeError("resumed: results differ from an undisturbed run")
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
@@ -97,11 +98,11 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
 def _one_waits(
     writers: Sequence[_Writer], bundle: Path, folder: Path, text: bytes, number: signal.Signals | None
 ) -> None:
-    """The first has its output and no prompts yet when the second comes, which has to be refused."""
+    """Start the second process while the first has its output but no prompts. The second must be refused."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
     first = writers[0].start(bundle, folder, fifo.name)
-    with fifo.open("wb") as file:  # which waits until the first opens it, behind its output
+    with fifo.open("wb") as file:  # blocks until the first process opens it, after its output
         found = writers[1].start(bundle, folder).end()
         if found != "refused":
             raise RuntimeError(f"the second of two writers is {found}")
@@ -117,7 +118,7 @@ def _one_waits(
 def _both_race(
     writers: Sequence[_Writer], bundle: Path, folder: Path, number: signal.Signals | None, delays: Sequence[float]
 ) -> None:
-    """Both start, one later, and the first may be ended: whoever is refused was so while the other wrote."""
+    """Start both processes, and end the first one or not. At least one of them must finish or be ended."""
     first = writers[0].start(bundle, folder)
     time.sleep(delays[0])
     second = writers[1].start(bundle, folder)
@@ -136,7 +137,7 @@ def _run_alone(writer: _Writer, bundle: Path, folder: Path) -> None:
 
 
 def _answers(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of results, without what differs from run to run."""
+    """Return the complete lines of a results file, without fields that differ between runs."""
     content = path.read_bytes()
     found = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
     return [{name: value for name, value in each.items() if name != "seconds"} for each in found]

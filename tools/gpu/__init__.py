@@ -1,1 +1,1 @@
-"""The GPU report: one command that measures everything on a machine with a GPU."""
+"""GPU report: one command for all measurements on a machine with a GPU."""

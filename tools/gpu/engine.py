@@ -1,4 +1,4 @@
-"""TensorRT's engine of the bundle that tools/gpu/report.py measures, built and verified by a user's own commands."""
+"""Build and verify the TensorRT engine of the GPU report's bundle with the user-facing commands."""
 
 import importlib.util
 import subprocess
@@ -13,14 +13,14 @@ _SHOWN_LINES = 5
 
 
 def has_tensorrt() -> bool:
-    """Whether the package is installed here."""
+    """Return True if the tensorrt package is installed."""
     return importlib.util.find_spec("tensorrt") is not None
 
 
 def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
-    """Build for the gears of the bundle and hold the tokens against ONNX Runtime's on GPU `number`; again: a cache hit.
+    """Build the engine for the bundle's shape buckets, and verify its tokens against ONNX Runtime on GPU `number`.
 
-    Raises TimeoutExpired when that takes longer than `seconds`, CheckFailedError when a command fails.
+    An existing engine is reused. Raises TimeoutExpired after `seconds`, and CheckFailedError if a command fails.
     """
     end = time.perf_counter() + seconds
     for arguments in (("tensorrt", str(bundle)), ("verify", str(bundle), "--device", f"tensorrt:{number}")):
@@ -33,9 +33,9 @@ def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
             check=False,
         )
         if done.returncode != 0:
-            said = " ".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
+            stderr = " ".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
             raise CheckFailedError(
-                f"lopa-export {arguments[0]} ended with {done.returncode}: {said}",
-                expected="an engine whose tokens are right",
-                remedy="run the command by hand (docs/tensorrt.md, Troubleshooting)",
+                f"lopa-export {arguments[0]} ended with {done.returncode}: {stderr}",
+                expected="a verified engine",
+                remedy="run the command manually (docs/tensorrt.md, Troubleshooting)",
             )

@@ -1,12 +1,12 @@
-"""Measure this project on a GPU: one forward beside its floor and beside torch, tokens, steps, memory, export.
+"""Measure this project on a GPU: forwards against the roofline and torch, tokens, steps, memory, export.
 
 Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
     [--stage checkpoint,export,check,decode,forward] [--limit-seconds S] [--rounds N]
 
-Makes a checkpoint with random weights and its bundle in the work folder (31 GB for dream-7b, 15 more for each further
-dtype), and writes gpu.json and gpu.md to DIR after every result, so that a run that is cut off leaves what it had. With
-the same work folder the next run goes on: folders are used again, and results stay until their stage runs again.
-docs/gpu-report.md says more.
+Creates a checkpoint with random weights and its bundle in the work folder. This takes 31 GB for dream-7b, and 15 GB for
+each further dtype. Writes gpu.json and gpu.md to DIR after every result, so an interrupted run keeps its results. The
+next run with the same work folder reuses the folders. A result stays until its stage runs again.
+docs/gpu-report.md has the details.
 """
 
 import math
@@ -19,33 +19,33 @@ from lopa.bench.gpu.results import STAGES, Stage
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import LIKENESSES
+from tools.cli_errors import exit_on_error
 from tools.gpu.run import TEXT_NAME, Settings
 from tools.gpu.stages import check_results, gpu_report
 from tools.report import command_words
-from tools.shown_errors import errors_shown
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @click.command()
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Write gpu.json and gpu.md there.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Write gpu.json and gpu.md to this folder.")
 @click.option(
     "--work",
     default="out/gpu-report",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Keep checkpoint, bundles and results there for the next run.",
+    help="Folder of checkpoint, bundles and results, reused by the next run.",
 )
-@click.option("--device", default="cuda:0", show_default=True, help="cuda:N, or cpu to try the program.")
+@click.option("--device", default="cuda:0", show_default=True, help="cuda:N, or cpu to test the program.")
 @click.option(
     "--dtype", "dtypes", multiple=True, default=("bf16",), show_default=True, type=click.Choice(list(_DTYPES))
 )
 @click.option("--like", default="dream-7b", show_default=True, type=click.Choice(list(LIKENESSES)))
-@click.option("--stage", "stages", default=",".join(STAGES), show_default=True, help="Which stages, with commas.")
+@click.option("--stage", "stages", default=",".join(STAGES), show_default=True, help="Comma-separated stages.")
 @click.option(
-    "--limit-seconds", default=540.0, show_default=True, type=float, help="After this nothing new is started."
+    "--limit-seconds", default=540.0, show_default=True, type=float, help="Start nothing new after this time."
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Timed forwards of a shape.")
+@click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Timed forwards per shape.")
 def main(
     out: Path,
     work: Path,
@@ -58,7 +58,9 @@ def main(
 ) -> None:
     """Run the stages and print the report."""
     if not (math.isfinite(limit_seconds) and limit_seconds > 0):
-        raise BadInputError(f"--limit-seconds {limit_seconds}", expected="a positive number", remedy="e.g. 540")
+        raise BadInputError(
+            f"invalid --limit-seconds {limit_seconds}", expected="a positive number", remedy="use a value such as 540"
+        )
     settings = Settings(
         name=like,
         likeness=LIKENESSES[like],
@@ -77,18 +79,18 @@ def main(
 
 
 def _stages_from_text(text: str) -> tuple[Stage, ...]:
-    """In the order in which they run, whatever the order in `text`."""
+    """Return the stages of `text` in the order in which they run."""
     names = text.split(",")
     unknown = sorted(set(names) - set(STAGES))
     if unknown:
         raise BadInputError(
-            f"--stage with {', '.join(map(repr, unknown))}",
-            expected="stages among " + ", ".join(STAGES),
-            remedy="e.g. --stage checkpoint,export",
+            f"unknown --stage {', '.join(map(repr, unknown))}",
+            expected="names out of " + ", ".join(STAGES),
+            remedy="use e.g. --stage checkpoint,export",
         )
     return tuple(stage for stage in STAGES if stage in names)
 
 
 if __name__ == "__main__":
-    with errors_shown():
+    with exit_on_error():
         main()

@@ -1,4 +1,4 @@
-"""What tools/gpu/report.py compares in one dtype, opened: our engines on the device, and torch beside them."""
+"""Open the sides that tools/gpu/report.py compares in one dtype: our engines on the device, and torch."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import free_unused, memory_in_use
 from lopa.bench.gpu.markdown import ENGINE_PREFIX
 from lopa.bench.gpu.results import OpenedSide, without_stage
-from lopa.bench.speed.eager_model import compiled_model, eager_model_from_checkpoint
+from lopa.bench.speed.eager_model import compile_model, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
@@ -30,26 +30,26 @@ OpenedSession = TypeVar("OpenedSession", bound=Session)
 
 @dataclass(frozen=True)
 class Sides:
-    """Open sessions by their names in the report; those that could not be opened are absent."""
+    """Open sessions by their names in the report. Sessions that failed to open are absent."""
 
     bundle: Bundle
     engines: dict[str, Session] = field(default_factory=dict)
     torch: dict[str, Session] = field(default_factory=dict)
-    """EAGER, and COMPILED, which compiles nothing before it is used."""
+    """EAGER and COMPILED. The latter compiles on first use."""
 
 
 @contextmanager
-def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
-    """Open every side, one after another, and run the largest shape on each to see what memory it takes.
+def open_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
+    """Open every side in turn, and run the largest shape on each to measure its memory.
 
-    Raises BadInputError where the work folder has no bundle of this dtype.
+    Raises BadInputError if the work folder has no bundle of this dtype.
     """
     settings = run.settings
     if not settings.bundle(dtype).exists():
         raise BadInputError(
             f"{settings.work} has no bundle of {settings.name} in {dtype}",
-            expected="one that the stage export made",
-            remedy="run the stages checkpoint and export first, or leave --stage out",
+            expected="a bundle from the stage export",
+            remedy="run the stages checkpoint and export first, or omit --stage",
         )
     sides = Sides(Bundle.open(settings.bundle(dtype)))
     free_unused(settings.device)
@@ -57,20 +57,20 @@ def opened_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
     with ExitStack() as opened:
         for device in settings.engines:
             name = ENGINE_PREFIX + device
-            session = _opened_side(run, sides.bundle, name, partial(open_session, sides.bundle, device))
+            session = _open_side(run, sides.bundle, name, partial(open_session, sides.bundle, device))
             if session is not None:
                 opened.callback(session.close)
                 sides.engines[name] = session
-        eager = _opened_side(run, sides.bundle, EAGER, partial(_eager_session, run, dtype))
+        eager = _open_side(run, sides.bundle, EAGER, partial(_eager_session, run, dtype))
         if eager is not None:
-            opened.callback(sides.torch.clear)  # and with them the weights
-            compiled = compiled_model(eager.model)
+            opened.callback(sides.torch.clear)  # releases the weights
+            compiled = compile_model(eager.model)
             sides.torch.update({EAGER: eager, COMPILED: EagerSession(compiled, together=True)})
         yield sides
 
 
 def run_once(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
-    """One forward of `shape` behind a prefix, which is forgotten."""
+    """Run one forward of `shape` after a random prefix, then release the request."""
     rng, request = np.random.default_rng(0), unused_request()
     try:
         session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
@@ -85,8 +85,8 @@ def _eager_session(run: GpuRun, dtype: Dtype) -> EagerSession:
     return EagerSession(model, together=True)
 
 
-def _opened_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], OpenedSession]) -> OpenedSession | None:
-    """The session, once it has run; None, and a failure in the report, for whatever goes wrong."""
+def _open_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], OpenedSession]) -> OpenedSession | None:
+    """Return the session after its first forward, or None after recording a failure."""
     settings, dtype = run.settings, bundle.manifest.dtype
     before, began = memory_in_use(settings.device), time.perf_counter()
     largest = max(settings.shapes, key=lambda shape: (shape.branches * shape.window, shape.prefix))
@@ -94,13 +94,13 @@ def _opened_side(run: GpuRun, bundle: Bundle, name: str, opening: Callable[[], O
     try:
         session = opening()
         run_once(session, bundle.manifest, largest)
-    except Exception as error:  # every engine has exceptions of its own, and the other sides can still be measured
-        run.failed(dtype, name, "open", "", error)
+    except Exception as error:  # engines raise different exceptions, and the other sides can still be measured
+        run.add_failure(dtype, name, "open", "", error)
         if session is not None:
             session.close()
         free_unused(settings.device)
         return None
     seconds, memory = time.perf_counter() - began, memory_in_use(settings.device) - before
     run.add(OpenedSide(dtype, name, seconds, memory))
-    run.tell(f"open {dtype}: {name}; {seconds:.1f} s")
+    run.log(f"open {dtype}: {name}; {seconds:.1f} s")
     return session

@@ -1,7 +1,4 @@
-"""The stages of tools/gpu/report.py in order. What is in the work folder already is used again.
-
-Knows sessions through their protocol alone.
-"""
+"""Stages of tools/gpu/report.py in order. Existing folders of the work folder are reused."""
 
 import subprocess
 import time
@@ -11,10 +8,10 @@ import torch
 
 from lopa.bench.forward.comparison import compared_forwards
 from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.torch_rates import measured_torch_rates
+from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.bench.gpu.device import check_device, free_unused
-from lopa.bench.gpu.host_share import measured_steps
+from lopa.bench.gpu.host_share import measure_steps
 from lopa.bench.gpu.markdown import ENGINE_PREFIX
 from lopa.bench.gpu.results import (
     CheckResult,
@@ -32,7 +29,7 @@ from lopa.export.json_file import json_object_from_file
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
@@ -40,27 +37,27 @@ from lopa.runtime.files.output_file import write_whole
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
+from tools.gpu.buckets import bucket_plan_of_shapes
 from tools.gpu.engine import engine_of_bundle, has_tensorrt
-from tools.gpu.gears import gear_plan_of_shapes
 from tools.gpu.run import GpuRun, Settings
-from tools.gpu.sides import EAGER, Sides, opened_sides, run_once
+from tools.gpu.sides import EAGER, Sides, open_sides, run_once
 
-_MADE, _REUSED = "made", "was there"
-_KEPT_SECONDS = 240.0
-"""For the stages behind a build with TensorRT, which can take as long as it likes."""
+_MADE, _REUSED = "made", "reused"
+_RESERVED_SECONDS = 240.0
+"""Seconds reserved for the stages after a TensorRT build, which can take arbitrarily long."""
 
 
-def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuResults:
+def gpu_report(settings: Settings, log: Callable[[str], None] = print) -> GpuResults:
     """Run the stages of `settings` and write gpu.json and gpu.md to its `out` after each result.
 
-    What earlier runs with the same work folder, model and device found stays in the report until its stage runs again.
-    Raises BadInputError for folders that cannot be used or hold something else, MissingBackendError when the device is
-    not there. An engine that fails is part of the report.
+    Results of earlier runs with the same work folder, model and device stay in the report until their stage runs again.
+    Raises BadInputError for unusable folders, and MissingBackendError for a missing device. A failing engine becomes
+    part of the report.
     """
     check_device(settings.device)
     for folder in (settings.out, settings.work):
         make_folder(folder)
-    run = GpuRun.begun(settings, tell)
+    run = GpuRun.start(settings, log)
     if run.may_start("checkpoint"):
         _checkpoint(run)
     for dtype in settings.dtypes:
@@ -70,7 +67,7 @@ def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuRe
             _engine(run, dtype)
     for dtype in settings.dtypes:
         if any(run.may_start(stage) for stage in _OPEN_STAGES):
-            with opened_sides(run, dtype) as sides:
+            with open_sides(run, dtype) as sides:
                 for stage, measure in _OPEN_STAGES.items():
                     if run.may_start(stage):
                         measure(run, dtype, sides)
@@ -78,21 +75,21 @@ def gpu_report(settings: Settings, tell: Callable[[str], None] = print) -> GpuRe
 
 
 def check_results(results: GpuResults) -> None:
-    """Raise CheckFailedError when an engine of ours disagreed with float32, MissingBackendError when none opened."""
+    """Raise CheckFailedError if one of our engines disagreed with float32, and MissingBackendError if none opened."""
     wrong = [each for each in results.checks if each.side.startswith(ENGINE_PREFIX) and each.agreement.disagreements]
     for each in wrong:
         raise CheckFailedError(
-            f"{each.side}, {each.dtype}: {each.agreement.disagreements} of {each.agreement.rows} rows have tokens that "
-            f"float32 finds up to {each.agreement.worst:.2g} nats less probable than its own",
+            f"{each.side}, {each.dtype}: {each.agreement.disagreements} of {each.agreement.rows} positions have tokens "
+            f"up to {each.agreement.worst:.2g} nats below the best token in float32",
             expected=f"at most {each.agreement.tolerance:g} nats",
-            remedy="see which side is wrong with lopa-export verify BUNDLE; its figures in this report mean nothing",
+            remedy="run lopa-export verify BUNDLE, and ignore this engine's figures in the report",
         )
     unopened = [each for each in results.failures if each.stage == "open" and each.side.startswith(ENGINE_PREFIX)]
     if unopened and not any(each.side.startswith(ENGINE_PREFIX) for each in results.opened):
         raise MissingBackendError(
-            f"no engine of ours could be opened; {unopened[0].side}: {unopened[0].reason}",
+            f"none of our engines could be opened; {unopened[0].side}: {unopened[0].reason}",
             expected="an ONNX Runtime with the CUDA provider, or TensorRT and an engine",
-            remedy="pip install onnxruntime-gpu in place of onnxruntime; the report has torch's figures",
+            remedy="install onnxruntime-gpu in place of onnxruntime; the report has only torch's figures",
         )
 
 
@@ -100,122 +97,122 @@ def _checkpoint(run: GpuRun) -> None:
     settings, began = run.settings, time.perf_counter()
     if not settings.checkpoint.exists():
         checkpoint_from_likeness(settings.likeness, settings.checkpoint)
-        run.ended("checkpoint", None, began, _MADE)
+        run.end_stage("checkpoint", None, began, _MADE)
         return
     config = json_object_from_file(settings.checkpoint / "config.json", remedy=f"remove {settings.checkpoint}")
     if config != config_from_likeness(settings.likeness):
         raise BadInputError(
-            f"{settings.checkpoint} is not like {settings.name}",
-            expected="what an earlier run made there, or nothing",
+            f"{settings.checkpoint} is not a likeness of {settings.name}",
+            expected="the checkpoint of an earlier run, or no folder",
             remedy="remove it, or choose another --work",
         )
-    run.ended("checkpoint", None, began, _REUSED)
+    run.end_stage("checkpoint", None, began, _REUSED)
 
 
 def _export(run: GpuRun, dtype: Dtype) -> None:
-    """The bundle, and in it a plan with the report's shapes as gears: engines make CUDA graphs of those."""
+    """Export the bundle with a plan of the report's shapes, so that engines run them as CUDA graphs."""
     settings, began = run.settings, time.perf_counter()
     path = settings.bundle(dtype)
     there = path.exists()
     if not there:
         bundle_from_checkpoint(settings.checkpoint, path, dtype=dtype)
-    bundle, gears = Bundle.open(path), path / GEARS_NAME
-    plan = gear_plan_of_shapes(bundle, settings.shapes, settings.device)
-    if not gears.exists() or gear_plan_from_file(gears, bundle).gears != plan.gears:
-        write_whole(gears, json_from_record(plan))
-    run.ended("export", dtype, began, _REUSED if there else _MADE)
+    bundle, buckets = Bundle.open(path), path / BUCKETS_NAME
+    plan = bucket_plan_of_shapes(bundle, settings.shapes, settings.device)
+    if not buckets.exists() or bucket_plan_from_file(buckets, bundle).buckets != plan.buckets:
+        write_whole(buckets, json_from_record(plan))
+    run.end_stage("export", dtype, began, _REUSED if there else _MADE)
 
 
 def _engine(run: GpuRun, dtype: Dtype) -> None:
-    """TensorRT's engine, where TensorRT is; enough time stays for what the other engines are measured in."""
+    """Build the TensorRT engine if TensorRT is installed, and leave time for the other engines."""
     began, device = time.perf_counter(), parse_device(run.settings.device)
-    seconds = run.left - _KEPT_SECONDS
+    seconds = run.seconds_left - _RESERVED_SECONDS
     if not device.family.is_nvidia_gpu or not has_tensorrt():
-        run.ended("engine", dtype, began, "no TensorRT here")
+        run.end_stage("engine", dtype, began, "TensorRT is not installed")
     elif seconds <= 0:
-        run.ended("engine", dtype, began, "no time to build with TensorRT", finished=False)
+        run.end_stage("engine", dtype, began, "no time to build with TensorRT", finished=False)
     else:
         try:
             engine_of_bundle(run.settings.bundle(dtype), device.number, seconds)
         except subprocess.TimeoutExpired:
-            note = f"TensorRT was not done in {seconds:.0f} seconds: raise --limit-seconds, or build it before"
-            run.ended("engine", dtype, began, note, finished=False)
+            note = f"TensorRT build exceeded {seconds:.0f} seconds: raise --limit-seconds, or build it first"
+            run.end_stage("engine", dtype, began, note, finished=False)
         except CheckFailedError as error:
-            run.failed(dtype, f"{ENGINE_PREFIX}tensorrt:{device.number}", "engine", "", error)
+            run.add_failure(dtype, f"{ENGINE_PREFIX}tensorrt:{device.number}", "engine", "", error)
         else:
-            run.ended("engine", dtype, began, "TensorRT's engine is built and verified")
+            run.end_stage("engine", dtype, began, "TensorRT engine built and verified")
 
 
 def _check(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
-    """Tokens of every engine, and of torch in the same dtype, beside float32."""
+    """Compare the tokens of every engine, and of torch in the same dtype, with float32."""
     began = time.perf_counter()
     run.put(without_stage(run.results, "check", dtype))
     reference = reference_from_checkpoint(sides.bundle.manifest, run.settings.checkpoint, run.settings.device)
-    for name, session in (sides.engines | _only(sides.torch, EAGER)).items():
+    for name, session in (sides.engines | _subset(sides.torch, EAGER)).items():
         try:
             run.add(CheckResult(dtype, name, agreement_from_session(session, reference)))
-        except Exception as error:  # every engine has exceptions of its own
-            run.failed(dtype, name, "check", "", error)
-    run.ended("check", dtype, began, "tokens compared")
+        except Exception as error:  # engines raise different exceptions
+            run.add_failure(dtype, name, "check", "", error)
+    run.end_stage("check", dtype, began, "tokens compared")
 
 
 def _decode(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
-    """Steps of our engines."""
+    """Time the decoding steps of our engines."""
     began = time.perf_counter()
     run.put(without_stage(run.results, "decode", dtype))
     for name, session in sides.engines.items():
         try:
-            run.add(DecodeResult(dtype, name, measured_steps(session, sides.bundle.manifest)))
-        except Exception as error:  # every engine has exceptions of its own
-            run.failed(dtype, name, "decode", "", error)
-    run.ended("decode", dtype, began, "steps timed")
+            run.add(DecodeResult(dtype, name, measure_steps(session, sides.bundle.manifest)))
+        except Exception as error:  # engines raise different exceptions
+            run.add_failure(dtype, name, "decode", "", error)
+    run.end_stage("decode", dtype, began, "steps timed")
 
 
 def _forward(run: GpuRun, dtype: Dtype, sides: Sides) -> None:
-    """Every side at every shape, until the time is spent."""
+    """Time every side at every shape until the time limit."""
     began, shapes = time.perf_counter(), run.settings.shapes
     run.put(without_stage(run.results, "forward", dtype))
-    rates = measured_torch_rates(run.settings.device, TORCH_DTYPES[dtype])
+    rates = measure_torch_rates(run.settings.device, TORCH_DTYPES[dtype])
     free_unused(run.settings.device)
     run.add(RatesResult(dtype, rates))
     done = 0
     for shape in shapes:
-        if run.left <= 0:
+        if run.seconds_left <= 0:
             break
         _forward_of_shape(run, dtype, sides, shape, rates)
         done += 1
     note = f"{done} of {len(shapes)} shapes"
     if done < len(shapes):
-        note += f", then {run.settings.limit_seconds:g} seconds were spent"
-    run.ended("forward", dtype, began, note, finished=done == len(shapes))
+        note += f" within {run.settings.limit_seconds:g} seconds"
+    run.end_stage("forward", dtype, began, note, finished=done == len(shapes))
 
 
 def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardShape, rates: MachineRates) -> None:
-    """All sides that can run the shape, in turns."""
+    """Time all sides that can run the shape, in alternation."""
     manifest = sides.bundle.manifest
     what = f"{shape.branches} x {shape.window}, {shape.prefix}"
-    torch.compiler.reset()  # what is compiled for earlier shapes would count towards a limit, and is not needed again
-    able: dict[str, Session] = {}
+    torch.compiler.reset()  # code of earlier shapes would count towards torch's limit
+    usable: dict[str, Session] = {}
     for name, session in (sides.engines | sides.torch).items():
         try:
             run_once(session, manifest, shape)
-        except Exception as error:  # every engine has exceptions of its own
-            run.failed(dtype, name, "forward", what, error)
+        except Exception as error:  # engines raise different exceptions
+            run.add_failure(dtype, name, "forward", what, error)
         else:
-            able[name] = session
+            usable[name] = session
     floor = floor_seconds(work_of_forward(manifest, shape), rates)
     try:
-        found = compared_forwards(able, manifest, [shape], run.settings.rounds) if able else ()
-    except Exception as error:  # of one of them, after it had run the shape once
-        run.failed(dtype, "all sides", "forward", what, error)
+        found = compared_forwards(usable, manifest, [shape], run.settings.rounds) if usable else ()
+    except Exception as error:  # one side failed after its first forward
+        run.add_failure(dtype, "all sides", "forward", what, error)
         return
     for each in found:
-        run.add(ForwardResult(dtype, each.side, shape, each.median, each.least, floor, each.median / floor))
+        run.add(ForwardResult(dtype, each.side, shape, each.median, each.minimum, floor, each.median / floor))
     times = ", ".join(f"{each.side} {each.median * 1e3:.2f}" for each in found)
-    run.tell(f"forward {dtype} {what}: floor {floor * 1e3:.2f} ms; {times}")
+    run.log(f"forward {dtype} {what}: roofline {floor * 1e3:.2f} ms; {times}")
 
 
-def _only(sides: dict[str, Session], name: str) -> dict[str, Session]:
+def _subset(sides: dict[str, Session], name: str) -> dict[str, Session]:
     return {name: sides[name]} if name in sides else {}
 
 
@@ -224,4 +221,4 @@ _OPEN_STAGES: dict[Stage, Callable[[GpuRun, Dtype, Sides], None]] = {
     "decode": _decode,
     "forward": _forward,
 }
-"""Those that need open sides, in order."""
+"""Stages that need open sides, in order."""

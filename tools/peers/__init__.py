@@ -1,1 +1,1 @@
-"""Our forwards on the CPU beside llama.cpp, OpenVINO and torch on the same random checkpoint."""
+"""Comparison of our CPU forwards with llama.cpp, OpenVINO and torch on the same random checkpoint."""

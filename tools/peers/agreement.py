@@ -1,8 +1,8 @@
-"""Whether two sides computed the same: their best token, its log-probability and the entropy of every row.
+"""Agreement of two sides: the best token, its log-probability and the entropy of every row.
 
-How far sides may differ goes by their precision. The checkpoint is random, so its best tokens are near-ties and what
-rounding moves is more than in a trained model (the quality of int8 and int4 is measured on one: docs/measurements); a
-wrong mask, position or weight leaves nothing of the agreement at all.
+The tolerances depend on the precision. A random checkpoint has many near-ties, so rounding moves more than in a trained
+model. See docs/measurements for the quality of int8 and int4 with a trained model. A wrong mask, position or weight
+destroys the agreement completely.
 """
 
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from lopa.runtime.contract import Float32, Int64
 from lopa.runtime.errors import CheckFailedError
 
 _ROWS = 64
-"""Turned to float64 at once."""
+"""Rows converted to float64 at a time."""
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class SideAnswer:
     """Statistics of every row, [B x W]."""
 
     best: Int64
     logprob: Float32
-    """Of the best token."""
+    """Log-probability of the best token."""
     entropy: Float32
-    """In nats."""
+    """Entropy in nats."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of a side with the reference, over all rows."""
+    """Agreement of a side with the reference over all rows."""
 
     same_best: float
     """Share of rows with the same best token."""
     logprob_error: float
-    """Mean difference of the best tokens' log-probabilities."""
+    """Mean absolute difference of the best tokens' log-probabilities."""
     entropy_error: float
-    """Mean difference, in nats."""
+    """Mean absolute difference in nats."""
 
 
 TOLERANCES = {
@@ -46,11 +46,11 @@ TOLERANCES = {
     "int8": Agreement(0.60, 0.4, 0.4),
     "int4": Agreement(0.10, 1.5, 1.5),
 }
-"""Worst agreement that each precision allows."""
+"""Worst allowed agreement per precision."""
 
 
-def answer_from_logits(logits: npt.NDArray[np.float32]) -> Answer:
-    """Return the answer that logits [rows, V] give."""
+def answer_from_logits(logits: npt.NDArray[np.float32]) -> SideAnswer:
+    """Return the answer of logits [rows, V]."""
     best, logprob, entropy = [], [], []
     for start in range(0, len(logits), _ROWS):
         part = logits[start : start + _ROWS].astype(np.float64)
@@ -60,15 +60,15 @@ def answer_from_logits(logits: npt.NDArray[np.float32]) -> Answer:
         best.append(part.argmax(axis=-1))
         logprob.append(-np.log(total))
         entropy.append(np.log(total) - (weights * part).sum(axis=-1) / total)
-    return Answer(
+    return SideAnswer(
         best=np.concatenate(best),
         logprob=np.concatenate(logprob).astype(np.float32),
         entropy=np.concatenate(entropy).astype(np.float32),
     )
 
 
-def agreement_of(answer: Answer, reference: Answer) -> Agreement:
-    """Compare two answers. Raises ValueError when their numbers of rows differ."""
+def agreement_of(answer: SideAnswer, reference: SideAnswer) -> Agreement:
+    """Return the agreement of two answers. Raises ValueError if their numbers of rows differ."""
     if answer.best.shape != reference.best.shape:
         raise ValueError(f"received {answer.best.shape} rows, expected {reference.best.shape}")
     return Agreement(
@@ -79,9 +79,9 @@ def agreement_of(answer: Answer, reference: Answer) -> Agreement:
 
 
 def check_agreement(name: str, precision: str, found: Agreement) -> None:
-    """Raise CheckFailedError unless the side `name` agrees as well as its precision lets it."""
+    """Raise CheckFailedError unless the side `name` agrees within the tolerance of its precision."""
     tolerance = TOLERANCES[precision]
-    # A NaN is in no order with anything, so the comparisons are of what must hold.
+    # NaN fails every comparison, so the conditions are stated positively.
     agrees = (
         found.same_best >= tolerance.same_best
         and found.logprob_error <= tolerance.logprob_error
@@ -89,13 +89,13 @@ def check_agreement(name: str, precision: str, found: Agreement) -> None:
     )
     if not agrees:
         raise CheckFailedError(
-            f"{name} does not compute what our float32 bundle does: {_said(found)}",
-            expected=f"within {_said(tolerance)} at {precision}",
-            remedy="nothing was timed; look for what it is given or computes differently",
+            f"{name} does not compute what our float32 bundle does: {_agreement_text(found)}",
+            expected=f"within {_agreement_text(tolerance)} at {precision}",
+            remedy="compare its inputs and computation with our bundle's; nothing was timed",
         )
 
 
-def _said(of: Agreement) -> str:
+def _agreement_text(of: Agreement) -> str:
     return (
         f"same best token {of.same_best:.1%}, log-probability off by {of.logprob_error:.1e}, "
         f"entropy by {of.entropy_error:.1e}"

@@ -1,6 +1,7 @@
-"""A checkpoint in float32 as llama.cpp's file format, GGUF 3, for its qwen2: the layers of Dream. Knows no quantizing.
+"""A float32 checkpoint as GGUF 3, llama.cpp's file format, for its qwen2 architecture, which has Dream's layers.
 
-Its dream would do as well, but llama.cpp gives that no cache. The file has no tokenizer: tokens go in as ids.
+llama.cpp's dream architecture would also fit but has no cache. The file has no tokenizer, since tokens are passed as
+ids.
 """
 
 import struct
@@ -21,7 +22,7 @@ Float32 = npt.NDArray[np.float32]
 _MAGIC, _VERSION = b"GGUF", 3
 _ALIGNMENT = 32
 _UINT32, _FLOAT32, _STRING = 4, 6, 8
-"""Types of settings."""
+"""Type codes of settings."""
 _TENSOR_FLOAT32 = 0
 _OUTER = {
     "embedding.weight": "token_embd.weight",
@@ -43,9 +44,9 @@ _ARCHITECTURE = "qwen2"
 
 
 def write_gguf_of_checkpoint(checkpoint: Path, path: Path) -> None:
-    """Write `path` with the weights of the folder `checkpoint`.
+    """Write the weights of the folder `checkpoint` to `path`.
 
-    Raises BadInputError for a checkpoint that cannot be read, and for layers that qwen2 has not.
+    Raises BadInputError for an unreadable checkpoint, and for layers that qwen2 lacks.
     """
     source = source_from_checkpoint(checkpoint, None)
     named = {gguf_name(each.name): each for each in source.planned}
@@ -60,22 +61,25 @@ def write_gguf_of_checkpoint(checkpoint: Path, path: Path) -> None:
 
 
 def gguf_name(name: str) -> str:
-    """What llama.cpp calls a bundle's tensor, e.g. layers.3.mlp.up.weight. Raises BadInputError for one it has not."""
+    """Return llama.cpp's name of a bundle's tensor such as layers.3.mlp.up.weight.
+
+    Raises BadInputError for a tensor that qwen2 lacks.
+    """
     if name in _OUTER:
         return _OUTER[name]
     parts = name.split(".")
     module, kind = ".".join(parts[2:-1]), parts[-1]
     if parts[0] != "layers" or module not in _LAYER:
         raise BadInputError(
-            f"the tensor {name}",
-            expected="layers as Dream's, which llama.cpp's qwen2 has too",
-            remedy="compare with a likeness of Dream",
+            f"unsupported tensor {name}",
+            expected="the tensors of Dream, which llama.cpp's qwen2 shares",
+            remedy="use a likeness of Dream",
         )
     return f"blk.{parts[1]}.{_LAYER[module]}.{kind}"
 
 
 def settings_from_dimensions(sizes: ModelDimensions) -> dict[str, str | int | float]:
-    """The settings of a file."""
+    """Return the settings of a file."""
     about: dict[str, int | float] = {
         "block_count": sizes.layers,
         "context_length": sizes.max_positions,
@@ -103,7 +107,7 @@ def write_gguf(
     shapes: Mapping[str, Sequence[int]],
     tensors: Iterable[Float32],
 ) -> None:
-    """Write settings, then the tensors of `shapes` in their order, a matrix as [outputs, inputs]."""
+    """Write settings, then the tensors of `shapes` in order. Matrices are [outputs, inputs]."""
     head = _MAGIC + struct.pack("<IQQ", _VERSION, len(shapes), len(settings))
     head += b"".join(_string(name) + _value(value) for name, value in settings.items())
     head += b"".join(_records(shapes))
@@ -115,12 +119,12 @@ def write_gguf(
 
 
 def _records(shapes: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
-    """Name, axes (the last one first), type and place of every tensor."""
+    """Yield name, axes (last one first), type and offset of every tensor."""
     offset = 0
     for name, shape in shapes.items():
         axes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
         yield _string(name) + axes + struct.pack("<IQ", _TENSOR_FLOAT32, offset)
-        offset += _up(4 * int(np.prod(shape)))
+        offset += _aligned_size(4 * int(np.prod(shape)))
 
 
 def _value(value: str | int | float) -> bytes:
@@ -134,9 +138,9 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _up(length: int) -> int:
+def _aligned_size(length: int) -> int:
     return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
 def _padded(data: bytes) -> bytes:
-    return data.ljust(_up(len(data)), b"\0")
+    return data.ljust(_aligned_size(len(data)), b"\0")

@@ -1,10 +1,10 @@
-// llama.cpp as one side of `python -m tools.peers`: forwards of windows behind a prefix that lies in its cache.
+// llama.cpp as a side of `python -m tools.peers`: forwards of windows after a cached prefix.
 //
-// llama_side run MODEL.gguf THREADS      answers the lines that tools/peers/side_process.py writes, a line each
+// llama_side run MODEL.gguf THREADS      replies to the lines of tools/peers/side_process.py, one line each
 // llama_side quantize IN.gguf OUT.gguf q4_0|q8_0 THREADS
 //
-// Branches are sequences: the prefix is computed once, in sequence 0, and is every sequence's. A forward is one batch of
-// all windows with attention in both directions, and the logits of every row; then its rows are forgotten again.
+// Branches are sequences. The prefix is computed once in sequence 0 and copied to the others. A forward is one batch of
+// all windows with bidirectional attention and the logits of every row. Its rows are removed before the next forward.
 
 #include <algorithm>
 #include <chrono>
@@ -34,21 +34,21 @@ void require(bool holds, const std::string & what) {
     }
 }
 
-// A llama_batch that frees itself; its arrays have room for `most` tokens of one sequence each.
+// Owner of a llama_batch with space for `capacity` tokens of one sequence each.
 class Batch {
   public:
-    explicit Batch(int32_t most) : batch_(llama_batch_init(most, 0, 1)) {}
+    explicit Batch(int32_t capacity) : batch_(llama_batch_init(capacity, 0, 1)) {}
     ~Batch() { llama_batch_free(batch_); }
     Batch(const Batch &) = delete;
     Batch & operator=(const Batch &) = delete;
 
-    void add(llama_token token, llama_pos position, llama_seq_id sequence, bool wanted) {
+    void add(llama_token token, llama_pos position, llama_seq_id sequence, bool with_logits) {
         const int32_t at = batch_.n_tokens++;
         batch_.token[at] = token;
         batch_.pos[at] = position;
         batch_.n_seq_id[at] = 1;
         batch_.seq_id[at][0] = sequence;
-        batch_.logits[at] = wanted;
+        batch_.logits[at] = with_logits;
     }
     const llama_batch & get() const { return batch_; }
 
@@ -64,7 +64,7 @@ std::vector<int32_t> tokens_of_file(const std::string & path, size_t count) {
     return tokens;
 }
 
-// Windows of `branches` sequences behind one prefix.
+// Windows of `branches` sequences after one prefix.
 class Side {
   public:
     Side(llama_model * model, int threads, int prefix, int branches, int window, const std::string & file)
@@ -72,12 +72,12 @@ class Side {
           vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model))), batch_(branches * window) {
         const std::vector<int32_t> tokens = tokens_of_file(file, static_cast<size_t>(prefix + rows_));
         llama_context_params settings = llama_context_default_params();
-        settings.n_batch = settings.n_ubatch = std::max(prefix, rows_); // what attends both ways is not cut
+        settings.n_batch = settings.n_ubatch = std::max(prefix, rows_); // bidirectional attention needs one batch
         settings.n_seq_max = branches;
         settings.n_ctx = branches * (prefix + window);
         settings.n_threads = settings.n_threads_batch = threads;
         context_.reset(llama_init_from_model(model, settings));
-        require(context_ != nullptr, "llama.cpp made no context");
+        require(context_ != nullptr, "llama.cpp could not create a context");
         llama_set_causal_attn(context_.get(), false);
 
         Batch first(prefix);
@@ -93,7 +93,7 @@ class Side {
         }
     }
 
-    // Seconds of one forward. The logits stay until the next.
+    // Runs one forward and returns its seconds. The logits are valid until the next one.
     double run() {
         for (int branch = 0; branch < branches_; ++branch) {
             require(llama_memory_seq_rm(memory(), branch, prefix_, -1), "llama.cpp kept rows of the window");
@@ -103,7 +103,7 @@ class Side {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     }
 
-    // float32 [branches, window, vocabulary]
+    // Writes float32 [branches, window, vocabulary].
     void write_logits(const std::string & path) {
         std::ofstream file(path, std::ios::binary);
         for (int i = 0; i < rows_; ++i) {
@@ -120,7 +120,7 @@ class Side {
 
     void decode(const Batch & batch) {
         const int32_t status = llama_decode(context_.get(), batch.get());
-        require(status == 0, "llama_decode gave " + std::to_string(status));
+        require(status == 0, "llama_decode returned " + std::to_string(status));
         llama_synchronize(context_.get());
     }
 
@@ -150,7 +150,7 @@ void answer_lines(const std::string & path, int threads) {
             int prefix = 0, branches = 0, window = 0;
             words >> prefix >> branches >> window >> std::ws;
             std::getline(words, file);
-            side.reset(); // its memory, before the next one's
+            side.reset(); // frees the memory before the next allocation
             side = std::make_unique<Side>(model.get(), threads, prefix, branches, window, file);
             std::cout << "prepared" << std::endl;
         } else if (what == "run" && side) {

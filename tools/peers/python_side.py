@@ -1,9 +1,9 @@
-"""One side that Python can drive, as a process of its own: ours, OpenVINO on our graphs, torch eager.
+"""A side that Python can run, in its own process: ours, OpenVINO with our graphs, or torch eager.
 
 Usage: python -m tools.peers.python_side KIND PRECISION FOLDER THREADS
 
-KIND is lopa, openvino (both of the bundle FOLDER) or torch (of the checkpoint FOLDER). Answers the lines that
-tools/peers/side_process.py writes: every side computes the prefix itself, then windows behind it.
+KIND is lopa or openvino (with the bundle FOLDER) or torch (with the checkpoint FOLDER). It replies to the lines of
+tools/peers/side_process.py. Every side computes the prefix itself, then windows after it.
 """
 
 import os
@@ -21,7 +21,7 @@ from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session, open_session
-from tools.shown_errors import errors_shown
+from tools.cli_errors import exit_on_error
 
 _REQUEST = 0
 _TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -33,32 +33,34 @@ _TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("threads", type=int)
 def main(kind: str, precision: str, folder: Path, threads: int) -> None:
-    """Answer lines on standard output until standard input ends."""
-    answers = _own_output()
+    """Reply to the lines of standard input on standard output until the input ends."""
+    replies = _reply_stream()
     session = _open(kind, precision, folder, threads)
-    _say(answers, "open")
+    _reply(replies, "open")
     batch: WindowBatch | None = None
     found: Statistics | None = None
     for line in sys.stdin:
         what, *words = line.rstrip("\n").split(" ", 4)
         if what == "prepare":
             prefix, branches, window = map(int, words[:3])
-            batch = prepared(session, np.fromfile(words[3], np.int32).astype(np.int64), prefix, (branches, window))
-            _say(answers, "prepared")
+            batch = prepare_windows(
+                session, np.fromfile(words[3], np.int32).astype(np.int64), prefix, (branches, window)
+            )
+            _reply(replies, "prepared")
         elif what == "run" and batch is not None:
             began = time.perf_counter()
             found = session.forward(batch)
-            _say(answers, f"{time.perf_counter() - began:.9f}")
+            _reply(replies, f"{time.perf_counter() - began:.9f}")
         elif what == "answer" and found is not None:
             with Path(" ".join(words)).open("wb") as file:
                 np.savez(file, ids=found.topk_ids[0], logprobs=found.topk_logprobs[0], entropy=found.entropy[0])
-            _say(answers, "statistics")
+            _reply(replies, "statistics")
         else:
             raise ValueError(f"received {line!r}, expected prepare, then run, then answer")
 
 
-def prepared(session: Session, tokens: Int64, prefix: int, shape: tuple[int, int]) -> WindowBatch:
-    """Commit the first `prefix` of `tokens`; the windows of the others, of `shape` (branches, window), behind them."""
+def prepare_windows(session: Session, tokens: Int64, prefix: int, shape: tuple[int, int]) -> WindowBatch:
+    """Commit the first `prefix` of `tokens`, and return the windows of the others, of shape (branches, window)."""
     session.release(_REQUEST)
     session.forward(windows_of_tokens(tokens[None, :prefix], start=0))
     session.commit(_REQUEST, 0, prefix)
@@ -66,15 +68,15 @@ def prepared(session: Session, tokens: Int64, prefix: int, shape: tuple[int, int
 
 
 def windows_of_tokens(tokens: Int64, *, start: int) -> WindowBatch:
-    """One request's windows `tokens` [B, W]: every row sees its whole window, and its statistics are wanted."""
+    """Return one request's windows `tokens` [B, W]. Every row sees its whole window and is sampled."""
     branches, window = tokens.shape
-    every = np.broadcast_to(np.arange(window), (1, branches, window))
+    positions = np.broadcast_to(np.arange(window), (1, branches, window))
     return WindowBatch(
         requests=(_REQUEST,),
         input_ids=tokens[None].copy(),
-        position_ids=every + start,
+        position_ids=positions + start,
         window_mask=np.ones((1, branches, window, window), np.bool_),
-        logits_index=every.copy(),
+        logits_index=positions.copy(),
         temperature=np.ones(1, np.float32),
     )
 
@@ -90,17 +92,17 @@ def _open(kind: str, precision: str, folder: Path, threads: int) -> Session:
     return EagerSession(model, together=True)
 
 
-def _own_output() -> TextIO:
-    """Standard output for the answers alone: what a library prints there goes to standard error from now on."""
+def _reply_stream() -> TextIO:
+    """Return standard output for replies only. Other output goes to standard error from now on."""
     own = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own
 
 
-def _say(answers: TextIO, text: str) -> None:
-    print(text, file=answers, flush=True)
+def _reply(replies: TextIO, text: str) -> None:
+    print(text, file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    with errors_shown():
+    with exit_on_error():
         main()

@@ -1,4 +1,4 @@
-"""Pieces of a comparison on disk, and their tables: times over our int8, with spread. Does not measure."""
+"""Stored pieces of a comparison, and their tables: times relative to our int8, with spread."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +19,16 @@ from tools.peers.sides import BASELINE, SIDES
 
 @dataclass(frozen=True)
 class PeerReport:
-    """Everything that `python -m tools.peers` measured into one folder."""
+    """Report of `python -m tools.peers` in one folder."""
 
     benchmark: str
     baseline: str
-    """The side that ratios are over."""
+    """Name of the side that ratios refer to."""
     pieces: tuple[Piece, ...]
 
 
 def add_piece(folder: Path, name: str, piece: Piece) -> PeerReport:
-    """Add `piece` to the report NAME.json in `folder`, and write its tables again, each whole."""
+    """Add `piece` to the report NAME.json in `folder`, and write its tables again, atomically."""
     report = report_of_folder(folder, name)
     report = replace(report, pieces=(*report.pieces, piece))
     write_report(folder, name, report, tables_of_report(report))
@@ -36,7 +36,7 @@ def add_piece(folder: Path, name: str, piece: Piece) -> PeerReport:
 
 
 def report_of_folder(folder: Path, name: str) -> PeerReport:
-    """What was measured into `folder` so far. Raises BadInputError for a file of something else."""
+    """Return the report in `folder`, or an empty one. Raises BadInputError for a foreign file."""
     path, _ = files_of_report(folder, name)
     if not path.exists():
         return PeerReport("peers", BASELINE.name, ())
@@ -49,9 +49,9 @@ def report_of_folder(folder: Path, name: str) -> PeerReport:
 
 
 def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
-    """Return each side's times over the baseline's of the same round: a slow minute slows both.
+    """Return each side's times divided by the baseline's of the same round, since slow phases affect both.
 
-    The pieces are of one shape and number of threads.
+    The pieces have the same shape and number of threads.
     """
     ratios: dict[str, list[float]] = {}
     for piece in pieces:
@@ -62,30 +62,30 @@ def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
 
 
 def tables_of_report(report: PeerReport) -> list[Table]:
-    """Return for each number of threads the times, then agreement, and the machine's peaks and versions."""
+    """Return tables of times per number of threads, agreement, peak rates and versions."""
     tables: list[Table] = []
     for threads in sorted({piece.threads for piece in report.pieces}):
         tables += _time_tables([piece for piece in report.pieces if piece.threads == threads], threads)
     tables += [_agreement_table(report.pieces), _peaks_table(report.pieces)]
     versions = {name: text for piece in report.pieces for name, text in (piece.machine.versions | piece.peers).items()}
-    tables.append(Table("Versions", ("of", "version"), tuple(versions.items())))
+    tables.append(Table("Versions", ("package", "version"), tuple(versions.items())))
     left_out = {name: reason for piece in report.pieces for name, reason in piece.left_out.items()}
     if left_out:
-        tables.append(Table("Left out", ("side", "why"), tuple(left_out.items())))
+        tables.append(Table("Skipped", ("side", "reason"), tuple(left_out.items())))
     return tables
 
 
 def _time_tables(pieces: Sequence[Piece], threads: int) -> Iterator[Table]:
-    """Yield times over the baseline's, and milliseconds, with a column for each shape."""
+    """Yield a table of times relative to the baseline and one of milliseconds, with a column per shape."""
     shapes: dict[ForwardShape, list[Piece]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.shape.branches * piece.shape.window):
         shapes.setdefault(piece.shape, []).append(piece)
     where = f"{threads} thread{'s' if threads > 1 else ''}, {pieces[0].machine.cpu}"
     columns = ("side", *(f"{shape.branches} x {shape.window}, prefix {shape.prefix}" for shape in shapes))
-    ratios = [ratios_to_baseline(some) for some in shapes.values()]
+    ratios = [ratios_to_baseline(same_threads) for same_threads in shapes.values()]
     for title, text_of, found in (
-        (f"Time over {BASELINE.name} in the same round, median (least to most)", _spread, ratios),
-        ("Milliseconds, median", _milliseconds, [_seconds(some) for some in shapes.values()]),
+        (f"Time relative to {BASELINE.name} in the same round, median (minimum to maximum)", _spread, ratios),
+        ("Milliseconds, median", _milliseconds, [_seconds(same_threads) for same_threads in shapes.values()]),
     ):
         rows = ((name, *(text_of(each[name]) if name in each else "" for each in found)) for name in _names(pieces))
         yield Table(f"{title}: {where}", columns, tuple(rows))
@@ -100,7 +100,7 @@ def _agreement_table(pieces: Sequence[Piece]) -> Table:
             if side.name not in found or rows >= found[side.name][0]:
                 found[side.name] = rows, side.agreement
     return Table(
-        title="Agreement with our float32 bundle, over the rows of the largest size",
+        title="Agreement with our float32 bundle over the rows of the largest size",
         columns=("side", "rows", "same best token", "mean log-probability error", "mean entropy error"),
         rows=tuple(
             (name, str(rows), f"{of.same_best:.1%}", f"{of.logprob_error:.1e}", f"{of.entropy_error:.1e}")
@@ -110,13 +110,15 @@ def _agreement_table(pieces: Sequence[Piece]) -> Table:
 
 
 def _peaks_table(pieces: Sequence[Piece]) -> Table:
-    """Return the best that any piece measured, since a busy machine lowers them."""
+    """Return the best rates of any piece, since a busy machine lowers them."""
     rows = []
     for threads in sorted({piece.threads for piece in pieces}):
-        some = [piece.peaks for piece in pieces if piece.threads == threads]
-        rows.append((str(threads), *(f"{max(rates) / 1e9:.0f}" for rates in zip(*map(astuple, some), strict=True))))
+        same_threads = [piece.peaks for piece in pieces if piece.threads == threads]
+        rows.append(
+            (str(threads), *(f"{max(rates) / 1e9:.0f}" for rates in zip(*map(astuple, same_threads), strict=True)))
+        )
     return Table(
-        title=f"Peaks of {pieces[0].machine.cpu}, {', '.join(pieces[0].instructions)}",
+        title=f"Peak rates of {pieces[0].machine.cpu}, {', '.join(pieces[0].instructions)}",
         columns=("threads", "float32 GFLOP/s", "bfloat16 GFLOP/s", "int8 GOP/s", "copy GB/s"),
         rows=tuple(rows),
     )
@@ -130,7 +132,7 @@ def _seconds(pieces: Iterable[Piece]) -> dict[str, list[float]]:
 
 
 def _names(pieces: Iterable[Piece]) -> list[str]:
-    """Return the sides that were timed, in the order of SIDES."""
+    """Return the timed sides in the order of SIDES."""
     timed = {side.name for piece in pieces for side in piece.sides}
     return [side.name for side in SIDES if side.name in timed]
 

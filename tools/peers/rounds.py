@@ -1,4 +1,4 @@
-"""One piece of a comparison: all sides at one shape and number of threads, checked, then timed in turns."""
+"""One piece of a comparison: all sides with one shape and number of threads, checked, then timed in alternation."""
 
 import contextlib
 import tempfile
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from lopa.bench.forward.machine_rates import measured_rates
-from lopa.bench.forward.torch_rates import measured_torch_rates
+from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.progress import Progress, silent
 from lopa.bench.speed.measure import torch_threads
-from lopa.bench.turns import in_turns
+from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import MissingBackendError
 from tools.peers.agreement import Agreement, agreement_of, check_agreement
@@ -26,21 +26,21 @@ from tools.peers.side_process import SideProcess
 from tools.peers.sides import BASELINE, OURS, REFERENCE, Side, command_of_side
 
 _ALWAYS = (REFERENCE, BASELINE)
-"""Opened in every piece."""
+"""Sides that every piece opens."""
 _CPU_INFO = Path("/proc/cpuinfo")
 _INSTRUCTIONS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 _PAUSE = 0.1
-"""Seconds between two sides: threads that wait for more work spin for a while."""
+"""Seconds between two sides, since waiting threads spin for a while."""
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """Operations per second of one large product, a multiplication and an addition counted as two."""
+    """Operations per second of one large product. A multiply-add counts as two."""
 
     float32: float
-    """On ONNX Runtime, as int8."""
+    """Rate in ONNX Runtime, as for int8."""
     bfloat16: float
-    """On torch."""
+    """Rate in torch."""
     int8: float
     bandwidth: float
     """Bytes per second of a large copy."""
@@ -48,36 +48,36 @@ class Peaks:
 
 @dataclass(frozen=True)
 class SideRounds:
-    """One side in a piece."""
+    """Results of one side in a piece."""
 
     name: str
     seconds: tuple[float, ...]
-    """Of every round."""
+    """Seconds of every round."""
     agreement: Agreement
-    """With the reference, on these windows."""
+    """Agreement with the reference on these windows."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one run measured; its rounds compare with each other alone."""
+    """Results of one run. Only its own rounds are comparable."""
 
     date: str
     command: str
     machine: Machine
     instructions: tuple[str, ...]
-    """That the processor has, of those that matter for products."""
+    """Instruction sets of the CPU that matter for products."""
     peers: dict[str, str]
-    """Versions of what is not among the machine's packages."""
+    """Versions that are not among the machine's packages."""
     threads: int
     shape: ForwardShape
     peaks: Peaks
     sides: tuple[SideRounds, ...]
-    """With the baseline."""
+    """Results of the sides, including the baseline."""
     left_out: dict[str, str]
-    """Sides that this machine has not, and why."""
+    """Skipped sides with the reason."""
 
 
-def measured_piece(
+def measure_piece(
     materials: Materials,
     sides: Sequence[Side],
     shape: ForwardShape,
@@ -86,16 +86,16 @@ def measured_piece(
     command: str,
     progress: Progress = silent,
 ) -> Piece:
-    """Open `sides` (with the baseline), check that each computes what the reference does, then time them in turns.
+    """Open `sides` and the baseline, check each against the reference, then time them in alternation.
 
-    Raises CheckFailedError, before anything is timed, when one does not.
+    Raises CheckFailedError before any timing if a side disagrees.
     """
     chosen = [*_ALWAYS, *(side for side in sides if side not in _ALWAYS)]
     left_out: dict[str, str] = {}
     opened: dict[Side, SideProcess] = {}
     found: dict[Side, Agreement] = {}
-    with contextlib.ExitStack() as held, tempfile.TemporaryDirectory(dir=materials.folder) as made:
-        folder = Path(made)
+    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=materials.folder) as temporary:
+        folder = Path(temporary)
         tokens = _tokens(materials, shape, folder)
         reference = None
         for side in chosen:
@@ -106,7 +106,7 @@ def measured_piece(
                     raise
                 left_out[side.name] = error.received
                 continue
-            held.callback(process.close)
+            stack.callback(process.close)
             process.prepare(tokens, shape)
             process.run()
             answer = process.answer(shape)
@@ -118,7 +118,7 @@ def measured_piece(
             else:
                 process.close()
         peaks = _peaks(threads)
-        seconds = in_turns({side: partial(_run, process) for side, process in opened.items()}, rounds, progress)
+        seconds = run_in_turns({side: partial(_run, process) for side, process in opened.items()}, rounds, progress)
     return Piece(
         date=date_now(),
         command=command,
@@ -139,7 +139,7 @@ def _run(process: SideProcess, _turn: int) -> float:
 
 
 def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Path:
-    """Write a file of random tokens, the same for every run of a shape."""
+    """Write a file of random tokens that is the same for every run of a shape."""
     vocabulary = Bundle.open(materials.bundle("fp32")).manifest.dimensions.vocab_size
     rng = np.random.default_rng([shape.prefix, shape.branches, shape.window])
     path = folder / "tokens"
@@ -148,13 +148,13 @@ def _tokens(materials: Materials, shape: ForwardShape, folder: Path) -> Path:
 
 
 def _instructions() -> tuple[str, ...]:
-    """As Linux tells them; none elsewhere."""
-    told = _CPU_INFO.read_text().split() if _CPU_INFO.is_file() else []
-    return tuple(name for name in _INSTRUCTIONS if name in told)
+    """Return the instruction sets that Linux reports, or none elsewhere."""
+    flags = _CPU_INFO.read_text().split() if _CPU_INFO.is_file() else []
+    return tuple(name for name in _INSTRUCTIONS if name in flags)
 
 
 def _peaks(threads: int) -> Peaks:
     rates = measured_rates(threads)
     with torch_threads(threads):
-        bfloat16 = measured_torch_rates("cpu", torch.bfloat16).float32
+        bfloat16 = measure_torch_rates("cpu", torch.bfloat16).float32
     return Peaks(rates.float32, bfloat16, rates.int8, rates.bandwidth)

@@ -1,9 +1,11 @@
-"""A side of the comparison as a process: started, given tokens, run, asked for its answer. Knows no other side.
+"""A side of the comparison as a process.
 
-Lines to the process, and the line that comes back:
+Lines to the process, and its reply to each:
 
     prepare PREFIX BRANCHES WINDOW FILE    prepared     FILE has int32 tokens: the prefix, then every branch's window
+
     run                                    seconds      of one forward of the windows
+
     answer FILE                            logits       FILE has float32 [branches, window, vocabulary], or
                                            statistics   of the contract, as numpy's npz
 """
@@ -19,24 +21,24 @@ import numpy as np
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.errors import CheckFailedError, MissingBackendError
-from tools.peers.agreement import Answer, answer_from_logits
+from tools.peers.agreement import SideAnswer, answer_from_logits
 
 
 class SideProcess:
     """One side, open until `close`."""
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
-        """Start `command`; what it writes beside its answers goes to files in `folder`, which is the caller's.
+        """Start `command`. Output other than replies goes to files in `folder`, which the caller owns.
 
-        Raises MissingBackendError when it says that its library is not here, CheckFailedError when it ends otherwise.
+        Raises MissingBackendError if its library is missing, and CheckFailedError if it exits otherwise.
         """
         self.name = name
         self._command = tuple(command)
         self._folder = folder
         self._log = folder / f"{name}.log"
-        with self._log.open("w") as said:
+        with self._log.open("w") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True
             )
         try:
             self._expect("open")
@@ -45,25 +47,25 @@ class SideProcess:
             raise
 
     def prepare(self, tokens: Path, shape: ForwardShape) -> None:
-        """Compute the prefix; what follows runs the windows behind it."""
-        self._tell(f"prepare {shape.prefix} {shape.branches} {shape.window} {tokens}")
+        """Compute the prefix of the following windows."""
+        self._send(f"prepare {shape.prefix} {shape.branches} {shape.window} {tokens}")
         self._expect("prepared")
 
     def run(self) -> float:
-        """Seconds of one forward."""
-        self._tell("run")
+        """Return the seconds of one forward."""
+        self._send("run")
         return float(self._line())
 
-    def answer(self, shape: ForwardShape) -> Answer:
-        """What the last forward, which was of `shape`, gave."""
+    def answer(self, shape: ForwardShape) -> SideAnswer:
+        """Return the answer of the last forward, which had `shape`."""
         path = self._folder / "answer"
         rows = shape.branches * shape.window
         try:
-            self._tell(f"answer {path}")
+            self._send(f"answer {path}")
             if self._line() == "logits":
                 return answer_from_logits(np.memmap(path, np.float32).reshape(rows, -1))
             with np.load(path) as found:
-                return Answer(
+                return SideAnswer(
                     best=found["ids"][..., 0].reshape(rows),
                     logprob=found["logprobs"][..., 0].reshape(rows),
                     entropy=found["entropy"].reshape(rows),
@@ -72,7 +74,7 @@ class SideProcess:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.kill()
@@ -81,7 +83,7 @@ class SideProcess:
             self._process.stdin.close()
         self._process.stdout.close()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
@@ -92,7 +94,7 @@ class SideProcess:
     def _expect(self, word: str) -> None:
         line = self._line()
         if line != word:
-            raise CheckFailedError(f"{self.name} said {line!r}", expected=word, remedy="see what its program prints")
+            raise CheckFailedError(f"{self.name} replied {line!r}", expected=word, remedy="check the program's output")
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -103,14 +105,14 @@ class SideProcess:
 
     def _raise_ended(self) -> NoReturn:
         status = self._process.wait()
-        said = self._log.read_text(errors="replace").strip()
+        output = self._log.read_text(errors="replace").strip()
         if status == MissingBackendError.exit_code:
-            reason = said.rpartition("error: ")[2].partition("\n")[0]
+            reason = output.rpartition("error: ")[2].partition("\n")[0]
             raise MissingBackendError(
-                reason, expected=f"what {self.name} needs", remedy="python -m tools.peers prepare"
+                reason, expected=f"the requirements of {self.name}", remedy="run python -m tools.peers prepare"
             )
         raise CheckFailedError(
-            f"{self.name} ended with {status}: {said[-600:]}",
-            expected="an answer to every line",
-            remedy=f"run it by hand: {shlex.join(self._command)}",
+            f"{self.name} ended with {status}: {output[-600:]}",
+            expected="a reply to every line",
+            remedy=f"run it manually: {shlex.join(self._command)}",
         )

@@ -1,4 +1,4 @@
-"""Which sides are compared, and how each is started. Knows no time."""
+"""Sides of the comparison and their commands."""
 
 import sys
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from tools.peers.materials import Materials
 
 @dataclass(frozen=True)
 class Side:
-    """One program at one precision."""
+    """One program with one precision."""
 
     name: str
     peer: str
-    """lopa, llama.cpp, openvino or torch."""
+    """Peer: lopa, llama.cpp, openvino or torch."""
     precision: str
-    """What its weights are: a key of tools.peers.agreement.TOLERANCES."""
+    """Precision of the weights, a key of tools.peers.agreement.TOLERANCES."""
     computes: str
-    """What it multiplies with, in its own words: the file's kind for llama.cpp, the type of floats elsewhere."""
+    """Argument of the peer: llama.cpp's file kind, or the type of floats."""
 
 
 OURS = "lopa"
@@ -39,25 +39,25 @@ SIDES = (
     Side("torch eager bfloat16", "torch", "bf16", "bf16"),
 )
 REFERENCE = SIDES[0]
-"""What all others have to agree with."""
+"""Side that all others must agree with."""
 BASELINE = SIDES[1]
-"""What all times are divided by."""
+"""Side that all times are relative to."""
 _BUNDLES = {"f32": "fp32", "bf16": "fp32", "int8": "int8", "int4": "int4"}
 
 
 def groups_of_sides(sides: Sequence[Side]) -> list[list[Side]]:
-    """Those of one precision together: all at once hold more memory than many a machine has (24 GB and less)."""
+    """Return the sides grouped by precision. All at once would need more memory than many machines have (24 GB)."""
     return [group for precision in _BUNDLES if (group := [side for side in sides if side.precision == precision])]
 
 
 def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[str]:
-    """The process that is the side. Raises MissingBackendError when its program or its file was not made."""
+    """Return the command of a side. Raises MissingBackendError if its program or its file is missing."""
     if side.peer == "llama.cpp":
         program, model = materials.llama_side, materials.gguf(side.computes)
         for path in (program, model):
             if not path.exists():
                 raise MissingBackendError(
-                    f"there is no {path}", expected="llama.cpp, built", remedy="python -m tools.peers prepare says why"
+                    f"{path} does not exist", expected="llama.cpp, built", remedy="run python -m tools.peers prepare"
                 )
         return [str(program), "run", str(model), str(threads)]
     folder = materials.checkpoint if side.peer == "torch" else materials.bundle(_BUNDLES[side.precision])

@@ -1,1 +1,1 @@
-"""Reports for developers, each a program of its own."""
+"""Developer reports, each a program of its own."""

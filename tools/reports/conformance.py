@@ -1,14 +1,15 @@
-"""Decode every recorded prompt of published implementations and print how the steps compare.
+"""Replay every recorded prompt of published implementations, and compare the steps.
 
 Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--dialect portable] [--traces FOLDER]
-       [--shared-rows]
+       [--deduplicate-rows]
 
-Without --traces, the recordings of Dream's loops with BUNDLE, the embedded model's. With it, the recordings
-FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families), and BUNDLE is a folder of their bundles:
-BUNDLE/FAMILY is used where it is there, otherwise made from the checkpoint FOLDER/FAMILY, or from that of
-tests/reference/families where the recordings are apart from it.
+Without --traces, it replays the recordings of Dream's loops with BUNDLE, the bundle of the embedded model.
 
-{} in DEVICE is the number of a session: ascend:{} is ascend:0, ascend:1 and so on.
+With --traces, it replays the recordings FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families).
+BUNDLE is then a folder of their bundles. A missing BUNDLE/FAMILY is exported from the checkpoint FOLDER/FAMILY, or from
+that of tests/reference/families.
+
+{} in DEVICE stands for the index of a session: ascend:{} becomes ascend:0, ascend:1 and so on.
 """
 
 import sys
@@ -30,25 +31,30 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.batch import Pays
 
 _HEADER = (
-    *("configuration", "devices", "traces", "steps", "near-ties", "decided otherwise at one", "mismatches"),
-    "other than on the first number of devices",
+    *("configuration", "devices", "traces", "steps", "near-ties", "diverged at a near-tie", "mismatches"),
+    "differs from the first number of devices",
 )
 Found = Sequence[Comparison]
 
 
 _Recording = tuple[str, Bundle, Callable[[Session], Found]]
-"""Name of a recorded file, its bundle, and how it is compared with a session."""
+"""Name of a recorded file, its bundle, and the function that compares it with a session."""
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("device", default="cpu")
 @click.option(
-    "--devices", default="1", show_default=True, help="Numbers of sessions on DEVICE that share the branches."
+    "--devices",
+    default="1",
+    show_default=True,
+    help="Comma-separated numbers of sessions on DEVICE that share the branches.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many traces of each configuration.")
-@click.option("--shared-rows", is_flag=True, help="Compute rows that are equal on several branches once, everywhere.")
-@click.option("--dialect", type=click.Choice(["standard", "portable"]), help="Which graph, where there are two.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum traces per configuration.")
+@click.option("--deduplicate-rows", is_flag=True, help="Compute rows shared by several branches only once.")
+@click.option(
+    "--dialect", type=click.Choice(["standard", "portable"]), help="Dialect of the graph, if the bundle has two."
+)
 @click.option(
     "--traces",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -62,22 +68,24 @@ def main(
     dialect: Dialect | None,
     traces: Path | None,
     *,
-    shared_rows: bool,
+    deduplicate_rows: bool,
 ) -> None:
-    """Print a line per recorded configuration and number of devices, and the sums."""
-    if shared_rows and traces is not None:
-        raise click.UsageError("--shared-rows with --traces: those loops have one branch, which shares no rows")
+    """Print a line per recorded configuration and number of devices, and the totals."""
+    if deduplicate_rows and traces is not None:
+        raise click.UsageError("--deduplicate-rows has no effect with --traces, whose loops have one branch; omit it")
     try:
-        recordings = _recordings(bundle, traces, dialect, limit, always if shared_rows else None)
-        mismatches = _printed(recordings, device, list(map(int, devices.split(","))))
+        recordings = _recordings(bundle, traces, dialect, limit, always if deduplicate_rows else None)
+        mismatches = _print_table(recordings, device, list(map(int, devices.split(","))))
     except LopaError as error:
         raise click.ClickException(str(error)) from error
     sys.exit(1 if mismatches else 0)
 
 
-def _printed(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
-    """The number of mismatches."""
-    click.echo(f"{machine_line(machine_now(), date_now())}\n")  # the last line has the sums: a log may keep it alone
+def _print_table(recordings: Iterator[_Recording], device: str, counts: Sequence[int]) -> int:
+    """Print the table, and return the number of mismatches."""
+    click.echo(
+        f"{machine_line(machine_now(), date_now())}\n"
+    )  # before the table, since logs may keep only the last lines
     click.echo("| " + " | ".join(_HEADER) + " |\n|" + "---|" * len(_HEADER))
     sums = {count: [0] * (len(_HEADER) - 2) for count in counts}
     for name, bundle, compared in recordings:
@@ -102,7 +110,7 @@ def _recordings(
     path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None, sharing: Pays | None
 ) -> Iterator[_Recording]:
     if traces is None:
-        bundle = _opened(path, dialect)
+        bundle = _open(path, dialect)
         for file in trace_files():
             compared = partial(comparisons_of_file, file, manifest=bundle.manifest, limit=limit, sharing=sharing)
             yield file.name.split(".")[0], bundle, compared
@@ -112,23 +120,23 @@ def _recordings(
         raise click.UsageError(f"{traces} has no FAMILY/traces/*.jsonl.gz")
     for file in files:
         family = checkpoint_of(file)
-        bundle = _opened(_made(path / family.name, family), dialect)
-        held = partial(family_comparisons, file, manifest=bundle.manifest, limit=limit)
-        yield f"{family.name} {file.name.split('.')[0]}", bundle, held
+        bundle = _open(_export_if_missing(path / family.name, family), dialect)
+        compared = partial(family_comparisons, file, manifest=bundle.manifest, limit=limit)
+        yield f"{family.name} {file.name.split('.')[0]}", bundle, compared
 
 
-def _opened(path: Path, dialect: Dialect | None) -> Bundle:
+def _open(path: Path, dialect: Dialect | None) -> Bundle:
     return Bundle.open(path) if dialect is None else Bundle.open(path).of_dialect(dialect)
 
 
-def _made(path: Path, family: Path) -> Path:
-    """The bundle `path`, exported from the checkpoint of `family` where it is not there."""
+def _export_if_missing(path: Path, family: Path) -> Path:
+    """Return the bundle `path`, exported from the checkpoint of `family` if it does not exist."""
     if not path.exists():
         from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 
         checkpoint = family if (family / "config.json").exists() else FAMILIES / family.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Recordings whose tokens were drawn are followed from the logits.
+        # Replaying sampled tokens needs the logits.
         bundle_from_checkpoint(checkpoint, path, dialects=("standard", "portable"), with_logits=True)
     return path
 

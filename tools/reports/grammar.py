@@ -1,9 +1,9 @@
-"""Decodes by random schemas, judged by an independent validator; and what a grammar costs.
+"""Decode with random schemas, check the answers with an independent validator, and measure the cost of grammars.
 
 Usage: python -m tools.measure grammar BUNDLE [--decodes N] [--seed N]
 
-Every decode has a schema, a strategy and options of its own. The exit code is 1 where an answer that ended by itself is
-not what its schema allows.
+Every decode has its own schema, strategy and options. The exit code is 1 if an answer that ended by itself violates its
+schema.
 """
 
 import json
@@ -36,26 +36,26 @@ from tools.random_schemas import random_schema
 from tools.report import show_report
 
 STRATEGIES = tuple(sorted(name for name, each in ALL_STRATEGIES.items() if not each.remask_threshold))
-"""Those that a grammar goes with: what it has read is not doubted any more."""
+"""Strategies that support grammars. Remasking is excluded, since a grammar cannot undo tokens."""
 
 
 @dataclass
-class Seen:
-    """What came of the decodes."""
+class GrammarStatistics:
+    """Statistics of the decodes."""
 
     ends: Counter[str] = field(default_factory=Counter)
     strategies: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    """Schemas that were not decoded, by what was said."""
+    """Rejected schemas by reason."""
     invalid: list[str] = field(default_factory=list)
     tokens: int = 0
     steps: int = 0
     host: list[float] = field(default_factory=list)
-    """Seconds of each step that were not its forward's."""
+    """Seconds of each step outside its forward."""
     start: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
     mask: list[float] = field(default_factory=list)
-    """Seconds of a grammar before its first token, of a token that is read, of a mask."""
+    """Seconds of a grammar before its first token, of reading a token, and of computing a mask."""
 
     def add(self, result: GenerationResult, steps: Sequence[Step]) -> None:
         """Count a decode."""
@@ -65,7 +65,7 @@ class Seen:
         self.host += [sum(step.seconds.values()) - step.seconds["forward"] for step in steps]
 
     def check(self, schema: dict[str, Any], result: GenerationResult) -> None:
-        """Let the validator judge an answer that ended by itself."""
+        """Validate an answer that ended by itself."""
         if result.stop_reason != "eos":
             return
         try:
@@ -74,7 +74,7 @@ class Seen:
             self.invalid.append(f"{json.dumps(schema)} got {result.text!r}: {str(error).splitlines()[0]}")
 
     def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
-        """Read an answer once more, with a clock."""
+        """Read an answer again with a clock."""
         began = time.perf_counter()
         request = request_from_config(config, result.plan.positions)
         state = state_of_nothing(reading_from_request(request, vocabulary), request.positions)
@@ -91,7 +91,7 @@ class Seen:
 
 
 def random_options(rng: random.Random, schema: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return options of one decode: any of the strategies, blocks, windows, thresholds, draws."""
+    """Return random options of one decode: strategy, blocks, windows, thresholds, sampling."""
     strategy = ALL_STRATEGIES[rng.choice(STRATEGIES)]
     return {
         "strategy": strategy.name,
@@ -107,45 +107,47 @@ def random_options(rng: random.Random, schema: dict[str, Any], number: int) -> d
     }
 
 
-def seen_of_decodes(decoder: Decoder, count: int, seed: int) -> Seen:
-    """What came of `count` decodes; schemas that are refused come on top of them."""
-    rng, seen = random.Random(seed), Seen()
+def decode_statistics(decoder: Decoder, count: int, seed: int) -> GrammarStatistics:
+    """Return the statistics of `count` decodes. Rejected schemas do not count."""
+    rng, statistics = random.Random(seed), GrammarStatistics()
     prompts = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()]
     vocabulary = vocabulary_from_tokenizer(decoder.tokenizer, decoder.bundle.manifest)
-    while seen.ends.total() < count:
+    while statistics.ends.total() < count:
         schema, prompt = random_schema(rng), rng.choice(prompts)
-        options = random_options(rng, schema, seen.ends.total())
+        options = random_options(rng, schema, statistics.ends.total())
         config = decoder.config(**options)
         try:
             result, steps = result_with_steps(decoder, prompt, config)
         except GrammarRefusedError as error:
-            seen.refused["no room" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]] += 1
+            statistics.refused[
+                "max_new_tokens" if "max_new_tokens" in error.received else error.received.rpartition(": ")[2]
+            ] += 1
             continue
-        seen.add(result, steps)
-        seen.check(schema, result)
-        seen.time(config, result, vocabulary)
-    return seen
+        statistics.add(result, steps)
+        statistics.check(schema, result)
+        statistics.time(config, result, vocabulary)
+    return statistics
 
 
-def tables_of_decodes(seen: Seen) -> list[Table]:
-    """Return how the decodes ended, and what grammars cost."""
+def tables_of_decodes(statistics: GrammarStatistics) -> list[Table]:
+    """Return tables of the decodes' ends and of the costs of grammars."""
     counts = {
-        **{f"ended: {reason}": count for reason, count in seen.ends.items()},
-        "ended by itself, and invalid": len(seen.invalid),
-        **{f"strategy {name}": count for name, count in seen.strategies.items()},
-        **{f"schema refused on top: {reason}": count for reason, count in seen.refused.most_common()},
-        "tokens": seen.tokens,
-        "steps": seen.steps,
+        **{f"ended: {reason}": count for reason, count in statistics.ends.items()},
+        "ended by itself but invalid": len(statistics.invalid),
+        **{f"strategy {name}": count for name, count in statistics.strategies.items()},
+        **{f"schema rejected (not counted): {reason}": count for reason, count in statistics.refused.most_common()},
+        "tokens": statistics.tokens,
+        "steps": statistics.steps,
     }
     costs = {
-        "a schema before its first token": seen.start,
-        "a mask": seen.mask,
-        "a token that is read, and its way to the end": seen.after,
-        "a step without its forward": seen.host,
+        "compile a schema": statistics.start,
+        "compute a mask": statistics.mask,
+        "read a token": statistics.after,
+        "step without its forward": statistics.host,
     }
     return [
-        Table("Decodes", ("what", "count"), tuple((name, str(count)) for name, count in counts.items())),
-        Table("Microseconds", ("cost", "n", "median", "99 %", "maximum"), tuple(_row(*each) for each in costs.items())),
+        Table("Decodes", ("event", "count"), tuple((name, str(count)) for name, count in counts.items())),
+        Table("Microseconds", ("cost", "n", "median", "p99", "maximum"), tuple(_row(*each) for each in costs.items())),
     ]
 
 
@@ -158,11 +160,11 @@ def _row(name: str, seconds: Sequence[float]) -> tuple[str, ...]:
 @click.option("--decodes", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 def main(bundle: Path, decodes: int, seed: int) -> None:
-    """Decode BUNDLE by random schemas, on one thread."""
+    """Decode BUNDLE with random schemas on one thread."""
     with Decoder.open(bundle, threads=1) as decoder:
-        seen = seen_of_decodes(decoder, decodes, seed)
-    show_report(tables_of_decodes(seen))
-    for text in seen.invalid:
+        statistics = decode_statistics(decoder, decodes, seed)
+    show_report(tables_of_decodes(statistics))
+    for text in statistics.invalid:
         click.echo(text, err=True)
-    if seen.invalid:
+    if statistics.invalid:
         sys.exit(1)

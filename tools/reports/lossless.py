@@ -1,9 +1,9 @@
-"""Random decodes, each by the rule alone and by exact speculative decoding: equal answers, and forwards saved.
+"""Compare random decodes with and without exact speculative decoding: equal answers, and forwards saved.
 
 Usage: python -m tools.measure speculative BUNDLE [--decodes N] [--seed N]
 
-Exits with 1 where two answers differ, or speculation takes more forwards. `lopa-export bench --quality --strategies
-lossless-vanilla,..` says what it saves on evaluation prompts.
+Exits with 1 if two answers differ, or if speculation takes more forwards. `lopa-export bench quality --strategies
+speculative-vanilla,..` measures the savings on evaluation prompts.
 """
 
 import sys
@@ -24,23 +24,23 @@ from lopa.runtime.strategy import STRATEGIES
 from tools.random_configs import random_config, random_prompt
 from tools.report import show_report
 
-MOST_TOKENS = 96
-"""Of a random decode: a few blocks of any size."""
+MAX_TOKENS = 96
+"""Maximum tokens of a random decode, enough for a few blocks of any size."""
 LOGPROB_ERROR = 1e-4
-"""Between forwards with more and with fewer branches, whose sums may round their last bits otherwise."""
+"""Tolerance of log-probabilities. Forwards with different numbers of branches may round differently."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One prompt decoded by the rule alone and lossless."""
+    """One prompt decoded plainly and with exact speculative decoding."""
 
     alone: GenerationResult
-    lossless: GenerationResult
+    speculative: GenerationResult
 
     @property
     def differs(self) -> bool:
-        """In anything that the answer is."""
-        one, other = self.alone, self.lossless
+        """True if the answers differ in tokens, text, stop reason or log-probabilities."""
+        one, other = self.alone, self.speculative
         return (
             (one.token_ids, one.text, one.stop_reason) != (other.token_ids, other.text, other.stop_reason)
             or (one.logprobs is None) != (other.logprobs is None)
@@ -49,46 +49,46 @@ class Pair:
 
     @property
     def saved(self) -> int:
-        """Number of forwards that the speculative decode did without."""
-        return self.alone.steps - self.lossless.steps
+        """Number of forwards that speculation saves."""
+        return self.alone.steps - self.speculative.steps
 
 
 def decoded(decoder: Decoder, prompt: str | Sequence[int], config: GenerationConfig) -> GenerationResult:
-    """The result of one request."""
+    """Return the result of one request."""
     return next(iter(decoder.generate([prompt], config)))
 
 
-def pair_of(decoder: Decoder, prompt: str | Sequence[int], lossless: GenerationConfig) -> Pair:
-    """`prompt` decoded as `lossless` says, and by the rule alone."""
-    alone = replace(lossless, lossless=False, branches=1)
-    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, lossless))
+def pair_of(decoder: Decoder, prompt: str | Sequence[int], speculative: GenerationConfig) -> Pair:
+    """Decode `prompt` with `speculative`, and with the strategy alone."""
+    alone = replace(speculative, speculative=False, branches=1)
+    return Pair(decoded(decoder, prompt, alone), decoded(decoder, prompt, speculative))
 
 
-def random_lossless_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Any options with which lossless is not refused, 2 to 8 branches."""
+def random_speculative_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
+    """Return random options that support exact speculative decoding, with 2 to 8 branches."""
     while True:
         drawn = random_config(rng, decoder)
         try:
             config = replace(
                 drawn,
-                lossless=True,
+                speculative=True,
                 strategy=drawn.strategy if STRATEGIES[str(drawn.strategy)].from_one_branch else "d2f",
                 branches=int(rng.integers(2, 9)),
-                max_new_tokens=int(rng.integers(1, MOST_TOKENS + 1)),
+                max_new_tokens=int(rng.integers(1, MAX_TOKENS + 1)),
                 logprobs=bool(rng.random() < 0.3),
-                published=False,
+                reference=False,
             )
             decoder.plan(config)
             return config
         except BadInputError:
-            continue  # of another strategy, say
+            continue  # e.g. an unsupported strategy
 
 
 def random_pairs(decoder: Decoder, seeds: Sequence[int]) -> Iterator[tuple[int, GenerationConfig, Pair]]:
-    """A random config and prompt of each seed, decoded both ways."""
+    """Yield a random configuration per seed, and a random prompt decoded both ways."""
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        config = random_lossless_config(rng, decoder)
+        config = random_speculative_config(rng, decoder)
         yield seed, config, pair_of(decoder, random_prompt(rng, decoder), config)
 
 
@@ -101,20 +101,20 @@ def main(bundle: Path, decodes: int, seed: int) -> None:
     by_strategy: dict[str, list[Pair]] = {}
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder, progress_shown("decodes", decodes) as progress:
         for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
-            by_strategy.setdefault(pair.lossless.plan.strategy, []).append(pair)
+            by_strategy.setdefault(pair.speculative.plan.strategy, []).append(pair)
             if pair.differs:
                 click.echo(f"seed {number} differs: {config}", err=True)
             progress(number - seed + 1)
-    every = [pair for pairs in by_strategy.values() for pair in pairs]
-    rows = [_row(name, pairs) for name, pairs in (*sorted(by_strategy.items()), ("all", every))]
+    all_pairs = [pair for pairs in by_strategy.values() for pair in pairs]
+    rows = [_row(name, pairs) for name, pairs in (*sorted(by_strategy.items()), ("all", all_pairs))]
     columns = ("strategy", "decodes", "equal answers", "with more forwards", "forwards", "plain / speculative")
     show_report([Table(f"Random configs and prompts from seed {seed}", columns, tuple(rows))])
-    if any(pair.differs or pair.saved < 0 for pair in every):
+    if any(pair.differs or pair.saved < 0 for pair in all_pairs):
         sys.exit(1)
 
 
 def _row(name: str, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    plain, speculative = sum(pair.alone.steps for pair in pairs), sum(pair.lossless.steps for pair in pairs)
+    plain, speculative = sum(pair.alone.steps for pair in pairs), sum(pair.speculative.steps for pair in pairs)
     return (
         name,
         str(len(pairs)),

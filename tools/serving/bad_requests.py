@@ -1,4 +1,4 @@
-"""Requests that a server has to refuse, and how."""
+"""Invalid requests and the expected error replies."""
 
 import json
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
 
 MAX_BODY = 100_000
-"""Bytes of the largest body that the server accepts."""
+"""Maximum body size of the server in bytes."""
 
 
 @dataclass(frozen=True)
 class BadRequest:
-    """A request, and the status, code and param of its answer."""
+    """A request with the expected status, code and param of the reply."""
 
     path: str
     body: bytes
@@ -23,10 +23,12 @@ class BadRequest:
 
 
 def bad_requests(model: str) -> tuple[BadRequest, ...]:
-    """Return requests that a server of `model` with MAX_BODY must refuse."""
+    """Return requests that a server of `model` with MAX_BODY must reject."""
     unreadable = [BadRequest(CHATS, body, 400, "invalid_json") for body in (b"", b"[]", b'{"model": ', b"\xff\xfe")]
     too_large = BadRequest(COMPLETIONS, b" " * (MAX_BODY + 1), 413, "body_too_large")
-    fields = [BadRequest(path, json.dumps(body).encode(), 400, None, param) for path, body, param in _wrong(model)]
+    fields = [
+        BadRequest(path, json.dumps(body).encode(), 400, None, param) for path, body, param in _invalid_bodies(model)
+    ]
     unknown = BadRequest(
         COMPLETIONS, json.dumps({"model": "other", "prompt": "1"}).encode(), 404, "model_not_found", "model"
     )
@@ -35,8 +37,8 @@ def bad_requests(model: str) -> tuple[BadRequest, ...]:
     return (*unreadable, too_large, *fields, unknown, too_long)
 
 
-def _wrong(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield bodies with one field that cannot be used, and its name."""
+def _invalid_bodies(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield bodies with one invalid field, and its name."""
     for field, value in (
         ("max_tokens", 0),
         ("max_tokens", "many"),

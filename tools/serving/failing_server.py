@@ -1,9 +1,9 @@
-"""lopa-export over several devices of which all but the last fail, one after another.
+"""lopa-export with several devices, of which all but the last fail one after another.
 
 Usage: python -m tools.serving.failing_server FAILING CALLS serve BUNDLE ..
 
-FAILING devices fail within CALLS calls of the session, in a forward, a commit, or while rows are read or appended. The
-soak starts it.
+FAILING devices fail within CALLS calls of the session, in a forward, a commit, or a transfer of rows. The soak test
+starts this program.
 """
 
 import sys
@@ -20,7 +20,7 @@ from lopa.runtime.sessions.session import Session, open_session
 
 
 def failing_session(bundle: Bundle, failing: int, calls: int) -> Session:
-    """Open `bundle` on one device more than fail."""
+    """Open `bundle` on `failing` + 1 devices."""
     rng = np.random.default_rng(failing)
     devices = []
     for number in range(failing + 1):
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     failing, calls = map(int, sys.argv[1:3])
 
     def session_from_devices(bundle: Bundle, *_: Any, **__: Any) -> Session:
-        """Open the bundle; the devices that the command line names do not matter."""
+        """Open the bundle on failing devices instead of those on the command line."""
         return failing_session(bundle, failing, calls)
 
     lopa.runtime.decoder.session_from_devices = session_from_devices  # type: ignore[attr-defined]

@@ -1,16 +1,15 @@
-"""Servers under load beside an engine in this process: the same requests to each, in turns.
+"""Compare servers with an engine in this process under load, with the same requests in alternation.
 
 Usage: python -m tools.measure load BUNDLE [URL ...] [--model NAME] [-o FOLDER] [--clients 1,2,...] [--requests N]
-    [--rounds N] [--branches N] [--tokens N] [--slots N]
+    [--rounds N] [--branches N] [--tokens N] [--max-num-seqs N]
 
-The sides are an engine in this process, a server of BUNDLE that is a process of its own, and each URL: a server that
-runs already and serves the same bundle. A URL ends in /v1 (OpenAI's protocol: lopa-export serve, Ray) or in /v2
-(Triton's, of which whole answers are requested only).
+It measures an engine in this process, a server process of BUNDLE, and running servers of the same bundle at each URL. A
+URL ends in /v1 (OpenAI's protocol: lopa-export serve, Ray) or in /v2 (Triton's, whole answers only).
 
-Each client sends one request after another on a connection that it keeps, for whole answers, streamed ones, and
-streamed ones with drafts, until all prompts of a run are answered. All loads take turns in every round. Decoding is
-greedy, on one thread. Every answer must be what a decoder gives alone. Latencies begin before a request is sent. The
-clients are this process: they take from what they measure.
+Each client sends one request after another on a persistent connection until all prompts of a run are answered. Answers
+are whole, streamed, or streamed with drafts. All loads alternate in every round. Decoding is greedy on one thread, and
+every answer must equal the decoder's. Latencies start before a request is sent. The clients run in this process, so
+they compete with the engine.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import progress_shown
 from lopa.bench.report import PromptFile, Run, make_folder, prompt_file, run_now
 from lopa.bench.table import Table
-from lopa.bench.turns import in_turns, median_ratio
+from lopa.bench.turns import median_ratio, run_in_turns
 from lopa.cli.options.devices import counts_from_text
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
@@ -43,12 +42,12 @@ from lopa.serve.openai.options import OURS
 from lopa.tiny import EVAL
 from tools.report import command_words, show_report
 from tools.serving.events import events_of_parts
-from tools.serving.server import MODEL, served
+from tools.serving.server import MODEL, run_server
 
 Form = Literal["whole", "streamed", "with drafts"]
-"""How answers come: at once, as a stream of text, or as one with a draft after every step."""
+"""Form of the answers: whole, streamed, or streamed with a draft after every step."""
 Ask = Callable[[str, Callable[[], None]], Coroutine[Any, Any, str]]
-"""Sends one prompt and returns the answer's text; calls back when the first text is there."""
+"""Send one prompt and return the answer's text. Calls back at the first text."""
 _ENGINE, _SERVER = "engine", "server"
 
 
@@ -60,7 +59,7 @@ class Load:
     clients: int
     prompts: Sequence[str]
     config: GenerationConfig
-    slots: int
+    max_num_seqs: int
 
 
 @dataclass
@@ -75,11 +74,11 @@ class LoadRun:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A server that is measured."""
+class ServerAddress:
+    """A server to measure."""
 
     url: str
-    """Ends in /v1 or /v2."""
+    """URL that ends in /v1 or /v2."""
     model: str
 
     @property
@@ -88,7 +87,7 @@ class Place:
         return self.url.endswith("/v2")
 
     def request(self, load: Load) -> tuple[str, dict[str, Any], str]:
-        """Return the URL of a request, its body without the prompt, and the prompt's name in it."""
+        """Return the URL of a request, its body without the prompt, and the prompt's field name."""
         tokens, branches = load.config.max_new_tokens, load.config.branches
         if self.is_triton:
             whole = {"max_new_tokens": tokens, "branches": branches}
@@ -101,7 +100,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLoad:
     """All runs of one load on one side."""
 
     side: str
@@ -112,7 +111,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Everything that was measured."""
+    """Results of all loads."""
 
     run: Run
     prompts: PromptFile
@@ -120,76 +119,80 @@ class LoadReport:
     """Number of requests in each run."""
     tokens: int
     """Number of tokens in all answers of a run."""
-    slots: int
+    max_num_seqs: int
     branches: int
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredLoad, ...]
 
 
-def place_from_url(url: str, model: str) -> Place:
+def address_from_url(url: str, model: str) -> ServerAddress:
     """Return the server behind a URL. Raises BadInputError for a URL of neither protocol."""
     if re.fullmatch(r"http://[^/]+(/.*)?/v[12]/?", url) is None:
         raise BadInputError(
-            f"URL {url[:80]!r}", expected="http://HOST:PORT/.../v1 or /v2", remedy="e.g. http://127.0.0.1:8000/v1"
+            f"unsupported URL {url[:80]!r}",
+            expected="http://HOST:PORT/.../v1 or /v2",
+            remedy="use a URL such as http://127.0.0.1:8000/v1",
         )
-    return Place(url.rstrip("/"), model)
+    return ServerAddress(url.rstrip("/"), model)
 
 
 async def run_in_process(decoder: Decoder, load: Load, expected: Sequence[str]) -> LoadRun:
-    """Run `load` through an engine of its own, from this process's event loop."""
+    """Run `load` with a new engine in this process's event loop."""
 
-    async def ask(prompt: str, hear: Callable[[], None]) -> str:
+    async def ask(prompt: str, on_first_text: Callable[[], None]) -> str:
         handle = engine.submit(prompt, load.config, drafts=load.form == "with drafts")
         if load.form == "whole":
             return (await handle).text
         text = ""
         async for event in handle:
             if isinstance(event, TextEvent):
-                hear()
+                on_first_text()
             if isinstance(event, DoneEvent):
                 text = event.result.text
         return text
 
-    with Engine(decoder, slots=load.slots, queue_limit=max(0, load.clients - load.slots)) as engine:
+    with Engine(
+        decoder, max_num_seqs=load.max_num_seqs, queue_limit=max(0, load.clients - load.max_num_seqs)
+    ) as engine:
         return await _run(load, [ask] * load.clients, expected, _ENGINE)
 
 
-async def run_over_http(place: Place, load: Load, expected: Sequence[str]) -> LoadRun:
-    """Run `load` over HTTP. Raises CheckFailedError when a request is refused or gets another answer."""
-    url, body, field_of_prompt = place.request(load)
+async def run_over_http(address: ServerAddress, load: Load, expected: Sequence[str]) -> LoadRun:
+    """Run `load` over HTTP. Raises CheckFailedError for a rejected request or a different answer."""
+    url, body, field_of_prompt = address.request(load)
 
-    async def ask(client: httpx2.AsyncClient, prompt: str, hear: Callable[[], None]) -> str:
+    async def ask(client: httpx2.AsyncClient, prompt: str, on_first_text: Callable[[], None]) -> str:
         async with client.stream("POST", url, json={**body, field_of_prompt: prompt}) as reply:
-            return await _text_of_reply(reply, hear)
+            return await _text_of_reply(reply, on_first_text)
 
     async with AsyncExitStack() as opened:
         clients = [httpx2.AsyncClient(timeout=None, trust_env=False) for _ in range(load.clients)]
         asks = [partial(ask, await opened.enter_async_context(client)) for client in clients]
-        return await _run(load, asks, expected, place.url)
+        return await _run(load, asks, expected, address.url)
 
 
 def tables_of_report(report: LoadReport) -> list[Table]:
-    """Return a table for each form; rates are medians over rounds, latencies are those of all answers."""
+    """Return a table for each form. Rates are medians over rounds, latencies cover all answers."""
     engine = {(each.form, each.clients): each for each in report.measured if each.side == _ENGINE}
     tables = []
     for form in dict.fromkeys(each.form for each in report.measured):
         rows = []
         for each in (each for each in report.measured if each.form == form):
             walls = [run.wall for run in each.runs]
-            beside = [run.wall for run in engine[form, each.clients].runs]
+            engine_walls = [run.wall for run in engine[form, each.clients].runs]
             wall = float(np.median(walls))
             rows.append(
                 (
                     f"{each.clients}, {each.side}",
                     f"{report.requests / wall:.1f}",
                     f"{report.tokens / wall:.0f}",
-                    f"{median_ratio(beside, walls):.2f}",
+                    f"{median_ratio(engine_walls, walls):.2f}",
                     _latencies([seconds for run in each.runs for seconds in run.first_text]),
                     _latencies([seconds for run in each.runs for seconds in run.whole]),
                 )
             )
-        title = f"Answers {form}: {report.requests} requests, {report.slots} slots, {report.branches} branch(es)"
-        columns = ("clients, side", "requests/s", "tokens/s", "rate / engine's", "first text, ms", "whole answer, ms")
-        tables.append(Table(f"{title}; ms at 50 % / 99 %", columns, tuple(rows)))
+        title = f"Form {form}: {report.requests} requests, {report.max_num_seqs} requests at once, {report.branches} branch(es)"
+        columns = ("clients, side", "requests/s", "tokens/s", "rate / engine", "first text, ms", "whole answer, ms")
+        tables.append(Table(f"{title}; ms: p50 / p99", columns, tuple(rows)))
     return tables
 
 
@@ -198,12 +201,12 @@ def tables_of_report(report: LoadReport) -> list[Table]:
 @click.argument("urls", nargs=-1)
 @click.option("--model", default="tiny", show_default=True, help="Name of the model behind the URLs.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for load.json and load.md.")
-@click.option("--clients", default="1,2,4,8,16,32", show_default=True, help="Numbers of clients, each a load.")
-@click.option("--requests", type=click.IntRange(min=1), default=64, show_default=True, help="Requests of each run.")
+@click.option("--clients", default="1,2,4,8,16,32", show_default=True, help="Comma-separated numbers of clients.")
+@click.option("--requests", type=click.IntRange(min=1), default=64, show_default=True, help="Requests per run.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--branches", default=1, show_default=True)
 @click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
-@click.option("--slots", default=8, show_default=True)
+@click.option("--max-num-seqs", default=8, show_default=True)
 def main(
     bundle: Path,
     urls: tuple[str, ...],
@@ -214,11 +217,11 @@ def main(
     rounds: int,
     branches: int,
     tokens: int,
-    slots: int,
+    max_num_seqs: int,
 ) -> None:
-    """Measure servers beside an engine in this process."""
+    """Compare servers with an engine in this process."""
     numbers = counts_from_text(clients, "--clients", "client")
-    places = {url: place_from_url(url, model) for url in urls}
+    addresses = {url: address_from_url(url, model) for url in urls}
     if output is not None:
         make_folder(output)
     items = eval_set_from_jsonl(EVAL)
@@ -227,39 +230,39 @@ def main(
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=command_words())
         config = decoder.config(branches=branches, max_new_tokens=tokens)
         alone = [next(iter(decoder.generate([prompt], config))) for prompt in prompts]
-        loads = [Load(form, number, prompts, config, slots) for number in numbers for form in get_args(Form)]
-        with served(bundle, ("--slots", slots, "--queue", max(numbers))) as server:
-            places = {_SERVER: Place(f"{server.url}/v1", MODEL), **places}
-            measured = _measured(decoder, places, loads, alone, rounds)
+        loads = [Load(form, number, prompts, config, max_num_seqs) for number in numbers for form in get_args(Form)]
+        with run_server(bundle, ("--max-num-seqs", max_num_seqs, "--queue", max(numbers))) as server:
+            addresses = {_SERVER: ServerAddress(f"{server.url}/v1", MODEL), **addresses}
+            measured = _measure(decoder, addresses, loads, alone, rounds)
     total = sum(result.tokens for result in alone)
-    report = LoadReport(run, prompt_file(EVAL, None), requests, total, slots, branches, measured)
+    report = LoadReport(run, prompt_file(EVAL, None), requests, total, max_num_seqs, branches, measured)
     show_report(tables_of_report(report), output=output, name="load", record=report)
 
 
-def _measured(
+def _measure(
     decoder: Decoder,
-    places: dict[str, Place],
+    addresses: dict[str, ServerAddress],
     loads: Sequence[Load],
     alone: Sequence[GenerationResult],
     rounds: int,
-) -> tuple[Measured, ...]:
-    """Run every load on every side in turns; the first turn finds memory and caches cold, and does not count."""
+) -> tuple[MeasuredLoad, ...]:
+    """Run every load on every side in alternation. The first turn is a warm-up and does not count."""
     expected = [result.text for result in alone]
 
-    def side(place: Place | None, load: Load) -> Callable[[int], LoadRun]:
-        if place is None:
+    def side(address: ServerAddress | None, load: Load) -> Callable[[int], LoadRun]:
+        if address is None:
             return lambda _: asyncio.run(run_in_process(decoder, load, expected))
-        return lambda _: asyncio.run(run_over_http(place, load, expected))
+        return lambda _: asyncio.run(run_over_http(address, load, expected))
 
     sides = {
-        (name, load.form, load.clients): side(place, load)
+        (name, load.form, load.clients): side(address, load)
         for load in loads
-        for name, place in {_ENGINE: None, **places}.items()
-        if place is None or not place.is_triton or load.form == "whole"
+        for name, address in {_ENGINE: None, **addresses}.items()
+        if address is None or not address.is_triton or load.form == "whole"
     }
     with progress_shown("rounds", rounds + 1) as progress:
-        found = in_turns(sides, rounds + 1, progress)
-    return tuple(Measured(*key, tuple(runs[1:])) for key, runs in found.items())
+        found = run_in_turns(sides, rounds + 1, progress)
+    return tuple(MeasuredLoad(*key, tuple(runs[1:])) for key, runs in found.items())
 
 
 async def _run(load: Load, clients: Sequence[Ask], expected: Sequence[str], side: str) -> LoadRun:
@@ -268,14 +271,14 @@ async def _run(load: Load, clients: Sequence[Ask], expected: Sequence[str], side
 
     async def ask_all(ask: Ask) -> None:
         for number, prompt in waiting:
-            began, heard = time.perf_counter(), list[float]()
-            text = await ask(prompt, lambda heard=heard: heard.append(time.perf_counter()))  # type: ignore[misc]
+            began, moments = time.perf_counter(), list[float]()
+            text = await ask(prompt, lambda moments=moments: moments.append(time.perf_counter()))  # type: ignore[misc]
             run.whole.append(time.perf_counter() - began)
-            run.first_text += [moment - began for moment in heard[:1]]
+            run.first_text += [moment - began for moment in moments[:1]]
             if text != expected[number]:
                 raise CheckFailedError(
                     f"{side} answers {text[:80]!r} to prompt {number}",
-                    expected=f"{expected[number][:80]!r}, as the bundle decodes it",
+                    expected=f"{expected[number][:80]!r}, the decoder's answer",
                     remedy="serve the same bundle",
                 )
 
@@ -285,19 +288,19 @@ async def _run(load: Load, clients: Sequence[Ask], expected: Sequence[str], side
     return run
 
 
-async def _text_of_reply(reply: httpx2.Response, hear: Callable[[], None]) -> str:
+async def _text_of_reply(reply: httpx2.Response, on_first_text: Callable[[], None]) -> str:
     if "text/event-stream" not in reply.headers.get("content-type", ""):
         answer = json.loads(await reply.aread())
         if reply.status_code != 200:
             raise CheckFailedError(
-                f"{reply.status_code}: {answer}", expected="an answer", remedy="read the server's log"
+                f"{reply.status_code}: {answer}", expected="an answer", remedy="check the server's log"
             )
         return str(answer["choices"][0]["text"] if "choices" in answer else answer["text_output"])
     text = ""
     async for data in events_of_parts(reply.aiter_raw()):
         more = "" if data == b"[DONE]" else "".join(choice["text"] for choice in json.loads(data)["choices"])
         if more:
-            hear()
+            on_first_text()
         text += more
     return text
 

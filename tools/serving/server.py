@@ -1,6 +1,6 @@
-"""A server process to try, and what can be seen of it from outside: its metrics, memory, open files and threads.
+"""A server process under test, and its externally visible state: metrics, memory, open files and threads.
 
-Linux tells of the last three; elsewhere they are 0.
+The last three are available on Linux only and 0 elsewhere.
 """
 
 import os
@@ -22,13 +22,13 @@ from lopa.runtime.errors import CheckFailedError
 
 MODEL = "soaked"
 PROGRAM = ("-m", "lopa.cli.main")
-_WAIT = 60.0
-_LOOK = 0.02
+_TIMEOUT = 60.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a process holds."""
+    """Resources of a process."""
 
     megabytes: float
     files: int
@@ -37,18 +37,18 @@ class Resources:
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A process that serves."""
+    """A running server process."""
 
     process: "subprocess.Popen[bytes]"
     url: str
-    """http://HOST:PORT"""
+    """Base URL, http://HOST:PORT."""
     log: IO[bytes]
     """Standard error of the process."""
 
     def metrics(self) -> dict[str, float]:
-        """Return every sample by its name and its labels but the model's, as `name` or `name{label="value"}`."""
+        """Return all samples without the model label, by `name` or `name{label="value"}`."""
         found = {}
-        for family in text_string_to_metric_families(httpx2.get(f"{self.url}/metrics", timeout=_WAIT).text):
+        for family in text_string_to_metric_families(httpx2.get(f"{self.url}/metrics", timeout=_TIMEOUT).text):
             for sample in family.samples:
                 labels = ",".join(
                     f'{name}="{value}"' for name, value in sorted(sample.labels.items()) if name != "model"
@@ -57,11 +57,11 @@ class ServerProcess:
         return found
 
     def text_of_log(self) -> str:
-        """Return everything that the process has written, without moving the place at which it writes."""
+        """Return everything that the process has written, without moving its write position."""
         return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
 
     def resources(self) -> Resources:
-        """Return memory, open files and threads of the process; zeros outside Linux."""
+        """Return memory, open files and threads of the process, or zeros outside Linux."""
         status, files = Path(f"/proc/{self.process.pid}/status"), Path(f"/proc/{self.process.pid}/fd")
         if not status.is_file():
             return Resources(0.0, 0, 0)
@@ -71,37 +71,37 @@ class ServerProcess:
 
 
 @contextmanager
-def served(bundle: Path, options: Sequence[object], *, program: Sequence[str] = PROGRAM) -> Iterator[ServerProcess]:
-    """Run a server of `bundle` on a free port of this machine, with one thread, and end it.
+def run_server(bundle: Path, options: Sequence[object], *, program: Sequence[str] = PROGRAM) -> Iterator[ServerProcess]:
+    """Run a server of `bundle` on a free local port with one thread, and stop it.
 
-    `program` are the arguments of Python that come before `serve`. Raises CheckFailedError when the server does not
-    begin, or ends otherwise than with exit code 0.
+    `program` are Python's arguments before `serve`. Raises CheckFailedError if the server does not start, or exits with
+    another code than 0.
     """
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", MODEL, "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with TemporaryFile() as log:  # no pipe, which a server that writes much would fill
+    with TemporaryFile() as log:  # not a pipe, which could fill up
         process = subprocess.Popen(
             [*command, *map(str, options)], stdout=subprocess.DEVNULL, stderr=log, env=environment
         )
         server = ServerProcess(process, "", log)
         try:
-            end = time.monotonic() + _WAIT
+            end = time.monotonic() + _TIMEOUT
             while not (found := re.search(r"(http://\S+)/v1\b", server.text_of_log())):
                 if process.poll() is not None or time.monotonic() > end:
-                    raise _ended(server)
-                time.sleep(_LOOK)
+                    raise _exit_error(server)
+                time.sleep(_POLL_SECONDS)
             yield replace(server, url=found[1])
             process.terminate()
-            if process.wait(_WAIT) != 0:
-                raise _ended(server)
+            if process.wait(_TIMEOUT) != 0:
+                raise _exit_error(server)
         finally:
             process.kill()
             process.wait()
 
 
-def _ended(server: ServerProcess) -> CheckFailedError:
+def _exit_error(server: ServerProcess) -> CheckFailedError:
     return CheckFailedError(
         f"the server's exit code is {server.process.poll()}: {server.text_of_log()[-500:]}",
-        expected="a server that begins within a minute, and ends with 0 when it is terminated",
-        remedy="read its log",
+        expected="a start within a minute, and exit code 0 after SIGTERM",
+        remedy="check its log",
     )

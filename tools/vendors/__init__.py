@@ -1,1 +1,1 @@
-"""Recordings of vendors' libraries, which the stand-ins of the tests are held against."""
+"""Recordings of vendors' libraries, which verify the test stand-ins."""

@@ -1,7 +1,4 @@
-"""Calls of pyACL as they really were: what they returned, held against the table that the adapter is written by.
-
-Makes no call by itself, and knows neither devices nor bundles.
-"""
+"""Recorded calls of pyACL and their results, compared with the adapter's call table."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -17,38 +14,39 @@ Entry = TypeVar("Entry", Call, Rule, Code)
 
 
 class RecordedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One call."""
+    """One recorded call."""
 
     name: str
     arguments: list[str]
-    """Their types, and the numbers below 2**20, which are no addresses."""
+    """Types of the arguments, or the values of numbers below 2**20, which are no addresses."""
     returned: str
-    """The type, or types with commas between."""
+    """Type of the result, or comma-separated types."""
     code: int | None
-    """None where the table says that there is none."""
+    """Return code, or None if the table declares none."""
     thread: str = "MainThread"
-    """Its name."""
+    """Name of the calling thread."""
 
 
 class Transcript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What tools/vendors/record_ascend.py writes."""
+    """File written by tools/vendors/record_ascend.py."""
 
     stand_in: bool
-    """Not pyACL, but the stand-in of the tests: shows nothing of a real machine."""
+    """True for the tests' stand-in of pyACL, which proves nothing about a real machine."""
     soc: str
     made: str
     """ISO date and time."""
     calls: list[RecordedCall]
     provoked: dict[str, int]
-    """Codes of calls that were made to fail."""
+    """Return codes of calls that were made to fail, by name."""
     largest_difference: dict[str, float]
-    """Of the statistics of each gear from those of ONNX Runtime on the CPU, relative to the largest number."""
+    """Maximum difference of the statistics from ONNX Runtime on the CPU by shape bucket, relative to the largest
+    number."""
     rules: list[str]
-    """Those of the table that these calls have shown to hold."""
+    """Rules of the table that these calls confirm."""
 
 
 class RecordingAcl:
-    """In the place of the module `acl`: passes every call of the table on and notes it."""
+    """Replacement for the module `acl` that forwards and records the calls of the table."""
 
     def __init__(self, module: Any, contract: AclContract) -> None:
         self.calls: list[RecordedCall] = []
@@ -56,20 +54,20 @@ class RecordingAcl:
         for call in contract.calls:
             group, _, name = call.name.rpartition(".")
             place = module if not group else getattr(module, group, None)
-            if hasattr(place, name):  # what a machine lacks, the adapter finds out
-                setattr(self if not group else getattr(self, group), name, self._noted(call, getattr(place, name)))
+            if hasattr(place, name):  # the adapter reports missing functions itself
+                setattr(self if not group else getattr(self, group), name, self._recording(call, getattr(place, name)))
 
-    def _noted(self, call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arguments: Any) -> Any:
+    def _recording(self, call: Call, function: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*arguments: Any) -> Any:
             result = function(*arguments)
-            self.calls.append(_recorded(call, arguments, result, threading.current_thread().name))
+            self.calls.append(_record_call(call, arguments, result, threading.current_thread().name))
             return result
 
-        return noted
+        return record
 
 
 def differences_from_contract(transcript: Transcript, contract: AclContract) -> list[str]:
-    """Every way in which the calls were not as the table says; in order, each once."""
+    """Return the differences between the calls and the table, in order and without repetition."""
     known = {call.name: call for call in contract.calls}
     codes = {code.code for code in contract.codes}
     found = [f"acl.{name} was never called" for name in known if name not in {call.name for call in transcript.calls}]
@@ -77,13 +75,13 @@ def differences_from_contract(transcript: Transcript, contract: AclContract) -> 
         returns = known[call.name].returns
         kinds = call.returned.split(", ")
         if (len(kinds) == 2) != (returns == "value, ret"):
-            found.append(f"acl.{call.name} returned ({call.returned}), the table says {returns}")
+            found.append(f"acl.{call.name} returned ({call.returned}), expected {returns}")
         elif returns != "value" and kinds[-1] != "int":
-            found.append(f"acl.{call.name} returned ({call.returned}), whose code is no number")
+            found.append(f"acl.{call.name} returned ({call.returned}), whose code is not an integer")
         elif call.code and call.name not in transcript.provoked:
             found.append(f"acl.{call.name} returned the code {call.code}")
     found += [
-        f"acl.{name} was made to fail and returned {code}, which the table does not have"
+        f"acl.{name} was made to fail and returned {code}, which is not in the table"
         for name, code in transcript.provoked.items()
         if code not in codes
     ]
@@ -91,7 +89,7 @@ def differences_from_contract(transcript: Transcript, contract: AclContract) -> 
 
 
 def differences_of_transcripts(found: Transcript, earlier: Transcript) -> list[str]:
-    """Where, on each thread, the order of the calls, their types or codes begin to differ; and other codes."""
+    """Return the first difference per thread in order, types or codes of the calls, and other codes."""
     differences = []
     for thread in dict.fromkeys(call.thread for call in (*found.calls, *earlier.calls)):
         ours, theirs = ([call for call in each.calls if call.thread == thread] for each in (found, earlier))
@@ -101,14 +99,17 @@ def differences_of_transcripts(found: Transcript, earlier: Transcript) -> list[s
             number, one, other = first
             differences.append(f"call {number} on {thread}: {_text(one)}, earlier {_text(other)}")
     return differences + [
-        f"{name} made to fail returned {found.provoked.get(name)}, earlier {code}"
+        f"{name} was made to fail and returned {found.provoked.get(name)}, earlier {code}"
         for name, code in earlier.provoked.items()
         if found.provoked.get(name) != code
     ]
 
 
 def marked_contract(contract: AclContract, transcript: Transcript) -> AclContract:
-    """The table with `recorded` on everything that the transcript has shown. Raises ValueError for a stand-in's."""
+    """Return the table with evidence "recorded" for everything in the transcript.
+
+    Raises ValueError for a transcript of the stand-in.
+    """
     if transcript.stand_in:
         raise ValueError("received a transcript of the stand-in, expected one of a machine with an NPU")
     differing = " ".join(differences_from_contract(transcript, contract))
@@ -122,11 +123,11 @@ def marked_contract(contract: AclContract, transcript: Transcript) -> AclContrac
     )
 
 
-def _marked(entry: Entry, seen: bool) -> Entry:
-    return msgspec.structs.replace(entry, evidence="recorded") if seen else entry
+def _marked(entry: Entry, is_confirmed: bool) -> Entry:
+    return msgspec.structs.replace(entry, evidence="recorded") if is_confirmed else entry
 
 
-def _recorded(call: Call, arguments: Sequence[Any], result: Any, thread: str) -> RecordedCall:
+def _record_call(call: Call, arguments: Sequence[Any], result: Any, thread: str) -> RecordedCall:
     kinds = [type(each).__name__ for each in result] if isinstance(result, tuple) else [type(result).__name__]
     last = result[-1] if isinstance(result, tuple) else result
     code = last if call.returns != "value" and isinstance(last, int) else None

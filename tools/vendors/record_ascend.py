@@ -1,10 +1,10 @@
-"""Run an engine for Ascend on a machine with an NPU, note every call of pyACL and hold it against what is documented.
+"""Run an Ascend engine on a machine with an NPU, record every pyACL call, and compare it with the documentation.
 
 Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o TRANSCRIPT.json
        [--against EARLIER.json] [--mark]
 
-Every gear is run, beside ONNX Runtime on the CPU; rows are committed, read and, with --peer, copied to another device;
-two calls are made to fail. Exit code 1 where something was not as runtime/ascend/acl_contract.json says.
+Every shape bucket runs here and with ONNX Runtime on the CPU. Rows are committed, read and, with --peer, copied to
+another device. Two calls are made to fail. Exits with 1 if a call differs from runtime/ascend/acl_contract.json.
 """
 
 import importlib
@@ -23,13 +23,13 @@ from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.ascend.session import open_session as open_ascend
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.parallel.session_thread import SessionThread
 from lopa.runtime.sessions.session import LendingSession, Session, open_session
-from tools.shown_errors import errors_shown
+from tools.cli_errors import exit_on_error
 from tools.vendors.acl_recording import (
     RecordingAcl,
     Transcript,
@@ -39,38 +39,38 @@ from tools.vendors.acl_recording import (
 )
 
 _TOLERANCE = 1e-2
-"""Of the largest number: half precision."""
+"""Tolerance relative to the largest number, for half precision."""
 _RULES = ["thread", "model context", "input room", "alignment", "teardown"]
-"""Shown to hold by forwards of all gears that agree with the CPU, and a close without an error."""
+"""Rules confirmed by forwards of all buckets that agree with the CPU, and a close without an error."""
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--device", default=0, show_default=True, help="The NPU to run on.")
-@click.option("--peer", type=int, help="Another one, for copies between both.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where to write the transcript.")
-@click.option("--against", type=click.Path(exists=True, path_type=Path), help="An earlier transcript to compare with.")
-@click.option("--mark", is_flag=True, help=f"Set what was seen to `recorded` in {TABLE.name}.")
+@click.option("--device", default=0, show_default=True, help="Index of the NPU.")
+@click.option("--peer", type=int, help="Index of another NPU, to test copies between both.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File of the transcript.")
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help="Earlier transcript to compare with.")
+@click.option("--mark", is_flag=True, help=f"Mark confirmed entries as `recorded` in {TABLE.name}.")
 def main(bundle: Path, device: int, peer: int | None, output: Path, against: Path | None, mark: bool) -> None:
-    """Write a transcript of the calls of pyACL, and print where they differ from what is documented."""
-    with errors_shown():
+    """Write a transcript of the pyACL calls, and print differences from the documentation."""
+    with exit_on_error():
         transcript = transcript_of_machine(Bundle.open(bundle), device, peer)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(transcript), indent=1) + b"\n")
     found = differences_from_contract(transcript, acl_contract())
     if against is not None:
         found += differences_of_transcripts(transcript, msgspec.json.decode(against.read_bytes(), type=Transcript))
     found += [
-        f"the gear {gear} differs from the CPU by {difference:.1e} of the largest number"
-        for gear, difference in transcript.largest_difference.items()
+        f"the shape bucket {bucket} differs from the CPU by {difference:.1e} of the largest number"
+        for bucket, difference in transcript.largest_difference.items()
         if not difference < _TOLERANCE
     ]
     for line in found:
         click.echo(line)
-    kind = "the stand-in, which shows nothing of a real machine" if transcript.stand_in else transcript.soc
+    kind = "the stand-in (no evidence about a real machine)" if transcript.stand_in else transcript.soc
     click.echo(f"{len(transcript.calls)} calls on {kind}, {len(found)} differences; written to {output}")
     if mark:
         if transcript.stand_in:
-            click.echo("--mark: nothing marked, since this was the stand-in", err=True)
+            click.echo("--mark: nothing marked, since pyACL is the stand-in", err=True)
             sys.exit(2)
         table = msgspec.json.encode(marked_contract(acl_contract(), transcript))
         TABLE.write_bytes(msgspec.json.format(table, indent=1) + b"\n")
@@ -78,19 +78,21 @@ def main(bundle: Path, device: int, peer: int | None, output: Path, against: Pat
 
 
 def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Transcript:
-    """Run everything. Raises what opening and running raise."""
+    """Run all forwards and return the transcript. Raises the errors of opening and running."""
     try:
         module = importlib.import_module("acl")
     except ImportError as error:
         raise MissingBackendError(
-            f"pyACL cannot be imported: {error}", expected="a machine with an NPU and CANN", remedy="run it there"
+            f"pyACL cannot be imported: {error}",
+            expected="a machine with an NPU and CANN",
+            remedy="run this program on such a machine",
         ) from error
     recording = RecordingAcl(module, acl_contract())
-    sys.modules["acl"] = recording  # type: ignore[assignment]  # what the adapter imports
+    sys.modules["acl"] = recording  # type: ignore[assignment]  # imported by the adapter
     try:
         soc = str(recording.rt.get_soc_name())
-        differences = _run_everything(bundle, device, peer)
-        provoked = _provoked(recording)
+        differences = _run_all(bundle, device, peer)
+        provoked = _provoke_errors(recording)
         THE_PROCESS.finalize()
     finally:
         sys.modules["acl"] = module
@@ -106,13 +108,15 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
     )
 
 
-def _run_everything(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
-    """Of every gear: how far its statistics are from those of the CPU."""
+def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
+    """Return the difference of each bucket's statistics from the CPU."""
     plain = open_session(bundle.of_dialect("portable"), "cpu")
     session = open_session(bundle, f"ascend:{device}")
     differences = {}
-    for request, gear in enumerate(_gears(bundle)):
-        differences[str(msgspec.structs.astuple(gear)[:5])] = _difference_of_gear(bundle, gear, request, session, plain)
+    for request, bucket in enumerate(_buckets(bundle)):
+        differences[str(msgspec.structs.astuple(bucket)[:5])] = _difference_of_bucket(
+            bundle, bucket, request, session, plain
+        )
     session.close()
     if peer is not None:
         differences["peers"] = _difference_behind_lent_rows(bundle, device, peer, plain)
@@ -121,9 +125,9 @@ def _run_everything(bundle: Bundle, device: int, peer: int | None) -> dict[str, 
 
 
 def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: Session) -> float:
-    """A forward on `peer` behind rows that `device` computed and lent.
+    """Return the difference of a forward on `peer` after rows that `device` computed and lent.
 
-    One call at a time: as devices that share branches, in a hurry, their calls would come in another order each time.
+    Calls are made one at a time. Devices that share branches make them in varying order.
     """
     threads = [SessionThread(open_ascend(bundle, f"ascend:{number}", threads=None)) for number in (device, peer)]
     (lends, borrows), (lender, borrower) = threads, (thread.session for thread in threads)
@@ -144,18 +148,18 @@ def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: 
     return found
 
 
-def _difference_of_gear(bundle: Bundle, gear: Gear, request: int, session: Session, plain: Session) -> float:
-    """Twice the gear's whole window, with rows committed between, and rows read to the host."""
-    requests = tuple(1000 * request + slot for slot in range(gear.requests))
-    batch = _batch(bundle, requests, gear.branches, gear.window, 0)
+def _difference_of_bucket(bundle: Bundle, bucket: ShapeBucket, request: int, session: Session, plain: Session) -> float:
+    """Return the difference of two forwards of the bucket's whole window, and of the rows committed between them."""
+    requests = tuple(1000 * request + slot for slot in range(bucket.requests))
+    batch = _batch(bundle, requests, bucket.branches, bucket.window, 0)
     found = _difference(session.forward(batch), plain.forward(batch))
-    count = min(gear.window, gear.prefix)
+    count = min(bucket.window, bucket.prefix)
     for each in requests:
         for one in (session, plain):
-            one.commit(each, gear.branches - 1, count)
+            one.commit(each, bucket.branches - 1, count)
         rows = zip(*(one.read_rows(each, 0, count).layers for one in (session, plain)), strict=True)
         found = max(found, *(_relative(float32_from_stored(a), float32_from_stored(b)) for a, b in rows))
-    batch = _batch(bundle, requests, gear.branches, gear.window, count)
+    batch = _batch(bundle, requests, bucket.branches, bucket.window, count)
     found = max(found, _difference(session.forward(batch), plain.forward(batch)))
     for each in requests:
         session.release(each)
@@ -163,14 +167,14 @@ def _difference_of_gear(bundle: Bundle, gear: Gear, request: int, session: Sessi
     return found
 
 
-def _provoked(recording: RecordingAcl) -> dict[str, int]:
-    """The codes of two calls that cannot succeed: for a device that is not there, and without a context."""
+def _provoke_errors(recording: RecordingAcl) -> dict[str, int]:
+    """Return the codes of two calls that must fail: with a missing device, and without a context."""
     THE_PROCESS.calls()
     return {"rt.set_device": recording.rt.set_device(9999), "rt.malloc": recording.rt.malloc(64, 0)[1]}
 
 
-def _gears(bundle: Bundle) -> list[Gear]:
-    return [each.gear for each in ASCEND_ENGINES.read(ASCEND_ENGINES.folders(bundle)[0]).engine.gears]
+def _buckets(bundle: Bundle) -> list[ShapeBucket]:
+    return [each.bucket for each in ASCEND_ENGINES.read(ASCEND_ENGINES.folders(bundle)[0]).engine.buckets]
 
 
 def _batch(bundle: Bundle, requests: tuple[int, ...], branches: int, width: int, start: int) -> WindowBatch:

@@ -1,12 +1,12 @@
-"""Writes down what TensorRT's Python bindings offer: classes, methods with their keywords, properties, enum members.
+"""Record the API of TensorRT's Python bindings: classes, methods with keywords, properties, enum members.
 
     pip install --no-deps --target BINDINGS tensorrt-cu13-bindings==11.4.0.106
     python -m tools.vendors.record_tensorrt_api BINDINGS -o tests/runtime/tensorrt/api-11.json
 
 The real bindings are imported over stand-in libraries (tests/runtime/tensorrt/stand_in_libraries.c, compiled here), so
-neither TensorRT nor a GPU is needed. Those of TensorRT for RTX (tensorrt-rtx-cu13-bindings, with tensorrt-rtx-cu13-libs
-in the same folder) over their own libraries, which load without a GPU. One version a process. Knows nothing of what
-this project uses.
+neither TensorRT nor a GPU is needed. The bindings of TensorRT for RTX (tensorrt-rtx-cu13-bindings, with
+tensorrt-rtx-cu13-libs in the same folder) use their own libraries, which load without a GPU. A process can record only
+one version.
 """
 
 import argparse
@@ -31,32 +31,34 @@ _MODULE_PATH = re.compile(r"\b\w+(?:\.\w+)*\.(?=\w)")
 
 
 def main() -> None:
-    """Record the bindings in the folder given."""
+    """Record the bindings in the given folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bindings", type=Path, help="the folder that pip installed them to")
-    parser.add_argument("-o", "--output", type=Path, help="the file to write [default: standard output]")
-    given = parser.parse_args()
-    if (given.bindings / _RTX).exists():
-        surface = surface_of_module(bindings_in_folder(given.bindings, _RTX))  # which has no plugins in Python
+    parser.add_argument("bindings", type=Path, help="folder of the bindings")
+    parser.add_argument("-o", "--output", type=Path, help="output file  [default: standard output]")
+    arguments = parser.parse_args()
+    if (arguments.bindings / _RTX).exists():
+        surface = surface_of_module(
+            bindings_in_folder(arguments.bindings, _RTX)
+        )  # TensorRT for RTX has no plugins in Python
     else:
-        trt = bindings_over_stand_ins(given.bindings)
+        trt = bindings_over_stand_ins(arguments.bindings)
         surface = surface_of_module(trt) | {"plugin": surface_of_plugin_module(trt)}
     text = json_from_surface(surface)
-    if given.output is None:
+    if arguments.output is None:
         print(text, end="")
     else:
-        given.output.write_text(text)
+        arguments.output.write_text(text)
 
 
 def bindings_over_stand_ins(folder: Path) -> ModuleType:
-    """Import tensorrt_bindings from `folder`; its libraries are the stand-ins. Needs a C compiler named cc."""
+    """Import tensorrt_bindings from `folder` with stand-ins as its libraries. Needs a C compiler named cc."""
     major = next(folder.glob("tensorrt_*bindings-*.dist-info")).name.split("-")[1].split(".")[0]
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as build:
         for library in _LIBRARIES:
             name = f"lib{library}.so.{major}"
-            path = Path(made, name)
+            path = Path(build, name)
             subprocess.run(["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", path, STAND_IN], check=True)
-            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the loader takes a library that is there already
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the loader uses libraries that are already loaded
         return bindings_in_folder(folder, _ENTERPRISE)
 
 
@@ -67,7 +69,7 @@ def bindings_in_folder(folder: Path, name: str) -> ModuleType:
 
 
 def surface_of_module(trt: ModuleType) -> dict[str, Any]:
-    """What can be asked of `trt`, in a form that can be compared between versions."""
+    """Return the public API of `trt` in a form that can be compared between versions."""
     classes = {name: value for name, value in sorted(vars(trt).items()) if inspect.isclass(value) and _public(name)}
     functions = {
         name: list(_signatures(name, value))
@@ -83,8 +85,9 @@ def surface_of_module(trt: ModuleType) -> dict[str, Any]:
 
 
 def surface_of_plugin_module(trt: ModuleType) -> dict[str, Any]:
-    """What tensorrt.plugin defines, which is written in Python: parameters of functions, public names of classes."""
-    sys.modules["tensorrt"] = trt  # the name by which the submodule imports its own package
+    """Return the API of tensorrt.plugin, which is written in Python: parameters of functions, public names of
+    classes."""
+    sys.modules["tensorrt"] = trt  # the submodule imports its package by this name
     plugin = importlib.import_module(f"{trt.__name__}.plugin")
     own = [(name, value) for name, value in sorted(vars(plugin).items()) if _public(name)]
     return {
@@ -101,7 +104,7 @@ def surface_of_plugin_module(trt: ModuleType) -> dict[str, Any]:
 
 
 def json_from_surface(surface: dict[str, Any]) -> str:
-    """One line for each class, so that a difference between versions can be read."""
+    """Return JSON with one line per class, so that differences between versions are readable."""
     classes = ",\n".join(
         f"  {json.dumps(name)}: {json.dumps(one, separators=(',', ':'))}" for name, one in surface["classes"].items()
     )
@@ -114,16 +117,16 @@ def json_from_surface(surface: dict[str, Any]) -> str:
 
 
 def _class_surface(owner: type) -> dict[str, Any]:
-    """Methods with the signatures of their overloads, properties with their type, and whether they can be set.
+    """Return methods with the signatures of their overloads, properties with types and setters, and values.
 
-    Values are what a class itself holds: the type of each, or the members of an enum.
+    Values are attributes of the class itself, as their types or the members of an enum.
     """
     bases = [base.__name__ for base in owner.__bases__ if base.__name__ not in ("object", "pybind11_object")]
     members = _members(owner)
     methods, properties, values = {}, {}, {}
     for name, value in sorted(vars(owner).items()):
         if isinstance(value, property):
-            properties[name] = _returned(value.fget) + (" settable" if value.fset else "")
+            properties[name] = _return_type(value.fget) + (" settable" if value.fset else "")
         elif (name == "__init__" or _public(name)) and inspect.isroutine(value) and not members:
             methods[name] = list(_signatures(name, getattr(owner, name)))
         elif _public(name) and not members:
@@ -133,7 +136,7 @@ def _class_surface(owner: type) -> dict[str, Any]:
 
 
 def _python_parameters(function: Any) -> list[str]:
-    """Those with a default marked by =."""
+    """Return the parameter names. Those with a default end in "="."""
     parameters = inspect.signature(function).parameters.values()
     return [f"{each.name}{'' if each.default is inspect.Parameter.empty else '='}" for each in parameters]
 
@@ -143,9 +146,9 @@ def _members(owner: Any) -> list[str]:
 
 
 def _signatures(name: str, function: Any) -> Iterator[str]:
-    """For every overload its parameters but self, those with a default marked by =, and what it gives.
+    """Yield the parameters without self and the return type of every overload. Defaults are marked by "=".
 
-    None for a function written in Python, which has no such lines in its docstring.
+    Yields nothing for a function written in Python, whose docstring has no such lines.
     """
     lines = (function.__doc__ or "").splitlines()
     for found in filter(None, (_SIGNATURE.match(line.strip()) for line in lines)):
@@ -155,18 +158,18 @@ def _signatures(name: str, function: Any) -> Iterator[str]:
             yield f"{', '.join(names)} -> {_type_name(found['returns'])}"
 
 
-def _returned(getter: Any) -> str:
+def _return_type(getter: Any) -> str:
     found = re.search(r"-> (.+)$", ((getter and getter.__doc__) or "").strip().split("\n")[0])
     return _type_name(found[1]) if found else "object"
 
 
 def _type_name(text: str) -> str:
-    """Without the modules and namespaces that the bindings put in front."""
+    """Return a type name without modules and namespaces."""
     return _MODULE_PATH.sub("", re.sub(r"\w+::", "", text)).replace("List[", "list[").replace("Tuple[", "tuple[")
 
 
 def _split(parameters: str) -> list[str]:
-    """At the commas that are not inside brackets."""
+    """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for character in parameters:
         depth += (character in "[<(") - (character in "]>)")

@@ -1,1 +1,1 @@
-"""Measurements: quality against speed, and our decoder beside a plain eager loop."""
+"""Measurements of quality, speed, costs and scaling, and the comparison with an eager PyTorch loop."""

@@ -1,4 +1,4 @@
-"""Decodes one prompt, and returns what a measurement needs of it."""
+"""Decode one prompt and keep its steps."""
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
@@ -10,7 +10,7 @@ from lopa.runtime.text.prompt_ids import Prompt
 def result_with_steps(
     decoder: Decoder, prompt: Prompt, config: GenerationConfig
 ) -> tuple[GenerationResult, list[Step]]:
-    """Return the result of `prompt`, and all steps that led to it."""
+    """Return the result for `prompt` and all its decoding steps."""
     steps: list[Step] = []
     *_, last = decoder.stream(prompt, config, on_step=steps.append)
     assert isinstance(last, DoneEvent)

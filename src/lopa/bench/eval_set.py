@@ -1,4 +1,4 @@
-"""The prompts of a benchmark, what is asked for with each, and whether an answer is right. Does not decode."""
+"""Evaluation sets: prompts, how they are decoded, and how answers are scored. Decodes nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,50 +11,50 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
 
 SCORED_KIND = "math"
-"""The kind whose answers are scored by their number where a line does not say how."""
+"""Kind whose answers are scored by number when the line has no `scoring`."""
 _REMEDY = "check the path, or correct the line"
 _EXPECTED = '{"prompt": text, "answer": text, "kind": text}'
 
 
 @dataclass(frozen=True)
 class EvalItem:
-    """One prompt with the answer that it should get."""
+    """A prompt and its correct answer."""
 
     prompt: str
-    """Of a chat: ""."""
+    """Prompt text; empty for a chat."""
     answer: str
     kind: str
     scoring: str | None = None
-    """One of lopa.bench.scoring.VERDICTS; None: by the kind."""
+    """Key of lopa.bench.scoring.VERDICTS, or None to choose by `kind`."""
     answers: tuple[str, ...] = ()
-    """All right ones where there are several."""
+    """All correct answers, if there are several."""
     messages: tuple[Mapping[str, str], ...] = ()
-    """A chat in place of a prompt."""
+    """Chat messages, in place of a prompt."""
     begun: str = ""
-    """How the answer to a chat begins: given to the model, and part of no answer."""
+    """Prefilled beginning of a chat's answer. The model receives it, but no answer contains it."""
     stop: tuple[str, ...] = ()
-    """An answer ends before the first of these."""
+    """Stop strings: an answer ends before the first of them."""
     max_new_tokens: int | None = None
-    """None: as many as the benchmark says."""
+    """Maximum tokens of the answer, or None for the benchmark's default."""
     task_id: str | None = None
-    """For a harness of others, which scores samples by this name."""
+    """Sample name in the files for external harnesses."""
     limits: tuple[float, ...] = ()
-    """The best chance of a right answer to be had with 1, 2, .. forwards by taking the most probable
-    (lopa.bench.evaluation.limits); beyond the last there is no limit."""
+    """Upper bounds of the accuracy of greedy decoding in 1, 2, ... forwards (lopa.bench.evaluation.limits). There is no
+    bound past the last."""
     drawn_limits: tuple[float, ...] = ()
-    """The same by drawing."""
+    """The same bounds for sampling."""
 
     @property
     def verdict(self) -> str | None:
-        """How an answer is scored; None: not here."""
+        """Return the key of the scoring function, or None if answers are not scored here."""
         return self.scoring or ("number" if self.kind == SCORED_KIND else None)
 
     def is_right(self, text: str) -> bool:
-        """Whether `text` is a right answer. False where none is known."""
+        """Return True if `text` is a correct answer, and False if the correct answer is unknown."""
         return self.verdict is not None and VERDICTS[self.verdict](text, self.answers or (self.answer,))
 
     def limit(self, forwards: int, *, drawn: bool) -> float | None:
-        """The best chance with so many forwards; None where none is known."""
+        """Return the accuracy bound for this number of forwards, or None if unknown."""
         limits = self.drawn_limits if drawn else self.limits
         if not limits:
             return None
@@ -62,10 +62,10 @@ class EvalItem:
 
 
 def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = False) -> tuple[EvalItem, ...]:
-    """The items of a JSON-lines file, in order, at most `limit` of each kind; blank lines are passed over.
+    """Return the items of a JSON-lines file, in order, at most `limit` of each kind. Blank lines are skipped.
 
-    Raises BadInputError, naming line and field, for one that is not such an object, whose answer cannot be scored as
-    it says, or that is a chat where no `chats` are taken.
+    Raises BadInputError with line and field for an invalid object, for an answer that the scoring cannot use, and for a
+    chat unless `chats`.
     """
     items: list[EvalItem] = []
     count: dict[str, int] = {}
@@ -78,23 +78,22 @@ def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = F
 
 
 def objects_from_jsonl(path: Path, *, expected: str, remedy: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its place for messages; blank lines are passed over.
+    """Yield the objects of a JSON-lines file with their source for messages. Blank lines are skipped.
 
-    Raises BadInputError for a file that is not UTF-8 or has no line, and, where it comes to it, for a line that is no
-    JSON object.
+    Raises BadInputError for a file that is empty or not UTF-8, and for each line that is not a JSON object.
     """
     with refused_as_bad_input(str(path), expected="a UTF-8 file of JSON lines", remedy=remedy):
         text = path.read_text(encoding="utf-8")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
-        raise BadInputError(f"{path} has no line", expected=f"lines of {expected}", remedy=remedy)
+        raise BadInputError(f"{path} has no lines", expected=f"lines of {expected}", remedy=remedy)
     for number, line in lines:
         source = f"{path} line {number}"
         yield source, object_from_json(line, source=source, expected=expected, remedy=remedy)
 
 
 def is_correct(text: str, answer: str) -> bool:
-    """True when `text` ends in the number that `answer` ends in; 8 and 8.0 are one number."""
+    """Return True if `text` and `answer` end in the same number; 8 and 8.0 are equal."""
     return VERDICTS["number"](text, (answer,))
 
 
@@ -120,12 +119,12 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "messages": (lambda value: _is_list_of(_is_message, value), 'a list of {"role": text, "content": text}'),
     "begun": (_is_text, "a text"),
     "stop": (lambda value: _is_list_of(_is_text, value), "a list of texts"),
-    "max_new_tokens": (lambda value: type(value) is int and value > 0, "a whole number from 1"),
+    "max_new_tokens": (lambda value: type(value) is int and value > 0, "an integer from 1"),
     "task_id": (_is_text, "a text"),
     "limits": (lambda value: _is_list_of(_is_share, value), "a list of numbers from 0 to 1"),
     "drawn_limits": (lambda value: _is_list_of(_is_share, value), "a list of numbers from 0 to 1"),
 }
-"""Fields that a line may have beside its three, each with what it has to be."""
+"""Optional fields of a line: the check of the value, and the expected value for messages."""
 
 
 def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> EvalItem:
@@ -134,24 +133,24 @@ def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> Eva
     if is_chat and not chats:
         raise BadInputError(
             f"{source} is a chat (messages)",
-            expected="a prompt: chats are for bench --quality",
-            remedy="give lines with prompts",
+            expected="a prompt (only `bench quality` accepts chats)",
+            remedy="replace messages by a prompt",
         )
     if is_chat and "prompt" in value:
-        raise BadInputError(f"{source} has a prompt and messages", expected="one of them", remedy=remedy)
+        raise BadInputError(f"{source} has a prompt and messages", expected="only one of them", remedy=remedy)
     for key in ("answer", "kind") if is_chat else ("prompt", "answer", "kind"):
         if not isinstance(value.get(key), str):
             what = f"has {key} {shown(value[key])}" if key in value else f"has no {key}"
             raise BadInputError(f"{source} {what}", expected=_EXPECTED, remedy=remedy)
-    for key, (is_such, expected) in _OPTIONAL.items():
-        if key in value and not is_such(value[key]):
+    for key, (is_valid, expected) in _OPTIONAL.items():
+        if key in value and not is_valid(value[key]):
             raise BadInputError(f"{source} has {key} {shown(value[key])}", expected=expected, remedy=remedy)
     found = {key: value[key] for key in _OPTIONAL if key in value}
     optional: dict[str, Any] = {key: tuple(each) if type(each) is list else each for key, each in found.items()}
     item = EvalItem(value.get("prompt", ""), value["answer"], value["kind"], **optional)
     if item.verdict in NEEDS_NUMBER and None in map(number_from_text, item.answers or (item.answer,)):
         raise BadInputError(
-            f"{source} is of kind {item.kind}, but its answer has no number behind ####",
+            f"{source} is of kind {item.kind}, but its answer has no number after ####",
             expected="an answer that ends in #### and a number",
             remedy=remedy,
         )

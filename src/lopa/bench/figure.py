@@ -1,4 +1,4 @@
-"""Pictures as PNG files by matplotlib, which is an extra. Knows no measurement."""
+"""PNG files of matplotlib figures. matplotlib is an optional dependency."""
 
 import io
 from typing import Any
@@ -8,19 +8,19 @@ from lopa.runtime.install_hint import pip_install
 
 
 def check_matplotlib() -> None:
-    """Raise MissingBackendError unless matplotlib is installed, before anything is measured in vain."""
+    """Raise MissingBackendError unless matplotlib is installed, before a long measurement starts."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise MissingBackendError(
-            "a plot was asked for, but matplotlib is not installed",
+            "--plot needs matplotlib, which is not installed",
             expected="matplotlib",
-            remedy=f"{pip_install('plot')}, or leave --plot out",
+            remedy=f"{pip_install('plot')}, or omit --plot",
         ) from error
 
 
 def png_from_figure(figure: Any) -> bytes:
-    """A matplotlib figure as a PNG file."""
+    """Return a matplotlib figure as a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Where and when a benchmark ran, for its report. Does not measure."""
+"""Machine, time and versions of a benchmark run, for its report."""
 
 import os
 import platform
@@ -16,20 +16,20 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a reader needs to judge the seconds of a report."""
+    """Hardware and software that a benchmark ran on."""
 
     cpu: str
     cores: int
-    """That this process may use."""
+    """Cores available to this process."""
     system: str
     load: float | None
-    """Running processes, mean over the last minute, before the benchmark; None where the system does not tell."""
+    """Mean load of the last minute before the benchmark, or None if the system does not report it."""
     versions: dict[str, str]
-    """Python's and those of the packages that are installed."""
+    """Versions of Python and of the installed packages."""
 
 
 def machine_now() -> Machine:
-    """This machine, now."""
+    """Describe the current machine."""
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -40,18 +40,18 @@ def machine_now() -> Machine:
 
 
 def machine_line(machine: Machine, date: str) -> str:
-    """Return one line that says when and where something was measured, and with which versions."""
+    """Return one line with the date, machine and versions of a measurement."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     return f"{date}; {machine.cpu}, {machine.cores} cores, {machine.system}, load {machine.load}; {versions}"
 
 
 def date_now() -> str:
-    """UTC, ISO 8601, to the second."""
+    """Return the current UTC time in ISO 8601 format, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _cpu_model() -> str:
-    """The name that Linux gives it; elsewhere what Python knows."""
+    """Return the CPU name from /proc/cpuinfo, or Python's value on other systems."""
     if _CPU_INFO.is_file():
         found = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(), re.MULTILINE)
         if found:

@@ -1,6 +1,7 @@
-"""How far a benchmark is, on standard error: a bar on a terminal, a plain line now and then elsewhere, and a last line.
+"""Progress of a benchmark on standard error.
 
-All with rate and time left.
+A terminal shows a bar. Otherwise log lines appear now and then. Both show rate and remaining time, and end with a
+summary line.
 """
 
 import sys
@@ -12,34 +13,34 @@ from lopa.bench.pace import Pace, count_text
 
 
 class Progress(Protocol):
-    """Hears how far a benchmark is."""
+    """Callback that receives the progress of a benchmark."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
-        """`done` in all so far; `total` when another number is expected now."""
+        """Report that `done` units are finished; `total`, if given, replaces the expected number."""
 
 
 def silent(_done: int, _total: int | None = None) -> None:
-    """Tells nobody."""
+    """Ignore the progress."""
 
 
 @contextmanager
 def progress_shown(what: str, total: int, *, quiet: bool = False) -> Iterator[Progress]:
-    """Takes the number of `what` done so far, `total` of them in all. With `quiet` nothing is shown."""
-    work = _Work(what, total)
+    """Return a context that shows the progress of `what`, of which `total` are expected; `quiet` hides it."""
+    task = _Task(what, total)
     try:
         if quiet:
-            yield work.note
+            yield task.note
         elif sys.stderr.isatty():
-            with _bar(work) as noted:
-                yield noted
+            with _bar(task) as update:
+                yield update
         else:
-            yield work.line
+            yield task.line
     finally:
         if not quiet:
-            print(work.last_line(), file=sys.stderr)
+            print(task.last_line(), file=sys.stderr)
 
 
-class _Work:
+class _Task:
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total, self.done = what, total, 0
         self.pace = Pace()
@@ -59,7 +60,7 @@ class _Work:
 
 
 @contextmanager
-def _bar(work: _Work) -> Iterator[Progress]:
+def _bar(task: _Task) -> Iterator[Progress]:
     import rich.console
     import rich.progress
 
@@ -73,10 +74,10 @@ def _bar(work: _Work) -> Iterator[Progress]:
         rich.progress.TimeRemainingColumn(),
     )
     with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(work.what, total=work.total, rate="")
+        row = bar.add_task(task.what, total=task.total, rate="")
 
-        def noted(done: int, total: int | None = None) -> None:
-            work.note(done, total)
-            bar.update(task, completed=done, total=work.total, rate=work.pace.rate(done))
+        def update(done: int, total: int | None = None) -> None:
+            task.note(done, total)
+            bar.update(row, completed=done, total=task.total, rate=task.pace.rate(done))
 
-        yield noted
+        yield update

@@ -1,4 +1,4 @@
-"""What every benchmark report says about its run, and the files a report is written to. Does not measure."""
+"""Common part of all benchmark reports, and the files of a report."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 @dataclass(frozen=True)
 class Run:
-    """What was run, on what, where and when."""
+    """Command, machine, bundle and device of a benchmark run."""
 
     date: str
     command: str
     machine: Machine
     bundle: str
-    """Its folder's name."""
+    """Name of the bundle's folder."""
     bundle_sha256: str
-    """Of its manifest.json, which holds the digests of its other files."""
+    """SHA-256 of manifest.json, which contains the digests of the other files."""
     device: str
     threads: int | None
-    """Of the engine; None: its own choice."""
+    """Threads of the engine, or None for its default."""
 
 
 @dataclass(frozen=True)
 class PromptFile:
-    """The prompts that were decoded."""
+    """File of prompts that were decoded."""
 
     name: str
     sha256: str
     limit: int | None
-    """At most so many prompts of each kind."""
+    """Maximum number of prompts of each kind."""
 
 
 def run_now(bundle: Bundle, *, device: str, threads: int | None, arguments: Sequence[str]) -> Run:
-    """The record of a run that begins now; `arguments` are those of the command line, its program first."""
+    """Return the record of a run that starts now; `arguments` is the command line with its program."""
     return Run(
         date=date_now(),
         command=shlex.join(arguments),
@@ -56,36 +56,34 @@ def run_now(bundle: Bundle, *, device: str, threads: int | None, arguments: Sequ
 
 
 def prompt_file(path: Path, limit: int | None) -> PromptFile:
-    """The record of a file of prompts."""
+    """Return the record of a file of prompts."""
     return PromptFile(path.name, sha256_of_file(path), limit)
 
 
 def json_from_report(report: Any) -> bytes:
-    """A report (nested frozen dataclasses) as indented JSON."""
+    """Return a report (nested frozen dataclasses) as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def write_report(folder: Path, name: str, report: Any, tables: Sequence[Table]) -> None:
-    """Write NAME.json and NAME.md (the tables) to `folder`, each whole or not at all."""
+    """Write NAME.json and NAME.md (the tables) to `folder`, each atomically."""
     data, text = files_of_report(folder, name)
     write_whole(data, json_from_report(report))
     write_whole(text, "\n".join(map(markdown_from_table, tables)).encode())
 
 
 def files_of_report(folder: Path, name: str) -> tuple[Path, Path]:
-    """The report's JSON and its tables in Markdown."""
+    """Return the paths of the report's JSON and Markdown files."""
     return folder / f"{name}.json", folder / f"{name}.md"
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` unless it is there. Raises BadInputError when that cannot be."""
-    with refused_as_bad_input(
-        f"cannot write {folder}", expected="a place that can be written", remedy="choose another path"
-    ):
+    """Create `folder` if it does not exist. Raises BadInputError if that fails."""
+    with refused_as_bad_input(f"cannot write {folder}", expected="a writable folder", remedy="choose another path"):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_output(path: Path) -> None:
-    """Make the folder of `path`, and raise BadInputError unless that file can be written; it stays as it is."""
+    """Create the folder of `path` and raise BadInputError unless `path` is writable. An existing file is kept."""
     make_folder(path.parent)
     place_of_output(path)

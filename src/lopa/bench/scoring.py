@@ -1,4 +1,4 @@
-"""Is an answer right? The ways to say so, each a pure function of the text and the right answers. Runs no code."""
+"""Scoring functions: each decides from the text and the correct answers if an answer is correct. Runs no code."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ Verdict = Callable[[str, Sequence[str]], bool]
 
 
 def number_from_text(text: str) -> Decimal | None:
-    """The number behind the last #### of `text`, thousands separators left out; None when there is none.
+    """Return the number after the last #### of `text`, without thousands separators, or None.
 
     >>> number_from_text("so 4 * 300\\n#### 1,200 eggs")
     Decimal('1200')
@@ -23,7 +23,7 @@ def number_from_text(text: str) -> Decimal | None:
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number of `text`, wherever it stands, as lm-eval's flexible-extract of gsm8k has it.
+    """Return the last number of `text`, or None (flexible-extract of lm-eval's gsm8k).
 
     >>> last_number("He has 3 left, so 3 * 1.50 = $4.50.")
     Decimal('4.50')
@@ -65,7 +65,10 @@ VERDICTS: Mapping[str, Verdict] = {
     "list": _is_list,
     "list_any_order": _is_list_in_any_order,
 }
-"""By the name that a file of prompts has: the number behind the last ####; the last number; the text, white space
-around it left out; the items between commas, in this order or in any."""
+"""Scoring functions by their name in files of prompts.
+
+`number` compares the number after the last ####, `last_number` the last number, `text` the stripped text. `list` and
+`list_any_order` compare the items between commas, in order or in any order.
+"""
 NEEDS_NUMBER = frozenset({"number", "last_number"})
-"""Those of which every right answer has a number behind ####."""
+"""Scoring functions that need correct answers with a number after ####."""

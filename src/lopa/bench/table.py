@@ -1,18 +1,18 @@
-"""A table for readers: drawn by rich on a terminal, Markdown elsewhere. Knows no measurement."""
+"""Tables for readers, drawn by rich on a terminal and as Markdown elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-NOTHING = "-"
-"""Cell of a value that is not there."""
+MISSING = "-"
+"""Cell of a missing value."""
 _Record = TypeVar("_Record")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the names of the columns, and rows of as many texts; the first column is a name, the others numbers."""
+    """Title, column names and rows of texts. The first column holds names, the others numbers."""
 
     title: str
     columns: tuple[str, ...]
@@ -22,22 +22,22 @@ class Table:
 def table_from_records(
     title: str, records: Iterable[_Record], columns: Mapping[str, Callable[[_Record], str]]
 ) -> Table:
-    """Return a table with a row for each record; `columns` gives the text of its cell by the column's name."""
+    """Return a table with one row per record; `columns` maps a column's name to the text of its cell."""
     return Table(title, tuple(columns), tuple(tuple(cell(each) for cell in columns.values()) for each in records))
 
 
 def ms_text(seconds: float | None) -> str:
-    """Return milliseconds with two decimals."""
-    return NOTHING if seconds is None else f"{seconds * 1e3:.2f}"
+    """Return milliseconds with two decimals, or MISSING for None."""
+    return MISSING if seconds is None else f"{seconds * 1e3:.2f}"
 
 
 def ratio_text(above: float | None, below: float) -> str:
-    """Return a quotient with two decimals."""
-    return NOTHING if above is None else f"{above / below:.2f}"
+    """Return the quotient with two decimals, or MISSING for None."""
+    return MISSING if above is None else f"{above / below:.2f}"
 
 
 def markdown_from_table(table: Table) -> str:
-    """The table as Markdown that is also readable as it stands; ends with a line break."""
+    """Return the table as aligned Markdown that ends with a newline."""
     lines = [table.columns, *table.rows]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(table.columns))]
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -47,7 +47,7 @@ def markdown_from_table(table: Table) -> str:
 
 
 def show_table(table: Table) -> None:
-    """Print `table` on standard output."""
+    """Print `table` to standard output."""
     if not sys.stdout.isatty():
         print(markdown_from_table(table))
         return

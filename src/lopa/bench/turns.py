@@ -1,4 +1,4 @@
-"""Measures several sides in turns, and compares what each took. Knows no side."""
+"""Measure several sides in alternation, and compare their results."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -7,18 +7,18 @@ from typing import TypeVar
 from lopa.bench.progress import Progress, silent
 
 Side = TypeVar("Side")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def in_turns(
-    sides: Mapping[Side, Callable[[int], Found]], turns: int, progress: Progress = silent
-) -> dict[Side, list[Found]]:
-    """Run every side once in every turn, and return what each of its runs gave.
+def run_in_turns(
+    sides: Mapping[Side, Callable[[int], Result]], turns: int, progress: Progress = silent
+) -> dict[Side, list[Result]]:
+    """Run every side once per turn and return the results of each side.
 
-    A machine that slows down for a while slows all sides. A side is given the turn's number, counted from 0. `progress`
+    Alternating spreads slow phases of the machine over all sides. A side receives the turn's index, from 0. `progress`
     receives the number of finished turns.
     """
-    found: dict[Side, list[Found]] = {side: [] for side in sides}
+    found: dict[Side, list[Result]] = {side: [] for side in sides}
     for turn in range(turns):
         for side, run in sides.items():
             found[side].append(run(turn))
@@ -27,5 +27,5 @@ def in_turns(
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Return the median, over the turns, of a side's figure over another's of the same turn."""
+    """Return the median over the turns of the ratio of two sides' values."""
     return statistics.median(one / other for one, other in zip(above, below, strict=True))

@@ -1,1 +1,1 @@
-"""Checkpoint in, bundle out. Knows torch and ONNX; imports the runtime's contract and manifest, never the reverse."""
+"""Export of checkpoints to bundles. Imports torch, ONNX and the runtime's contract; the runtime never imports it."""

@@ -1,4 +1,4 @@
-"""Checkpoint (and adapter) in, bundle out: the whole export in order. Does not decode, verify or build engines."""
+"""Export of a checkpoint, with or without an adapter, to a bundle. Decoding, verifying and engines are elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,8 +35,8 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION
 
 WEIGHTS_NAME = "model.onnx.data"
-_ROOM_BESIDE_WEIGHTS = 1 << 26
-"""Bytes: more than the graph and the tokenizer of any model take."""
+_OVERHEAD_BYTES = 1 << 26
+"""Upper bound on the bytes of all files except the weights."""
 
 
 def bundle_from_checkpoint(
@@ -58,9 +58,9 @@ def bundle_from_checkpoint(
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
-    `family` (a name in lopa.export.families) is that of a checkpoint that does not say so itself: an autoregressive one
-    has the same layers. The others are described in BundleChoices. Raises as plan_from_checkpoint and bundle_from_plan
-    do.
+    `family` is a name in lopa.export.families, for checkpoints that do not name their family. An autoregressive
+    checkpoint has the same layers. BundleChoices describes the other options. Raises the errors of plan_from_checkpoint
+    and bundle_from_plan.
     """
     choices = BundleChoices(
         dtype=dtype,
@@ -72,37 +72,37 @@ def bundle_from_checkpoint(
         defaults=defaults or {},
         chat_template=chat_template,
     )
-    tell = progress or silent
-    tell("reading the checkpoint", 0, 0)
+    report = progress or silent
+    report("reading the checkpoint", 0, 0)
     plan = plan_from_checkpoint(checkpoint, destination, choices, lora=lora, family=family, overwrite=overwrite)
-    return bundle_from_plan(plan, tell)
+    return bundle_from_plan(plan, report)
 
 
-def bundle_from_plan(plan: BundlePlan, tell: Progress = silent) -> Bundle:
-    """Write the bundle of `plan`; standard graphs get twins for ONNX Runtime's CPU (lopa.export.cpu_graph).
+def bundle_from_plan(plan: BundlePlan, report: Progress = silent) -> Bundle:
+    """Write the bundle of `plan`. Standard graphs get twins for ONNX Runtime's CPU provider (lopa.export.cpu_graph).
 
-    Raises BadInputError for values that the bundle cannot hold and a destination that cannot be written,
-    CheckFailedError for a portable graph that breaks its dialect's rules. Then nothing is left behind, and a bundle
-    that was to be overwritten is untouched.
+    Raises BadInputError for values that the bundle cannot hold, and for a destination that cannot be written. Raises
+    CheckFailedError for a portable graph that breaks its dialect's rules. After an error nothing is left behind, and
+    a bundle to be overwritten is unchanged.
     """
     source, total = plan.source, plan.weights_size
     if source.tokenizer.assumed_mask:
         mask = source.tokenizer.special_tokens.mask
-        tell(f"no file names the mask token: taking {mask}, as {source.config.family.published} has it", 0, 0)
+        report(f"no file names the mask token: using {mask}, the default of {source.config.family.model_names}", 0, 0)
     with (
-        staged_folder(plan.destination, overwrite=plan.overwrite, room=total + _ROOM_BESIDE_WEIGHTS) as folder,
+        staged_folder(plan.destination, overwrite=plan.overwrite, needed_bytes=total + _OVERHEAD_BYTES) as folder,
         digests_in_background([*source.adapter_files, *source.checkpoint_files]) as digests,
     ):
-        # Weights before the graph: what a user can have wrong, bad values or a full disk, shows sooner.
+        # Weights come first: bad values and a full disk, the likely errors of users, then show early.
         weights = write_weights(
             folder / WEIGHTS_NAME,
             plan.weights,
             plan.records,
             source.stored,
             source.adapter,
-            lambda done: tell("writing weights", done, total),
+            lambda done: report("writing weights", done, total),
         )
-        functions, twins = _write_graphs(folder, plan, tell)
+        functions, twins = _write_graphs(folder, plan, report)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         names = [
@@ -112,36 +112,34 @@ def bundle_from_plan(plan: BundlePlan, tell: Progress = silent) -> Bundle:
             TOKENIZER_CONFIG_NAME,
         ]
         files = [weights, *(_file_record(folder / name) for name in names)]
-        tell("hashing the source", 0, 0)
+        report("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
         manifest = _manifest(plan, twins, files, functions, origin)
         text = json_from_record(manifest)
-        manifest_from_json(
-            text, source=f"the manifest for {source.checkpoint}"
-        )  # a bundle that nothing opens is not made
+        manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises if Bundle.open would
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(plan.destination)
 
 
 def cpu_name(name: str) -> str:
-    """File name of the twin for CPUs of the graph in the file `name`: model.cpu.onnx."""
+    """Return the file name of a graph's twin for CPUs: model.cpu.onnx for model.onnx."""
     return f"{name.removesuffix('.onnx')}.cpu.onnx"
 
 
 def unpacked_name(name: str) -> str:
-    """File name of its twin with int4 matrices unpacked: model.cpu-unpacked.onnx."""
+    """Return the file name of a graph's twin for CPUs with unpacked int4 matrices: model.cpu-unpacked.onnx."""
     return f"{name.removesuffix('.onnx')}.cpu-unpacked.onnx"
 
 
 def _write_graphs(
-    folder: Path, plan: BundlePlan, tell: Callable[[str, int, int], None]
+    folder: Path, plan: BundlePlan, report: Callable[[str, int, int], None]
 ) -> tuple[list[str], list[CpuGraph]]:
-    """Trace, check and write one after the other; the plugins in any of them, sorted, and the twins for CPUs."""
+    """Trace, check and write the graphs of `plan`. Return their plugins, sorted, and their twins for CPUs."""
     source, choices = plan.source, plan.choices
     found: set[str] = set()
     twins = []
     for graph in plan.graphs:
-        tell(f"tracing {graph.name}", 0, 0)
+        report(f"tracing {graph.name}", 0, 0)
         model = graph_from_dimensions(
             source.config.dimensions,
             plan.records,
@@ -151,19 +149,19 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        made: dict[bool, ir.Model | None] = {}  # by whether int4 matrices are unpacked
-        if graph.dialect == "standard" and choices.dtype != "bfloat16":  # which ONNX Runtime's CPU refuses
-            of = TwinOf(source.config.dimensions, graph.part)
-            made = {False: twin_for_cpu(model, of), True: unpacked_twin(model, of)}
+        cpu_twins: dict[bool, ir.Model | None] = {}  # key: are int4 matrices unpacked
+        if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
+            origin = TwinOf(source.config.dimensions, graph.part)
+            cpu_twins = {False: twin_for_cpu(model, origin), True: unpacked_twin(model, origin)}
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
-        tell(f"checking and writing {graph.name}", 0, 0)
+        report(f"checking and writing {graph.name}", 0, 0)
         if graph.dialect == "portable":
             check_portable(ir.to_proto(model), graph.name)
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
-        for unpacked, twin in made.items():
+        for unpacked, twin in cpu_twins.items():
             if twin is not None:
                 name = unpacked_name(graph.name) if unpacked else cpu_name(graph.name)
                 ir.save(twin, folder / name)

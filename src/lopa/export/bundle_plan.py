@@ -1,6 +1,6 @@
-"""Plan of a bundle: its source, tensors and graphs, all checked before a weight is read.
+"""Plan of a bundle: its source, tensors and graphs, checked before any weight is read.
 
-Imports neither torch nor ONNX: an error in a checkpoint or in the options does not wait for them.
+Imports neither torch nor ONNX, so that errors in a checkpoint or in the options are reported at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,20 +27,20 @@ class BundleChoices:
     """Options of an export."""
 
     dtype: Dtype = "float32"
-    """Type of the tensors that `quantization` leaves as floats."""
+    """Type of the tensors that `quantization` leaves in floating point."""
     quantization: QuantizationChoice | None = None
     dialects: Sequence[Dialect] = ("standard",)
-    """Standard, portable, or both in this order: a graph for each, over one file of weights."""
+    """Standard, portable, or both in this order. Each gets a graph; all share one weights file."""
     with_logits: bool = False
-    """True to output the logits too, for verification."""
+    """True to add the logits as an output, for verification."""
     stages: int = 1
-    """Above 1: also the standard graphs of a pipeline of so many stages, over the same weights."""
+    """Number of pipeline stages. Above 1, the bundle also has one standard graph per stage, over the same weights."""
     plugins: bool = False
     """True to use the functions of domain `lopa` in the standard graphs (docs/plugins.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Decoding options by name, in place of those that the checkpoint was trained for."""
+    """Decoding options by name. They override those that the checkpoint was trained for."""
     chat_template: Path | None = None
-    """A file, in place of the checkpoint's own template."""
+    """File with a template that replaces the checkpoint's own."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PlannedGraph:
 
     @property
     def is_stage(self) -> bool:
-        """True for a graph of some layers only."""
+        """True for a graph with part of the layers."""
         return not (self.part.is_first and self.part.is_last)
 
 
@@ -66,12 +66,12 @@ class BundlePlan:
     choices: BundleChoices
     source: Source
     weights: WeightPlan
-    """Tensors, quantized by `choices`."""
+    """All tensors, with the quantization of `choices` applied."""
     records: dict[str, TensorRecord]
     graphs: Sequence[PlannedGraph]
-    """Graphs of the whole model, the first dialect's first, then those of stages; a single stage has none."""
+    """Graphs of the whole model, first dialect first, then graphs of stages. A single stage has no graph of its own."""
     decoding: DecodingDefaults
-    """Decoding defaults that the checkpoint was trained for."""
+    """Decoding options that the checkpoint was trained for."""
 
     @property
     def weights_size(self) -> int:
@@ -90,9 +90,8 @@ def plan_from_checkpoint(
 ) -> BundlePlan:
     """Return the plan of the bundle `destination` for the folder `checkpoint` and the adapter folder `lora`.
 
-    `family` is that of a checkpoint that does not say so itself. Raises BadInputError for anything wrong with the
-    source, the destination or the combination of options, as far as config.json, file names and the headers of weights
-    tell.
+    `family` is for a checkpoint that does not name its family. Raises BadInputError for errors in the source, the
+    destination or the combination of options. It reads config.json, file names and the headers of weights.
     """
     _check(choices)
     check_destination(destination, overwrite=overwrite)
@@ -113,7 +112,10 @@ def plan_from_checkpoint(
 
 
 def stage_name(number: int, stages: int) -> str:
-    """File name of a stage's graph. It lies beside the weights: ONNX lets no graph refer to a folder above its own."""
+    """Return the file name of a stage's graph.
+
+    It is in the folder of the weights, because ONNX forbids `..` in paths.
+    """
     return f"model.stage-{number}-of-{stages}.onnx"
 
 
@@ -122,27 +124,27 @@ def _check(choices: BundleChoices) -> None:
         raise ValueError(f"received dialects {choices.dialects}, expected standard, portable, or both in this order")
     if "portable" in choices.dialects and choices.quantization is not None:
         raise BadInputError(
-            f"a portable graph with matrices in {choices.quantization.kind}",
-            expected="a portable graph in floats: its operators know no integer products",
-            remedy="leave --quantize out (for Ascend, ATC's own tools quantize a float model), or export with "
+            f"--quantize {choices.quantization.kind} with the portable dialect",
+            expected="a portable graph in floating point: the portable dialect has no integer operators",
+            remedy="drop --quantize (for Ascend, quantize the float model with ATC's tools), or export with "
             "--dialect standard",
         )
     if choices.stages > 1 and "standard" not in choices.dialects:
         raise BadInputError(
-            f"{choices.stages} stages in the portable dialect alone",
-            expected="stages in the standard dialect: the portable graph is always whole",
-            remedy="leave --stages out, or export with --dialect both",
+            f"--stages {choices.stages} with the portable dialect only",
+            expected="stages in the standard dialect: a portable graph cannot be split",
+            remedy="drop --stages, or export with --dialect both",
         )
     if choices.plugins and "standard" not in choices.dialects:
         raise BadInputError(
-            "plugins in the portable dialect alone",
+            "--plugins with the portable dialect only",
             expected="plugins in the standard dialect: a portable graph has plain operators only",
-            remedy="leave --plugins out, or export with --dialect both",
+            remedy="drop --plugins, or export with --dialect both",
         )
 
 
 def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: int) -> list[PlannedGraph]:
-    """Graphs of the whole model, the first dialect's first, then those of stages; a single stage has none."""
+    """Return the graphs of the whole model, first dialect first, then those of stages if there are several."""
     whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
@@ -150,10 +152,10 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
 
 
 def _decoding(source: Source) -> DecodingDefaults:
-    """The family's, or what an adapter makes of it; blocks as large as config.json says that they were trained."""
+    """Return the decoding defaults of the family, with an adapter or without, and config.json's block size if given."""
     config, tokens = source.config, source.tokenizer.special_tokens
-    of_adapter = config.family.decoding_with_adapter
-    options = {**D2F, **(of_adapter if source.lora is not None and of_adapter is not None else config.family.decoding)}
+    with_adapter = config.family.decoding_with_adapter if source.lora is not None else None
+    options = {**D2F, **(config.family.decoding if with_adapter is None else with_adapter)}
     if config.block_size is not None:
         options["block_size"] = config.block_size
         if "sub_block" in options:

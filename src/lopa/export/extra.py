@@ -1,4 +1,4 @@
-"""Around imports of what the extra `export` brings. Imports nothing of it itself."""
+"""Imports of the libraries in the extra `export`. This module imports none of them itself."""
 
 from contextlib import AbstractContextManager
 
@@ -8,5 +8,5 @@ _MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscri
 
 
 def export_extra_needed(purpose: str) -> AbstractContextManager[None]:
-    """An absent library of the extra becomes MissingBackendError; `purpose` says what needs it."""
+    """Convert the ImportError of a missing library to MissingBackendError; `purpose` names the work that needs it."""
     return extra_needed("export", _MODULES, f"the libraries for {purpose}")

@@ -1,105 +1,105 @@
-"""Reads the JSON objects of a checkpoint folder, and their values by name and type. Does not know what they mean."""
+"""JSON objects of a checkpoint folder, read by name and type."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import MOST_JSON_BYTES, bytes_from_file, object_from_json
+from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES, bytes_from_file, object_from_json
 
-MOST_NUMBER = 2**31 - 1
-"""No size, count or id of a model is beyond 32 bits with a sign."""
-_DEEPEST = 32
-"""Objects and lists within each other; a checkpoint's files have four or five. Others print and write them again."""
-_MOST_SHOWN = 200
-"""Characters of a value in an error."""
+MAX_NUMBER = 2**31 - 1
+"""Upper limit of sizes, counts and ids: they fit into 32 bits with a sign."""
+_MAX_DEPTH = 32
+"""Nested objects and lists. Checkpoint files have four or five levels; printing deeper ones may exceed recursion."""
+_MAX_SHOWN = 200
+"""Characters of a value that an error shows."""
 
 
-def json_object_from_file(path: Path, *, remedy: str, most: int = MOST_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object in `path`, of at most `most` bytes.
+def json_object_from_file(path: Path, *, remedy: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Return the JSON object in the file `path`.
 
-    Raises BadInputError, with `remedy`, for a file that is missing, unreadable, not JSON or not an object, and for one
-    that is nested so deeply that it cannot be shown or written again.
+    Raises BadInputError with `remedy` for a file that is missing, unreadable, larger than `max_bytes`, not JSON or not
+    an object. Raises it also for objects that are nested too deeply to print.
     """
-    words = {"expected": "a JSON object in a readable file", "remedy": remedy}
-    value = object_from_json(bytes_from_file(path, most=most, **words), source=str(path), **words)
+    hints = {"expected": "a JSON object in a readable file", "remedy": remedy}
+    value = object_from_json(bytes_from_file(path, max=max_bytes, **hints), source=str(path), **hints)
     if _is_deep(value):
-        raise BadInputError(f"{path} is nested too deeply", **words)
+        raise BadInputError(f"{path} is nested too deeply", **hints)
     return value
 
 
 def shown(value: object) -> str:
-    """A value of a checkpoint's JSON as an error shows it: its beginning."""
+    """Return the beginning of a value's repr, for error messages."""
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 @dataclass(frozen=True)
 class JsonValues:
-    """An object of a checkpoint's JSON, whose values are asked for by name and type.
+    """Typed access to the values of a JSON object in a checkpoint.
 
-    Every method raises BadInputError, naming the file, for a value of another type or outside its range; null is as
-    good as absent.
+    Every method raises BadInputError, which names the file, for a value of another type or outside its range. null
+    counts as absent.
     """
 
     values: dict[str, Any]
     source: str
-    """The file, as errors name it."""
+    """File name for error messages."""
     remedy: str
 
-    def whole_number(self, name: str, *, least: int = 1, most: int = MOST_NUMBER) -> int:
-        """A number that has to be there."""
-        return self.whole(name, self.values.get(name), least=least, most=most)
+    def get_int(self, name: str, *, min: int = 1, max: int = MAX_NUMBER) -> int:
+        """Return a required integer."""
+        return self.checked_int(name, self.values.get(name), min=min, max=max)
 
-    def number(self, name: str, *, least: float, most: float) -> float:
-        """A number that has to be there, whole or not."""
-        return self.real(name, self.values.get(name), least=least, most=most)
+    def get_float(self, name: str, *, min: float, max: float) -> float:
+        """Return a required number, integer or not."""
+        return self.checked_float(name, self.values.get(name), min=min, max=max)
 
-    def flag(self, name: str) -> bool:
-        """False when it is absent."""
+    def get_bool(self, name: str) -> bool:
+        """Return a boolean; False when it is absent."""
         value = self.values.get(name)
         if not isinstance(value, bool | None):
-            raise self.refused(name, value, "true or false")
+            raise self.error_for(name, value, "true or false")
         return bool(value)
 
-    def texts(self, name: str, *, most: int) -> tuple[str, ...]:
-        """A list of at most `most` texts; empty when it is absent."""
+    def get_strings(self, name: str, *, max_count: int) -> tuple[str, ...]:
+        """Return a list of at most `max_count` strings; empty when it is absent."""
         value = self.values.get(name)
         if value is None:
             return ()
-        if not isinstance(value, list) or len(value) > most or not all(isinstance(text, str) for text in value):
-            raise self.refused(name, value, f"a list of at most {most} texts")
+        if not isinstance(value, list) or len(value) > max_count or not all(isinstance(text, str) for text in value):
+            raise self.error_for(name, value, f"a list of at most {max_count} strings")
         return tuple(value)
 
-    def table(self, name: str, *, most: int) -> dict[str, Any]:
-        """An object of at most `most` names, with any values; empty when it is absent."""
+    def get_object(self, name: str, *, max_count: int) -> dict[str, Any]:
+        """Return an object of at most `max_count` names with any values; empty when it is absent."""
         value = self.values.get(name)
         if value is None:
             return {}
-        if not isinstance(value, dict) or len(value) > most:
-            raise self.refused(name, value, f"an object of at most {most} names")
+        if not isinstance(value, dict) or len(value) > max_count:
+            raise self.error_for(name, value, f"an object of at most {max_count} names")
         return value
 
-    def whole(self, name: str, value: object, *, least: int = 1, most: int = MOST_NUMBER) -> int:
-        """`value`, which was found under `name`, as a whole number."""
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.refused(name, value, f"a whole number from {least} to {most}")
+    def checked_int(self, name: str, value: object, *, min: int = 1, max: int = MAX_NUMBER) -> int:
+        """Return `value`, found under `name`, if it is an integer in the range."""
+        if not isinstance(value, int) or isinstance(value, bool) or not min <= value <= max:
+            raise self.error_for(name, value, f"a whole number from {min} to {max}")
         return value
 
-    def real(self, name: str, value: object, *, least: float, most: float) -> float:
-        """`value`, which was found under `name`, as a number of any kind that is finite."""
-        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-            raise self.refused(name, value, f"a number from {least:g} to {most:g}")
+    def checked_float(self, name: str, value: object, *, min: float, max: float) -> float:
+        """Return `value`, found under `name`, as a float if it is a finite number in the range."""
+        if not isinstance(value, int | float) or isinstance(value, bool) or not min <= value <= max:
+            raise self.error_for(name, value, f"a number from {min:g} to {max:g}")
         return float(value)
 
-    def refused(self, name: str, value: object, expected: str) -> BadInputError:
-        """The error for what was found under `name`."""
+    def error_for(self, name: str, value: object, expected: str) -> BadInputError:
+        """Return the error for a bad value found under `name`."""
         return BadInputError(f"{self.source} has {name} = {shown(value)}", expected=expected, remedy=self.remedy)
 
 
 def _is_deep(value: dict[str, Any]) -> bool:
     level: list[Any] = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [
             inner
             for outer in level

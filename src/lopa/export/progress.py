@@ -1,14 +1,14 @@
-"""How an export, a build or a verification tells its caller how far it is. Does not know who listens."""
+"""Progress reports of exports, builds and verifications."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called as the work goes on, often, and from the thread that works."""
+    """Callback for progress. It is called often, from the working thread."""
 
     def __call__(self, stage: str, done: int, total: int, /) -> None:
-        """`stage` is a short phrase; `done` of `total` of its bytes, steps or cases are done (0 of 0: it has none)."""
+        """Report `done` of `total` bytes, steps or cases of `stage`, a short phrase; 0 of 0 without a count."""
 
 
 def silent(_stage: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
+    """Ignore the report."""

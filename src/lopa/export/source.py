@@ -1,6 +1,6 @@
-"""Everything that an export reads, found and checked as far as it can be without reading weights.
+"""Source of an export: the checkpoint and its adapter, checked as far as possible without reading weights.
 
-Imports neither torch nor ONNX, so that what cannot be exported is refused at once.
+Imports neither torch nor ONNX, so that unsupported checkpoints are rejected at once.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint and its adapter."""
+    """A checkpoint and its adapter, opened and checked."""
 
     checkpoint: Path
     lora: Path | None
@@ -37,29 +37,29 @@ class Source:
     tokenizer: TokenizerFiles
     stored: dict[str, StoredTensor]
     planned: WeightPlan
-    """In floats."""
+    """All tensors in floating point, before quantization."""
     adapter: Adapter
 
     @property
     def checkpoint_files(self) -> list[Path]:
-        """What the manifest gives digests of; the weights in the order in which they are read, more or less."""
+        """Files of the checkpoint whose digests are in the manifest, weights roughly in the order of reading."""
         described = [self.checkpoint / name for name in (CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME)]
         shards = sorted({tensor.file for tensor in self.stored.values()})
         return [path for path in (*described, *shards) if path.is_file()]
 
     @property
     def adapter_files(self) -> list[Path]:
-        """Likewise."""
+        """Files of the adapter whose digests are in the manifest."""
         return [self.lora / name for name in (ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME)] if self.lora else []
 
 
 def source_from_checkpoint(
     checkpoint: Path, lora: Path | None, family: str | None = None, chat_template: Path | None = None
 ) -> Source:
-    """Open a checkpoint and its adapter and check that they belong together.
+    """Open a checkpoint and its adapter, and check that they fit each other.
 
-    `family` is that of a checkpoint that does not say so itself; the file `chat_template` replaces its template. Raises
-    BadInputError for whatever is missing, broken, contradictory or unsupported.
+    `family` is for a checkpoint that does not name its family. The file `chat_template` replaces its template. Raises
+    BadInputError for anything missing, broken, contradictory or unsupported.
     """
     check_checkpoint_folder(checkpoint)
     if lora is not None:
@@ -70,7 +70,7 @@ def source_from_checkpoint(
     found = {name: tensor.shape for name, tensor in stored.items()}
     network = network_from_dimensions(config.dimensions)
     planned = weight_plan_from_network(network, config.architecture, tied=config.tied_embeddings)
-    # A tied checkpoint may still carry its head.
+    # A checkpoint with tied embeddings may still contain its head.
     ignored = {config.architecture.outer_names[HEAD]} if config.tied_embeddings else set()
     check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
     shapes = {weight.source: weight.source_shape for weight in planned}
@@ -79,7 +79,7 @@ def source_from_checkpoint(
 
 
 def origin_of_source(source: Source, digests: Mapping[Path, str]) -> Origin:
-    """For the manifest; `digests` has the sha256 of all files of the source."""
+    """Return the manifest's record of `source`; `digests` has the SHA-256 of all its files."""
     return Origin(
         checkpoint={path.name: digests[path] for path in source.checkpoint_files},
         adapter={path.name: digests[path] for path in source.adapter_files},

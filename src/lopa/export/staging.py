@@ -1,6 +1,6 @@
-"""A folder that appears whole or not at all: written beside its destination and renamed at the end.
+"""Output folders that appear complete or not at all: they are written next to the destination, then renamed.
 
-Knows folders and processes of this machine only; two machines must not export to one destination on a shared disk.
+Processes are known by their number on this machine. Two machines must not export to one destination on a shared disk.
 """
 
 import os
@@ -17,7 +17,7 @@ from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 @dataclass(frozen=True)
 class Product:
-    """What a folder is made to be, and the file in it that tells."""
+    """Kind of output folder, recognized by a marker file."""
 
     noun: str
     marker: str
@@ -27,40 +27,41 @@ BUNDLE = Product("bundle", MANIFEST_NAME)
 
 
 def check_destination(destination: Path, *, overwrite: bool, product: Product = BUNDLE) -> None:
-    """Raise BadInputError if `destination` exists, unless it is such a product and may be overwritten.
+    """Raise BadInputError if `destination` exists, unless it is a folder of this kind and `overwrite` is True.
 
-    Also for a path that the operating system takes for none.
+    Also raises BadInputError for a path that the operating system rejects.
     """
-    with refused_as_bad_input(str(destination), expected="a path that can be made", remedy="choose another"):
+    with refused_as_bad_input(str(destination), expected="a valid path", remedy="choose another"):
         exists = destination.resolve().exists()
     if not exists:
         return
     if not overwrite:
         raise BadInputError(
-            f"{destination} exists", expected="a destination that does not", remedy="choose another, or --overwrite"
+            f"{destination} exists", expected="a new destination", remedy="choose another, or pass --overwrite"
         )
     if not (destination / product.marker).is_file():
         raise BadInputError(
             f"{destination} is not a {product.noun}",
-            expected=f"a {product.noun} to overwrite, or a destination that does not exist",
-            remedy=f"choose another destination; only a {product.noun} is overwritten",
+            expected=f"a {product.noun} to overwrite, or a new destination",
+            remedy=f"choose another destination; --overwrite replaces a {product.noun} only",
         )
 
 
 @contextmanager
-def staged_folder(destination: Path, *, overwrite: bool, room: int = 0, product: Product = BUNDLE) -> Iterator[Path]:
-    """A new empty folder that becomes `destination` when the block ends well, and is removed when it does not.
+def staged_folder(
+    destination: Path, *, overwrite: bool, needed_bytes: int = 0, product: Product = BUNDLE
+) -> Iterator[Path]:
+    """Yield a new empty folder. Rename it to `destination` when the block succeeds, remove it otherwise.
 
-    What exports whose process is gone have left beside the destination is cleared first. Raises BadInputError as
-    check_destination does, when the disk has less than `room` bytes free, and for an OSError inside (a full disk, no
-    permission).
+    First removes what crashed exports left next to the destination. Raises BadInputError as check_destination does,
+    for a disk with less than `needed_bytes` free, and for an OSError in the block (disk full, no permission).
     """
     check_destination(destination, overwrite=overwrite, product=product)
     destination = destination.resolve()
-    with _errors_of_writing(destination, product), _parents_of(destination):
+    with _write_errors(destination, product), _parents_created(destination):
         _clear_leftovers(destination)
         check_destination(destination, overwrite=overwrite, product=product)
-        _check_room(destination, room, product)
+        _check_free_space(destination, needed_bytes, product)
         folder = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
         folder.mkdir()
         try:
@@ -72,31 +73,31 @@ def staged_folder(destination: Path, *, overwrite: bool, room: int = 0, product:
             raise
 
 
-def _check_room(destination: Path, needed: int, product: Product) -> None:
+def _check_free_space(destination: Path, needed: int, product: Product) -> None:
     free = shutil.disk_usage(destination.parent).free
     if free < needed:
         raise BadInputError(
             f"{destination.parent} has {free} bytes free ({free / 1e9:.1f} GB)",
-            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the {product.noun}, beside one that is overwritten",
-            remedy="free some space or choose another place",
+            expected=f"{needed} bytes ({needed / 1e9:.1f} GB) for the {product.noun}, even when it replaces one",
+            remedy="free some disk space or choose another destination",
         )
 
 
 @contextmanager
-def _errors_of_writing(destination: Path, product: Product) -> Iterator[None]:
+def _write_errors(destination: Path, product: Product) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise BadInputError(
             f"{destination} cannot be written: {error.strerror or error}",
-            expected=f"a place that can be written, with room for the {product.noun}",
-            remedy="free some space or choose another place, then try again; nothing was left behind",
+            expected=f"a writable destination with free space for the {product.noun}",
+            remedy="check the path, its permissions and free disk space, then retry; nothing was left behind",
         ) from error
 
 
 @contextmanager
-def _parents_of(destination: Path) -> Iterator[None]:
-    """Makes the folders above `destination`, and removes those that it made when the block fails."""
+def _parents_created(destination: Path) -> Iterator[None]:
+    """Create the missing parents of `destination`; remove them again when the block fails."""
     missing = [parent for parent in destination.parents if not parent.exists()]
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -119,13 +120,13 @@ def _put_in_place(folder: Path, destination: Path, *, overwrite: bool, product: 
         if replaced.exists():
             replaced.rename(destination)
         raise
-    with suppress(OSError):  # not every file system can sync a folder, and the bundle is in place
+    with suppress(OSError):  # some file systems cannot sync a folder, and the folder is already in place
         _sync_entry(destination.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _clear_leftovers(destination: Path) -> None:
-    """Remove what ended processes left; bring back a bundle whose replacement was never put in place."""
+    """Remove what crashed processes left. Restore a folder whose replacement never took its place."""
     prefix = f".{destination.name}."
     for leftover in [path for path in destination.parent.iterdir() if path.name.startswith(prefix)]:
         kind, _, process = leftover.name.removeprefix(prefix).rpartition("-")
@@ -138,7 +139,7 @@ def _clear_leftovers(destination: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Whether another process has this number. Our own number on a leftover was an earlier process's."""
+    """Return True if another process has this number. With our own number, a leftover is from an earlier process."""
     if process == os.getpid():
         return False
     try:

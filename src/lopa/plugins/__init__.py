@@ -1,1 +1,1 @@
-"""Operators that an engine may load for one step of the contract, each beside a readable numpy reference."""
+"""Kernels that an engine may load for operators of the contract, each with a readable numpy reference."""

@@ -1,4 +1,4 @@
-"""Branch attention in numpy, float64: what the kernel must give. Readable and slow; knows no engine."""
+"""Branch attention in numpy with float64, the reference of the kernel. Readable and slow."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,16 @@ def branch_attention_reference(
     window_mask: Bool,
     prefix_mask: Bool,
 ) -> Float64:
-    """Every window row attends to its request's committed rows and to rows of its own branch.
+    """Let every window row attend to the committed rows of its request and to rows of its own branch.
 
-    query [R, B, Hq, W, D]; key, value [R, B, Hkv, W, D]; past_key, past_value [R, Hkv, P, D]; window_mask [R, B, W, W];
-    prefix_mask [R, P]; scores are divided by the square root of D. Query head h reads key-value head h // (Hq / Hkv).
-    Returns float64 [R, B, Hq, W, D]; a row that may see nothing is zero.
+    `query` is [R, B, Hq, W, D]; `key` and `value` are [R, B, Hkv, W, D]. `past_key` and `past_value` are [R, Hkv, P,
+    D]. `window_mask` is [R, B, W, W] and `prefix_mask` [R, P]. Scores are divided by the square root of D. Query head h
+    reads key-value head h // (Hq / Hkv). Returns float64 [R, B, Hq, W, D]; a row that may attend to nothing is zero.
     """
     q, k, v, past_k, past_v = (np.asarray(x, np.float64) for x in (query, key, value, past_key, past_value))
     requests, branches, heads, _, size = q.shape
     kv_heads = k.shape[2]
-    # [R, B, Hkv, G x W, D]: the query heads that share a key-value head, one behind the other
+    # [R, B, Hkv, G x W, D]: query heads that share a key-value head, one after another
     rows = q.reshape(requests, branches, kv_heads, -1, size) / np.sqrt(size)
     mask = np.tile(window_mask, (1, 1, heads // kv_heads, 1))[:, :, None]
     scores = np.concatenate(

@@ -1,4 +1,4 @@
-"""The confidence head in numpy, float64: what the kernels must give. Readable and slow; knows no engine."""
+"""Confidence head in numpy with float64, the reference of the kernels. Readable and slow."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,11 @@ Float64 = npt.NDArray[np.float64]
 def confidence_head_reference(
     hidden: npt.ArrayLike, weight: npt.ArrayLike, temperature: npt.ArrayLike
 ) -> tuple[Int64, Float64, Float64]:
-    """Statistics of softmax(hidden @ weight / temperature) for every row.
+    """Return the statistics of softmax(hidden @ weight / temperature) for every row.
 
-    hidden [N, H]; weight [H, V], as the exporter stores it; temperature [N]. Returns ids int64 [N, K], most probable
-    first and equal ones by lower id, their log-probabilities float64 [N, K], and the entropy in nats, float64 [N].
+    `hidden` is [N, H], `weight` [H, V] in the exporter's layout, `temperature` [N]. Returns ids int64 [N, K], most
+    probable first and equal ones by lower id. Returns also their log-probabilities float64 [N, K] and the entropy in
+    nats, float64 [N].
     """
     z = np.asarray(hidden, np.float64) @ np.asarray(weight, np.float64)
     z /= np.asarray(temperature, np.float64)[:, None]

@@ -1,51 +1,51 @@
-"""Sizes of the kernels' tiles and of their launches. Knows numbers only; imports neither torch nor Triton."""
+"""Sizes of the kernels' tiles and launches. Imports neither torch nor Triton."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Floats = Literal["fp32", "fp16", "bf16"]
 """Types of hidden rows, caches and weights."""
-LEAST_CHANNELS = 16
-"""The smallest side of a product of tiles."""
-MOST_SPLITS = 128
-"""Of the vocabulary: about as many programs as a large GPU runs at once, for the fewest rows."""
+MIN_CHANNELS = 16
+"""Minimum side of a tile product."""
+MAX_SPLITS = 128
+"""Maximum number of splits of the vocabulary: about as many programs as a large GPU runs at once."""
 SPLIT_COLUMNS = 128
-"""Of the vocabulary, at least, for one split."""
+"""Minimum number of vocabulary columns per split."""
 COMMIT_ROWS = 32
-"""Rows of a program of the commit kernel."""
+"""Rows per program of the commit kernel."""
 
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """Sizes of a program's tiles, powers of two from 16."""
+    """Tile sizes of a program, powers of two from 16."""
 
     rows: int
-    """Packed rows of a program: branches x query heads of a group x window rows."""
+    """Packed rows per program: branches x query heads of a group x window rows."""
     columns: int
-    """Keys of a step."""
+    """Keys per step."""
 
 
 @dataclass(frozen=True)
 class HeadTiles:
-    """Sizes of a program's tiles, powers of two from 16."""
+    """Tile sizes of a program, powers of two from 16."""
 
     rows: int
     columns: int
-    """Of the vocabulary."""
+    """Columns of the vocabulary per step."""
     inner: int
-    """Of the hidden size."""
+    """Channels of the hidden size per step."""
 
 
 def attention_tiles(floats: Floats) -> AttentionTiles:
-    """Those whose shared memory is at most 48 KiB with heads of 128."""
+    """Return tiles that need at most 48 KiB of shared memory with heads of 128."""
     return AttentionTiles(32, 32) if floats == "fp32" else AttentionTiles(64, 32)
 
 
 def head_tiles(floats: Floats) -> HeadTiles:
-    """Those whose shared memory is at most 48 KiB."""
+    """Return tiles that need at most 48 KiB of shared memory."""
     return HeadTiles(64, 64, 32) if floats == "fp32" else HeadTiles(64, 128, 64)
 
 
 def splits_from_vocabulary(vocabulary: int) -> int:
-    """Into how many parts the vocabulary is cut."""
-    return min(MOST_SPLITS, -(-vocabulary // SPLIT_COLUMNS))
+    """Return the number of splits of the vocabulary."""
+    return min(MAX_SPLITS, -(-vocabulary // SPLIT_COLUMNS))

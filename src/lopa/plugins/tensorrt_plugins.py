@@ -1,9 +1,8 @@
-"""The functions of domain `lopa` as TensorRT's quickly deployable plugins, with kernels compiled ahead of time.
+"""TensorRT's quickly deployable plugins for the functions of domain `lopa`, with kernels compiled ahead of time.
 
-Registered before a graph made with --plugins is parsed, a plugin is taken in place of the function of its name; what is
-not registered stays the function's body. An engine holds the kernels and needs no Python when it runs. A plugin is one
-kernel, so the confidence head is two: ConfidencePartials and ConfidenceMerge. Knows TensorRT's plugin interface; the
-kernels are lopa.plugins.kernels.compiled_operators. Importing this needs neither TensorRT nor Triton.
+A plugin that is registered before the parser runs replaces the function of its name. Functions without a plugin keep
+their bodies. An engine contains the kernels and needs no Python at run time. A plugin is one kernel, so the confidence
+head has two: ConfidencePartials and ConfidenceMerge. Importing this module needs neither TensorRT nor Triton.
 """
 
 import inspect
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from types import GenericAlias
 from typing import Any
 
-from lopa.plugins.launch_sizes import MOST_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
+from lopa.plugins.launch_sizes import MAX_SPLITS, SPLIT_COLUMNS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
@@ -21,28 +20,28 @@ NAMESPACE = "lopa"
 BRANCH_ATTENTION = "BranchAttention"
 CONFIDENCE_HEAD = "ConfidenceHead"
 PLUGINS = (BRANCH_ATTENTION, CONFIDENCE_HEAD)
-"""As in the manifest's list of plugins."""
+"""Names in the manifest's list of plugins."""
 
 _SAME_FLOATS = "FP32|FP16|BF16"
-"""One of these, the same at every place of a plugin that says so."""
+"""Type choices of an input or output; all that use this constant get the same type."""
 _PARTIALS = ("greatest", "total", "weighted", "logits", "numbers")
 _PARTIAL_TYPES = ("FP32", "FP32", "FP32", "FP32", "INT32")
 
 
 @dataclass(frozen=True)
 class _Libraries:
-    """What is imported late."""
+    """Modules that are imported late."""
 
     trt: Any
-    """tensorrt"""
+    """Module tensorrt."""
     trtp: Any
-    """tensorrt.plugin"""
+    """Module tensorrt.plugin."""
     capability: tuple[int, int]
-    """Of the GPU that engines are built for."""
+    """Compute capability of the GPU that engines are built for."""
 
 
 Descriptors = Sequence[Any]
-"""tensorrt.plugin.TensorDesc of every input or output."""
+"""tensorrt.plugin.TensorDesc for every input or output."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +52,17 @@ class _Plugin:
     inputs: tuple[str, ...]
     outputs: int
     types: tuple[str, ...]
-    """Of inputs, then outputs, as AutoTuneCombination reads them. All are stored row by row."""
+    """Types of inputs, then outputs, in the form of AutoTuneCombination. All have a linear layout."""
     describe: Callable[[_Libraries, Descriptors], tuple[Any, ...]]
-    """From inputs to outputs."""
+    """Function from input to output descriptors."""
     kernel: Callable[[_Libraries, Descriptors, Descriptors], tuple[bytes, bytes, Any, Any]]
-    """From inputs and outputs to a kernel's name, PTX, launch and the numbers between its inputs and outputs."""
+    """Function from descriptors to the kernel's name, its PTX, its launch, and numbers between inputs and outputs."""
 
 
 def register_plugins(capability: tuple[int, int], names: Collection[str] = PLUGINS) -> None:
-    """Register these plugins with TensorRT, once in a process, for a GPU of this compute capability, e.g. (9, 0).
+    """Register these plugins with TensorRT, once per process, for a GPU of this compute capability, e.g. (9, 0).
 
-    Raises MissingBackendError when TensorRT or Triton is not installed.
+    Raises MissingBackendError if TensorRT or Triton is not installed.
     """
     libraries = _libraries(capability)
     for plugin in (plugin for name in names for plugin in _PLUGINS[name]):
@@ -71,7 +70,7 @@ def register_plugins(capability: tuple[int, int], names: Collection[str] = PLUGI
 
 
 def _register(plugin: _Plugin, libraries: _Libraries) -> None:
-    """TensorRT reads the names and types of parameters from the functions' signatures, and gives them by position."""
+    """Register a plugin. TensorRT reads parameter names and types from signatures, and passes arguments by position."""
     trtp = libraries.trtp
     identity, count = f"{NAMESPACE}::{plugin.name}", len(plugin.inputs)
 
@@ -124,7 +123,7 @@ def _partials(libraries: _Libraries, inputs: Descriptors) -> tuple[Any, ...]:
     trt, trtp = libraries.trt, libraries.trtp
     hidden, weight, _ = inputs
     requests, branches, queries, _ = hidden.shape_expr
-    splits = trtp.min(trtp.cdiv(weight.shape_expr[1], SPLIT_COLUMNS), MOST_SPLITS)
+    splits = trtp.min(trtp.cdiv(weight.shape_expr[1], SPLIT_COLUMNS), MAX_SPLITS)
     sums = [trtp.from_shape_expr((requests, branches, queries, splits), dtype=trt.float32) for _ in range(3)]
     candidates = (requests, branches, queries, splits, TOP_K)
     types = (trt.float32, trt.int32)
@@ -162,7 +161,7 @@ def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descript
     return _launch(libraries, compiled, (requests * branches * queries, 1, 1), [])
 
 
-# Shapes as in lopa.export.graph.plugin_functions.
+# Shapes are those of lopa.export.graph.plugin_functions.
 _PLUGINS = {
     BRANCH_ATTENTION: (
         _Plugin(

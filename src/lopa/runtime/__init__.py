@@ -1,7 +1,7 @@
-"""Open bundles, run their engines and decode with LoPA. Needs neither torch, transformers nor onnx.
+"""Open bundles, run their engines and decode with LoPA, without torch, transformers or onnx.
 
-The public names are those of `lopa` (docs/public-api.md). They can be imported from here too, and are loaded when they
-are first used, so that a module of this package loads what it needs itself and nothing else.
+The public names are those of `lopa` (docs/public-api.md). They can be imported from here too. Each is loaded on first
+use, so a module of this package loads only what it needs.
 """
 
 import os
@@ -12,8 +12,8 @@ import lopa
 if TYPE_CHECKING:
     from lopa import *  # noqa: F403
 
-# Before onnxruntime is imported, which is when a session is opened. Version 1.31 writes an id of the machine and events
-# for its makers into the user's cache, unless it is told otherwise. "0" in the environment allows it.
+# Set before a session imports onnxruntime. Version 1.31 otherwise writes a machine id and telemetry events into the
+# user's cache. "0" in the environment allows it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if not TYPE_CHECKING:  # as in lopa

@@ -1,7 +1,7 @@
-"""Single values from a caller, checked and as plain Python values: numbers, truths, words. Knows no option's meaning.
+"""Checks of single values from a caller. Each returns a plain Python value or raises BadInputError.
 
-Callers pass on what they got from somebody else: nothing is computed from a value, nor allocated for it, before it is
-checked here, and showing it in an error is bounded too.
+Values may come from untrusted sources. Nothing is computed from a value, or allocated for it, before its check, and
+errors show a bounded part of it.
 """
 
 import math
@@ -13,68 +13,69 @@ import numpy as np
 
 from lopa.runtime.errors import BadInputError
 
-MOST_SECONDS = 1e9
-"""Thirty years: what the waiting functions of every system take."""
+MAX_SECONDS = 1e9
+"""Upper limit of durations, about 30 years. Every system's wait functions accept it."""
 _SHOWN = 80
-"""Characters of a value in an error."""
+"""Maximum number of characters of a value in an error."""
 
 
 def shown(value: object) -> str:
-    """`value` as an error shows it: short and printable, whatever it is."""
+    """Return a short printable form of any `value` for an error."""
     try:
         text = repr(list(islice(value, _SHOWN)) if type(value) in (list, tuple) and len(value) > _SHOWN else value)  # type: ignore[call-overload,arg-type]
-    except Exception:  # a number with more digits than Python writes, an object whose repr raises
+    except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
-def whole_number(name: str, value: Any, *, least: int, most: int) -> int:
-    """`value`, an int or numpy's, as an int. Raises BadInputError for any other and outside `least` to `most`."""
+def check_int(name: str, value: Any, *, min: int, max: int) -> int:
+    """Return `value`, an int or numpy integer, as an int. Raises BadInputError for others and outside `least` to
+    `most`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not least <= value <= most:
+    if not whole or not min <= value <= max:
         raise BadInputError(
-            f"{name} {shown(value)}", expected=f"a whole number from {least} to {most}", remedy=f"correct {name}"
+            f"{name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
         )
     return int(value)
 
 
-def real_number(name: str, value: Any, *, least: float, most: float = math.inf, above: bool = False) -> float:
-    """`value`, a number or numpy's, as a float, finite and from `least` to `most`; with `above` larger than `least`.
+def check_float(name: str, value: Any, *, min: float, max: float = math.inf, above: bool = False) -> float:
+    """Return `value`, a finite number from `least` to `most`, as a float; with `above` it must exceed `least`.
 
-    Raises BadInputError for every other.
+    Raises BadInputError for other values.
     """
     number = _float_from(value)
-    if number is None or not least <= number <= most or (above and number == least):
-        low = f"above {least:g}" if above else f"at least {least:g}"
-        span = low if math.isinf(most) else f"{low}, at most {most:g}"
+    if number is None or not min <= number <= max or (above and number == min):
+        low = f"above {min:g}" if above else f"at least {min:g}"
+        span = low if math.isinf(max) else f"{low}, at most {max:g}"
         raise BadInputError(f"{name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
     return number
 
 
-def truth(name: str, value: Any) -> bool:
-    """`value`, a bool or numpy's, as a bool. Raises BadInputError for every other."""
+def check_bool(name: str, value: Any) -> bool:
+    """Return `value`, a bool or numpy bool, as a bool. Raises BadInputError for other values."""
     if not isinstance(value, (bool, np.bool_)):
         raise BadInputError(f"{name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
     return bool(value)
 
 
 def check_callback(on_step: Any) -> None:
-    """Raise BadInputError for an `on_step` that cannot be called."""
+    """Raise BadInputError unless `on_step` is callable or None."""
     if on_step is not None and not callable(on_step):
         raise BadInputError(
             f"on_step {shown(on_step)}", expected="a function of one step, or None", remedy="correct on_step"
         )
 
 
-def word_among(name: str, value: Any, words: Sequence[str]) -> str:
-    """`value` if it is one of `words`. Raises BadInputError for every other."""
+def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
+    """Return `value` if it is one of `words`. Raises BadInputError for other values."""
     if not isinstance(value, str) or value not in words:
         raise BadInputError(f"{name} {shown(value)}", expected="one of " + ", ".join(words), remedy="choose one")
     return str(value)
 
 
 def is_unicode(text: str) -> bool:
-    """Whether `text` can be written as UTF-8: it has no lone surrogates."""
+    """Return True if `text` can be encoded as UTF-8, i.e. has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -83,11 +84,11 @@ def is_unicode(text: str) -> bool:
 
 
 def _float_from(value: Any) -> float | None:
-    """The finite number that `value` is, or None."""
+    """Return `value` as a float if it is a finite number, or None."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond all floats
         return None
     return number if math.isfinite(number) else None

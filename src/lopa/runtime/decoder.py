@@ -1,4 +1,4 @@
-"""Text in, text out: a bundle opened on a device, and the requests decoded on it."""
+"""Decode prompts with a bundle opened on devices."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack, overload
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edited_bundle
-from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, truth, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
@@ -41,24 +41,24 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS, PromptStore
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS, PromptStore
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
-from lopa.runtime.row_sharing import CheaperForward, always
+from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 
-MOST_PARALLEL = 4096
-"""Requests that may share a forward: each has a prefix cache."""
+MAX_PARALLEL = 4096
+"""Upper limit of requests that share a forward; each has a prefix cache."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Decoder:
-    """Decodes prompts with one bundle on one device or several.
+    """A bundle opened on one or several devices, to decode prompts.
 
-    One caller at a time; lopa.Engine takes any number.
+    Only one caller may use it at a time. lopa.Engine serves any number of callers.
     """
 
     bundle: Bundle
@@ -83,7 +83,7 @@ class Decoder:
             template = bundle.manifest.chat_template
             self._helper = GrammarHelper(bundle.path, grammar_limits, chat_template=template)
         elif grammar_limits is not None:
-            _LOG.warning("this system has no fork: grammars are prepared in this process, within the library's limits")
+            _LOG.warning("no fork on this system: grammars are prepared in this process, within the library's limits")
 
     @classmethod
     def open(
@@ -100,15 +100,15 @@ class Decoder:
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
-        `threads` of each device; None lets the device choose. With several devices, or one named as cores, a device
-        that takes longer than `device_timeout` seconds for a forward is given up (docs/devices.md). With
-        `grammar_limits` the grammars of requests are prepared in a helper process within these limits, as servers need
-        it (docs/grammars.md); without, in this process, within the library's own.
+        `threads` is the number per device; None lets the device choose. One of several devices, or a device named as
+        cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/devices.md). With
+        `grammar_limits`, a helper process prepares the grammars of requests within these limits, as servers need
+        (docs/grammars.md). Without, this process prepares them within the library's limits.
 
-        `defaults` of decoding options and `chat_template` take the place of the bundle's own; requests override them.
+        `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
 
-        Raises BadInputError for a bundle or devices that cannot be used, MissingBackendError for a device that is not
-        there; decoding raises DevicesLostError when the last device fails.
+        Raises BadInputError for an invalid bundle or invalid devices, and MissingBackendError for a missing device.
+        Decoding raises DevicesLostError when the last device fails.
         """
         bundle = edited_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
@@ -122,21 +122,20 @@ class Decoder:
         return cls(bundle, session, tokenizer, threads=threads, grammar_limits=grammar_limits)
 
     def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
-        """Return the config of a request that names `options`, or `base` with `options` changed, checked here.
+        """Return a checked config with `options`, or `base` with `options` changed.
 
-        An option that is None is left open. `plan` returns what holds then. Raises BadInputError for options that are
-        unknown, wrong, or wrong together.
+        An option of None selects a default; `plan` returns the value in effect. Raises BadInputError for unknown
+        options, invalid values and invalid combinations.
         """
         config = _changed_config(base, options)
         self.plan(config)
         return config
 
     def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
-        """Return every option with the value that holds when this decoder decodes `config` (None: without options).
+        """Return the value of every option when this decoder decodes `config` (None: without options).
 
-        What `config` leaves open is the bundle's default, or what the model was trained for, or the package's default.
-        Of the first two, what does not go with `config` is left out. Raises BadInputError for options that do not go
-        together.
+        Open options take the bundle's default, then the model's, then the package's. Defaults of bundle and model that
+        contradict `config` are dropped. Raises BadInputError for an invalid combination.
         """
         return self.bundle.manifest.plan(_checked_config(config), self._devices)
 
@@ -145,20 +144,23 @@ class Decoder:
         return branch_choice(self.bundle.manifest.merged_options(_checked_config(config)), self._devices)
 
     def prepare_grammars(self) -> None:
-        """Read the bundle's tokens as grammars need them, and start the helper process if there is to be one.
+        """Read the bundle's tokens for grammars, and start the helper process if there is one.
 
-        Without this call the first request with a grammar does it. A large vocabulary takes seconds, in which no other
-        thread runs. Raises MissingBackendError where llguidance is not installed and BadInputError for a tokenizer that
-        grammars cannot use.
+        Otherwise the first request with a grammar does so. A large vocabulary takes seconds, during which no other
+        thread runs. Raises MissingBackendError if llguidance is not installed, and BadInputError for a tokenizer that
+        grammars do not support.
         """
         self._vocabulary.prepare()
         if self._helper is not None:
             self._helper.start()
 
     def check_grammar(self, config: GenerationConfig) -> None:
-        """Raise GrammarRefusedError where `config` asks for a grammar that does not parse, or that cannot end within
-        max_new_tokens, and MissingBackendError where llguidance is not installed."""
-        self._grammar(config, self.plan(config), _always)
+        """Check the grammar of `config`.
+
+        Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
+        llguidance is not installed.
+        """
+        self._grammar(config, self.plan(config), _return_true)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # text is itself an iterable of text
@@ -193,8 +195,8 @@ class Decoder:
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
-        A prompt is text, ids or a PromptRequest. Arguments and errors are those of `iter_generate`, which gives each
-        result as soon as it is there.
+        A prompt is text, ids or a PromptRequest. Arguments and errors are those of `iter_generate`, which yields each
+        result as soon as it is available.
         """
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
@@ -210,14 +212,15 @@ class Decoder:
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationResult, None, None]:
-        """Decode prompts; results come in the same order, each as soon as it and those before it are done.
+        """Decode prompts and yield the results in order, each as soon as it and those before it are done.
 
         A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
-        changed. `parallel` requests share every forward; the answers do not depend on it (docs/engine.md). `on_step` is
-        called after every step with the number of its prompt, from 0, and the step; an error that it raises ends that
-        prompt, and the iterator raises it. Raises BadInputError at once for wrong options and for one prompt where
-        several are meant. The iterator raises as `stream` does at the first prompt that cannot be used, and for a
-        `parallel` that is no number from 1 to MOST_PARALLEL.
+        changed. `parallel` requests share every forward, which does not change the answers (docs/engine.md). `on_step`
+        is called after every step with the number of the prompt, from 0, and the step. An exception from it ends that
+        prompt, and the iterator raises it.
+
+        Raises BadInputError at once for invalid options, and for one prompt instead of several. The iterator raises as
+        `stream` does at the first invalid prompt, and for a `parallel` that is not from 1 to MAX_PARALLEL.
         """
         check_prompts(prompts)
         check_callback(on_step)
@@ -233,15 +236,15 @@ class Decoder:
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Iterator[GenerationResult | BadInputError]:
-        """Decode prompts like `iter_generate`, but give an error in the place of a prompt that cannot be used.
+        """Decode prompts like `iter_generate`, but yield a BadInputError in place of an invalid prompt.
 
-        An error among `prompts` is given in its own place too. When the device fails, or `prompts` raises, the results
-        that are there come first.
+        An error among `prompts` is yielded in its place too. If the device fails or `prompts` raises, the available
+        results come first.
         """
         check_prompts(prompts)
         check_callback(on_step)
         config = self.config(config, **options) if options else config
-        parallel = whole_number("parallel", parallel, least=1, most=MOST_PARALLEL)
+        parallel = check_int("parallel", parallel, min=1, max=MAX_PARALLEL)
         pool = self._pool()
         entries = enumerate(prompts)
         pending: deque[RequestHandle] = deque()
@@ -254,12 +257,12 @@ class Decoder:
                     raise failure
                 try:
                     for number, prompt in islice(entries, parallel - len(pool)):
-                        heard = None if on_step is None else partial(on_step, number)
-                        pending.append(self._joined(pool, prompt, config, heard))
+                        callback = None if on_step is None else partial(on_step, number)
+                        pending.append(self._join(pool, prompt, config, callback))
                     if not pending:
                         return
                     pool.step()
-                except Exception as error:  # raised behind the results that are there
+                except Exception as error:  # raised after the available results
                     failure = error
                     pool.hand_out_ended()
         finally:
@@ -274,11 +277,11 @@ class Decoder:
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[Event, None, None]:
-        """Decode one prompt: text events as text is committed, drafts if wanted, the result last.
+        """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
-        `prompt` is text, to which a beginning-of-text is added as the bundle says, or ids, taken as they are. It is
-        decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the request.
-        Raises BadInputError for wrong options, an empty prompt, one that does not fit, and branches="auto" without a
+        `prompt` is text, to which a beginning-of-text token is added if the bundle says so, or ids, used unchanged. It
+        is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the
+        request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto" without a
         cost table of this device in the bundle.
         """
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
@@ -291,7 +294,7 @@ class Decoder:
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[str, None, None]:
-        """Decode one prompt and give the pieces of its text as they are committed: the text of the events of `stream`.
+        """Decode one prompt and yield the pieces of its text as they are committed.
 
         Arguments and errors are those of `stream`.
         """
@@ -308,24 +311,24 @@ class Decoder:
         is_wanted: Callable[[], bool] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Job:
-        """Return a checked request by `config` with `options` changed; `deadline` in seconds from now.
+        """Return a checked request by `config` with `options` changed; `deadline` is in seconds from now.
 
-        Once `is_wanted` returns False or the deadline has passed, the preparation of its grammar stops: with
-        PreparationStoppedError, or as a request that is due. Raises as `stream` does, and for a bad deadline.
+        Preparing its grammar stops once `is_wanted` returns False, with PreparationStoppedError, or once the deadline
+        has passed, without an error. Raises as `stream` does, and for an invalid deadline.
         """
         submitted = time.perf_counter()
         config = _changed_config(config, options)
         plan = self.plan(config)
         check_callback(on_step)
         if deadline is not None:
-            deadline = real_number("deadline", deadline, least=0.0, most=MOST_SECONDS)
+            deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
         if plan.draws_from_logits and not self.bundle.manifest.with_logits:
             raise missing_logits(plan)
         if plan.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
                 f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
-                expected="a model whose rows speak of their own positions: a mask's row stands behind others here",
-                remedy="leave alignment out, which takes the bundle's own",
+                expected="a model whose rows predict their own positions",
+                remedy="remove alignment, to use the bundle's own",
             )
         ids = ids_from_prompt(prompt, plan, self.tokenizer, self.bundle.manifest)
         due = None if deadline is None else submitted + deadline
@@ -336,16 +339,16 @@ class Decoder:
             plan=plan,
             budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
             sharing=self._sharing(plan),
-            grammar=self._grammar_in_time(config, plan, is_wanted or _always, due),
+            grammar=self._grammar_in_time(config, plan, is_wanted or _return_true, due),
             handle=RequestHandle(),
-            drafts=truth("drafts", drafts),
+            drafts=check_bool("drafts", drafts),
             on_step=on_step,
             submitted=submitted,
             deadline=due,
         )
 
-    def _pool(self, prompt_rows: int = PROMPT_ROWS, observer: EngineObserver | None = None) -> RequestPool:
-        """Return an empty pool on this decoder's session, which keeps up to `prompt_rows` rows of prompts for reuse."""
+    def _pool(self, prompt_rows: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
+        """Return an empty pool on this decoder's session that stores up to `prompt_rows` rows of prompts for reuse."""
         return RequestPool(
             TypedSession(self.session),
             self.bundle.manifest,
@@ -355,10 +358,10 @@ class Decoder:
         )
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
-        """Ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
+        """Return the ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
 
-        Special tokens written in a message are text, unless `special_tokens` asks for them. Raises BadInputError for
-        messages that the template does not take, and for a template that fails.
+        Special tokens written in a message are text, unless `special_tokens` is True. Raises BadInputError for messages
+        that the template rejects, and for a template that fails.
         """
         return self.tokenizer.chat(messages, special_tokens=special_tokens)
 
@@ -383,27 +386,27 @@ class Decoder:
 
     @cached_property
     def _cost_table(self) -> CostTable:
-        """Of this bundle on this device; read when first needed."""
+        """Cost table of this bundle on this device, read on first use."""
         return costs_from_bundle(self.bundle, self.session.device, self._threads)
 
     @cached_property
-    def _cheaper_forward(self) -> CheaperForward:
-        """By the cost table of this bundle on this device, where there is one that can be used."""
+    def _faster_sharing(self) -> FasterSharing:
+        """Sharing rule from the device's cost table, or from the model's sizes without one."""
         try:
             table = self._cost_table
         except BadInputError:
             table = None
-        return CheaperForward(self.bundle.manifest, table)
+        return FasterSharing(self.bundle.manifest, table)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
-        """The bundle's tokens as grammars see them; made when first needed."""
+        """The bundle's tokens for grammars, read on first use."""
         return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
 
     def _grammar_in_time(
         self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool], due: float | None
     ) -> GrammarState | None:
-        """Return `_grammar`, or None once the request is `due` (perf_counter's clock): it then ends without a step."""
+        """Return `_grammar`, or None once the request is `due` (perf_counter's clock). It then ends without a step."""
 
         def in_time() -> bool:
             return due is None or time.perf_counter() < due
@@ -418,7 +421,7 @@ class Decoder:
     def _grammar(
         self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
     ) -> GrammarState | None:
-        """Return the state of the request's grammar, if it has one.
+        """Return the state of the request's grammar, or None if it has none.
 
         Raises as `check_grammar` does, and PreparationStoppedError once `is_wanted` returns False.
         """
@@ -433,10 +436,10 @@ class Decoder:
             raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
     def _sharing(self, plan: DecodingPlan) -> Pays | None:
-        """Return where rows that are equal on several branches are computed once; None for nowhere."""
-        if plan.shared_rows == "auto":
-            return self._cheaper_forward
-        return always if plan.shared_rows == "always" else None
+        """Return the rule for computing equal rows of several branches once, or None for never."""
+        if plan.deduplicate_rows == "auto":
+            return self._faster_sharing
+        return always if plan.deduplicate_rows == "always" else None
 
     def _results(
         self,
@@ -451,14 +454,17 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Generator[Event, None, None]:
-        """A pool of one: its rounds run while the events are asked for, and its clock starts with the first."""
+        """Yield the events of a request in a pool of its own.
+
+        A round runs when the next event is requested. The clock starts with the first round.
+        """
         pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
         try:
             pool.add(replace(job, submitted=time.perf_counter()))
             while not handle.done:
                 try:
                     pool.step()
-                except EngineFailedError:  # of a request that has ended, its own end is the one to see
+                except EngineFailedError:  # an ended request has its own result
                     pool.hand_out_ended()
                     if not handle.done:
                         raise
@@ -466,24 +472,22 @@ class Decoder:
                 yield from events
         finally:
             pool.close()
-        handle.result()  # raises what made it fail
+        handle.result()  # raises the request's error
 
-    def _joined(
+    def _join(
         self,
         pool: RequestPool,
         prompt: Prompt | PromptRequest | BadInputError,
         config: GenerationConfig | None,
         on_step: Callable[[Step], None] | None,
     ) -> RequestHandle:
-        """The handle of a prompt that joined the pool, or that failed at once."""
+        """Return the handle of a prompt that joined the pool, or that failed at once."""
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
             if isinstance(prompt, PromptRequest):
                 config, prompt = prompt.config, prompt.prompt
-            with refused_as_bad_input(
-                "a prompt that cannot be used", expected="text or ids, and a config", remedy="correct it"
-            ):
+            with refused_as_bad_input("an invalid prompt", expected="text or ids, and a config", remedy="correct it"):
                 job = self._job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()
@@ -493,7 +497,7 @@ class Decoder:
         return job.handle
 
 
-def _always() -> bool:
+def _return_true() -> bool:
     return True
 
 
@@ -517,13 +521,13 @@ def _checked_config(config: Any) -> GenerationConfig:
 
 
 def _changed_config(base: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
-    """Return `base` with `options` changed, each value checked; whether they go together shows its plan."""
+    """Return `base` with `options` changed and each value checked; `plan` checks combinations."""
     config = _checked_config(base)
     return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:
-    """The result of a request that is done, or what was wrong with it; other errors are raised."""
+    """Return the result of a request that is done, or its BadInputError. Raise other errors."""
     try:
         return handle.result()
     except BadInputError as error:

@@ -1,8 +1,8 @@
-"""Numbers below the least normal one (1.2e-38 in float32) taken for zero by the processor, on the thread that asks.
+"""Treat denormal numbers (below 1.2e-38 in float32) as zero on the current thread.
 
-Intel's processors take some hundred cycles for a product with such a number, and a softmax makes many: attention in a
-trained model has most of its weights there. No answer can show the difference. Knows x86-64 on Linux, where the state
-of a thread has it as two bits; elsewhere nothing is changed.
+Intel's processors take some hundred cycles for a product with a denormal number. A softmax makes many of them: most
+attention weights of a trained model are that small. The difference is too small to show in an answer. Two bits of a
+thread's state control this on x86-64. It is implemented for Linux; on other systems nothing changes.
 """
 
 import ctypes
@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ENVIRONMENT_BYTES = 32
-"""fenv_t of x86-64 in glibc and musl: the state of the x87, then MXCSR as its last four bytes."""
+"""Size of fenv_t of x86-64 in glibc and musl: the x87 state, then MXCSR as its last four bytes."""
 _MXCSR = 28
 _FLUSHED_RESULTS, _ZEROED_OPERANDS = 0x8000, 0x0040
-"""Bits of MXCSR (Intel's manual, volume 1, section 10.2.3)."""
+"""Bits of MXCSR: flush-to-zero and denormals-are-zero (Intel's manual, volume 1, section 10.2.3)."""
 
 
 def can_change() -> bool:
-    """Whether `denormals_as_zero` does anything here."""
+    """Return True if `denormals_as_zero` has an effect on this machine."""
     return _libc is not None
 
 
 @contextmanager
 def denormals_as_zero() -> Iterator[None]:
-    """This thread takes denormal numbers for zero while the context lasts; then its state is as it was."""
+    """Treat denormal numbers as zero on this thread within the context, then restore its state."""
     if _libc is None:
         yield
         return

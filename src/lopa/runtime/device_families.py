@@ -1,7 +1,7 @@
-"""One record for each family of devices, and the parser of device names ("cuda:0", "cpu:0-3", "openvino:CPU:bf16").
+"""Records of the device families, and the parser of device names ("cuda:0", "cpu:0-3", "openvino:CPU:bf16").
 
-Everything that lists devices reads FAMILIES: sessions, options and their help, completion, doctor, the default number
-of branches. A new family is a record here, a module with its session, and an extra if it needs a library.
+Sessions, options and their help, completion, doctor and the default number of branches all read FAMILIES. A new family
+needs a record here, a module with its session, and an extra if it needs a library.
 """
 
 import re
@@ -20,20 +20,20 @@ _NUMBER = r":\d{1,4}"
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFamily:
-    """Devices that one backend opens, and everything that others need to know about them."""
+    """A family of devices that one backend opens."""
 
     name: str
     """First part of every device name, before the colon."""
     description: str
-    """Library and hardware, a noun phrase for people."""
+    """Noun phrase with library and hardware."""
     syntax: str
-    """Names of devices in help and errors, with placeholders."""
+    """Device names in help and errors, with placeholders."""
     suffix: str = ""
-    """Regular expression of what may follow `name`, its colon included."""
+    """Regular expression of the suffix after `name`, colon included."""
     examples: Sequence[str]
-    """Names that shells complete; the first one is in errors."""
+    """Names for shell completion; errors show the first one."""
     session_module: str
-    """Module with `open_session`, a lopa.runtime.sessions.session.SessionFactory. It is imported on first use."""
+    """Module with `open_session`, a lopa.runtime.sessions.session.SessionFactory, imported on first use."""
     stage_module: str | None = None
     """Module with `forward_from_bundle`, a StageFactory of the same file; None if no device can be a pipeline stage."""
     status_module: str | None = None
@@ -53,7 +53,7 @@ class DeviceFamily:
     spans_processes: bool = False
     """True if a device is all ranks of a job of several processes."""
     timed: Sequence[str] = ()
-    """Devices that `doctor BUNDLE` times, where they are here."""
+    """Devices that `doctor BUNDLE` times if they are available."""
     ability: Ability
     """Libraries that the family needs, and how to install them."""
 
@@ -65,11 +65,11 @@ class DeviceFamily:
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A device name in its parts."""
+    """A parsed device name."""
 
     family: DeviceFamily
     rest: str
-    """Part behind the first colon, empty without one."""
+    """Part after the first colon, empty without one."""
 
     @property
     def number(self) -> int:
@@ -93,11 +93,11 @@ class DeviceName:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device of this machine, as far as it is known without opening a bundle."""
+    """A device of this machine and its state, without opening a bundle."""
 
     name: str
     state: str
-    """Phrase for people: ready, or what is missing and how to install it."""
+    """Phrase for users: ready, or what is missing and how to install it."""
     is_here: bool = True
     """False if its library is not installed; only `doctor --all` lists it then."""
 
@@ -136,7 +136,7 @@ _TABLE = (
             "decode with OpenVINO (docs/openvino.md)",
             ("openvino",),
             partial(pip_install, "openvino"),
-            min_version=(2026, 4),  # the oldest that was tested; older ones lack operators of opset 23
+            min_version=(2026, 4),  # the oldest tested version; older ones lack operators of opset 23
         ),
     ),
     DeviceFamily(
@@ -243,11 +243,11 @@ _TABLE = (
     ),
 )
 FAMILIES = {family.name: family for family in _TABLE}
-"""Every family by its name, in the order of help and of doctor."""
+"""Every family by name, in the order of help and of doctor."""
 
 
 def find_device(device: str) -> DeviceName | None:
-    """Return the parts of a device name, None if no family has such a name (a session of one's own may)."""
+    """Return the parsed device name, or None if no family has such names (a custom session may)."""
     name, _, rest = device.partition(":")
     family = FAMILIES.get(name)
     if family is None or re.fullmatch(family.suffix, device.removeprefix(name), re.ASCII) is None:
@@ -256,9 +256,9 @@ def find_device(device: str) -> DeviceName | None:
 
 
 def parse_device(device: str, *families: str) -> DeviceName:
-    """Return the parts of a device name of one of `families`, without any: of every family.
+    """Return the parsed device name of one of `families`, or of any family if none are given.
 
-    Raises BadInputError for another name.
+    Raises BadInputError for other names.
     """
     found = find_device(device)
     if found is None or (families and found.family.name not in families):
@@ -267,7 +267,10 @@ def parse_device(device: str, *families: str) -> DeviceName:
 
 
 def unknown_device(device: str, *families: str) -> BadInputError:
-    """Return the error for a device name that none of `families` has; without any, of the family it begins with."""
+    """Return the error for a device name that no family of `families` has.
+
+    Without `families`, the error names the family that the name begins with.
+    """
     name = device.partition(":")[0]
     meant = [FAMILIES[each] for each in families or (name,) if each in FAMILIES]
     expected = " or ".join(family.syntax for family in meant) or "one of " + ", ".join(FAMILIES)
@@ -278,7 +281,7 @@ def unknown_device(device: str, *families: str) -> BadInputError:
 
 
 def stages_of_device(device: str) -> list[str]:
-    """Return the devices of a pipeline's stages; a device that is no pipeline is the only one."""
+    """Return the devices of a pipeline's stages, or `device` alone if it is no pipeline."""
     return device.split(STAGE_SEPARATOR)
 
 

@@ -1,18 +1,18 @@
-"""From the devices that a user names to one session. Knows no backend and no decoding rule."""
+"""Open one session on the devices that a user names."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS, BranchParallelSession
 from lopa.runtime.sessions.cpu_cores import check_devices, cores_from_device
 from lopa.runtime.sessions.session import Session, open_session
 
-MOST_THREADS = 1024
-"""Of one device: a thread pool is made of them before anything is computed."""
+MAX_THREADS = 1024
+"""Upper limit of threads per device, whose thread pool is created at once."""
 
 
 def session_from_devices(
@@ -23,23 +23,23 @@ def session_from_devices(
     stall_seconds: float = STALL_SECONDS,
     timeline: Timeline | None = None,
 ) -> Session:
-    """Open `bundle` on every device, with `threads` on each; several of them share the branches of a forward.
+    """Open `bundle` on every device, with `threads` on each. Several devices share the branches of a forward.
 
-    One device alone is its own session, driven by the caller's thread, unless it is named as cores: then a thread that
-    stays on them drives it. `stall_seconds` is how long a device that has a thread may take for a forward. The stages
-    of pipelines tell `timeline` when they work.
+    A single device is driven by the caller's thread, unless it is named as cores: then a thread bound to these cores
+    drives it. `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their
+    work in `timeline`.
 
-    Raises BadInputError for devices that cannot go together and for a limit that is not positive, otherwise as
-    `open_session`; what was opened is closed then.
+    Raises BadInputError for incompatible devices and for a limit that is not positive, otherwise as `open_session`.
+    Sessions that were opened are then closed.
     """
     check_devices(devices)
-    stall_seconds = real_number("a device's time limit", stall_seconds, least=0.0, most=MOST_SECONDS, above=True)
+    stall_seconds = check_float("the time limit of a device", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if timeline is not None and not isinstance(timeline, Timeline):
         raise BadInputError(
-            f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="e.g. Timeline()"
+            f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="pass Timeline()"
         )
     if threads is not None:
-        threads = whole_number("threads", threads, least=1, most=MOST_THREADS)
+        threads = check_int("threads", threads, min=1, max=MAX_THREADS)
     if len(devices) == 1 and cores_from_device(devices[0]) is None:
         return open_session(bundle, devices[0], threads=threads, timeline=timeline)
     with ExitStack() as opened:

@@ -1,7 +1,6 @@
-"""Many requests at once, from any thread: one worker decodes all that run together, the others wait their turn.
+"""Serve many requests at once, from any thread: one worker decodes the running ones, others wait in a queue.
 
-Knows who waits, who may run and how everything ends. Does not know how requests share a forward (requests/pool.py), nor
-how one is decoded.
+The engine schedules requests and ends them. requests/pool.py shares forwards between them.
 """
 
 import asyncio
@@ -15,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from lopa.runtime.bundle.manifest import Manifest
-from lopa.runtime.checked_values import MOST_SECONDS, check_callback, real_number, whole_number
-from lopa.runtime.decoder import MOST_PARALLEL, Decoder
+from lopa.runtime.checked_values import MAX_SECONDS, check_callback, check_float, check_int
+from lopa.runtime.decoder import MAX_PARALLEL, Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import (
     BadInputError,
@@ -30,77 +29,93 @@ from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.requests.admission import JOINING_ROWS, Admission
+from lopa.runtime.plan.renamed_options import accept_former_arguments
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
-from lopa.runtime.requests.prompt_store import PROMPT_ROWS
+from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import failure_of_device
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
 
-SLOTS = 8
+MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64
-MOST_WAITING = 10**6
-MOST_PROMPT_ROWS = 2**40
-"""None is allocated before there is a prompt to keep."""
+MAX_WAITING = 10**6
+MAX_PREFIX_CACHE_TOKENS = 2**40
+"""Upper limit of prefix_cache_tokens. Memory is allocated only when prompts are stored."""
+_RENAMED = {
+    "slots": "max_num_seqs",
+    "joining_rows": "max_num_batched_tokens",
+    "prompt_rows": "prefix_cache_tokens",
+}
+"""Current name of each former argument."""
 
 
 class Engine:
-    """Decodes the requests of any number of threads with one decoder, which nothing else uses meanwhile.
+    """A scheduler that decodes the requests of any number of threads with one decoder, which it uses exclusively.
 
-    Requests join at the next round in the order in which they came, as soon as fewer than `slots` run. A result is the
-    same whatever else runs (docs/engine.md says how far). Every handle ends: with a result, with its request's own
-    error, or, when the device fails, with an EngineFailedError. Closing cancels what has not ended, draining waits for
-    it. Every method may be called from any thread.
+    Requests join at the next round in order of submission, while fewer than `max_num_seqs` run. A result does not depend
+    on the other requests (docs/engine.md has the limits of this). Every handle ends with a result or an error, which is
+    EngineFailedError if the device failed. The method close() cancels unfinished requests, and drain() waits for them.
+    Every method may be called from any thread.
     """
 
+    @accept_former_arguments(_RENAMED)
     def __init__(
         self,
         decoder: Decoder,
         *,
-        slots: int = SLOTS,
+        max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
-        joining_rows: int = JOINING_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
+        max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
     ) -> None:
-        """`slots` requests run at once, each with a prefix cache, and `queue_limit` more may wait.
+        """Start the worker thread. The decoder stays open when the engine closes.
 
-        `prompt_rows` rows of prompts are kept for requests with the same prompt (0: none; window="block_causal" only).
-        Requests whose prompts have `joining_rows` rows in all may join a round; a longer prompt waits so many rounds as
-        would have had its rows, if something else runs. `observer` hears of rounds, admissions and ends.
+        Args:
+            decoder: Decoder whose session computes the forwards.
+            max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
+            queue_limit: Maximum number of waiting requests.
+            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt;
+                0 keeps none. Only used with window="block_causal".
+            max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
+                requests run, a longer prompt first waits for the rounds that its tokens would have filled.
+            observer: Receives a report of every round, admission and end.
 
-        The decoder stays open when the engine closes. Raises BadInputError for a number that is too small or too large
-        and for an observer that is none.
+        Raises BadInputError for a number out of range and for an observer without the expected methods.
         """
-        self._slots = whole_number("slots", slots, least=1, most=MOST_PARALLEL)
-        self._queue_limit = whole_number("queue_limit", queue_limit, least=0, most=MOST_WAITING)
-        rows = whole_number("prompt_rows", prompt_rows, least=0, most=MOST_PROMPT_ROWS)
-        self._admission = Admission(whole_number("joining_rows", joining_rows, least=1, most=MOST_PROMPT_ROWS))
+        self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=MAX_PARALLEL)
+        self._queue_limit = check_int("queue_limit", queue_limit, min=0, max=MAX_WAITING)
+        rows = check_int("prefix_cache_tokens", prefix_cache_tokens, min=0, max=MAX_PREFIX_CACHE_TOKENS)
+        self._admission = Admission(
+            check_int("max_num_batched_tokens", max_num_batched_tokens, min=1, max=MAX_PREFIX_CACHE_TOKENS)
+        )
         self._decoder = decoder
         self._closes_decoder = False
         self._pool = decoder._pool(rows, checked_observer(observer))
         self._changed = threading.Condition()
-        # Under the condition's lock, from here on.
+        # Protected by the condition's lock from here on.
         self._waiting: list[Job] = []
         self._admitted: list[Job] = []
-        """Those that run, and some that have ended."""
+        """Running requests, and some that have ended."""
         self._ending: list[Job] = []
-        """Those that left without having run, and are given their ends."""
+        """Requests that left before they ran and await their results."""
         self._load = self._pool.load()
-        self._held: list[Reservation] = []
-        """For requests to come."""
+        self._reservations: list[Reservation] = []
+        """Reservations for future requests."""
         self._draining = self._closed = False
         self._cut_short = False
-        """Whether closing, or a failure, ended requests that would have gone on."""
+        """True if close() or a failure ended unfinished requests."""
         self._failure: LopaError | None = None
         self._worker = threading.Thread(target=self._work, name="lopa-engine", daemon=True)
         self._worker.start()
 
     @classmethod
+    @accept_former_arguments(_RENAMED)
     def open(
         cls,
         path: Path | str,
@@ -108,17 +123,16 @@ class Engine:
         *,
         threads: int | None = None,
         device_timeout: float = STALL_SECONDS,
-        slots: int = SLOTS,
+        max_num_seqs: int = MAX_NUM_SEQS,
         queue_limit: int = QUEUE_LIMIT,
-        prompt_rows: int = PROMPT_ROWS,
-        joining_rows: int = JOINING_ROWS,
+        prefix_cache_tokens: int = PREFIX_CACHE_TOKENS,
+        max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
         grammar_limits: GrammarLimits | None = None,
     ) -> Self:
-        """Open the bundle at `path` as Decoder.open does, with the same errors; closing the engine closes it.
+        """Open the bundle at `path` as Decoder.open does, with the same errors. Closing the engine closes it.
 
-        `device_timeout` and `grammar_limits` as there: seconds after which one of several devices is given up, and the
-        limits within which grammars are prepared in a helper process.
+        `device_timeout` and `grammar_limits` are those of Decoder.open.
         """
         decoder = Decoder.open(
             path, devices, threads=threads, device_timeout=device_timeout, grammar_limits=grammar_limits
@@ -126,10 +140,10 @@ class Engine:
         try:
             engine = cls(
                 decoder,
-                slots=slots,
+                max_num_seqs=max_num_seqs,
                 queue_limit=queue_limit,
-                prompt_rows=prompt_rows,
-                joining_rows=joining_rows,
+                prefix_cache_tokens=prefix_cache_tokens,
+                max_num_batched_tokens=max_num_batched_tokens,
                 observer=observer,
             )
         except BadInputError:
@@ -139,44 +153,45 @@ class Engine:
         return engine
 
     def config(self, base: GenerationConfig | None = None, /, **options: Unpack[GenerationOptions]) -> GenerationConfig:
-        """Return the config of a request that names `options`, or `base` with `options` changed, as Decoder.config."""
+        """Return a checked config with `options`, or `base` with `options` changed (see Decoder.config)."""
         return self._decoder.config(base, **options)
 
     def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
-        """Return every option with the value that holds when the engine decodes `config`, as Decoder.plan does."""
+        """Return the value of every option when the engine decodes `config` (see Decoder.plan)."""
         return self._decoder.plan(config)
 
     def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
-        """Ids of a chat by the bundle's chat template, ready for `submit`; as Decoder.prompt_from_messages."""
+        """Return the ids of a chat by the bundle's chat template, ready for `submit` (see
+        Decoder.prompt_from_messages)."""
         return self._decoder.prompt_from_messages(messages, special_tokens=special_tokens)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the bundle has one for `prompt_from_messages`."""
+        """True if the bundle has a chat template."""
         return self._decoder.tokenizer.has_chat_template
 
     @property
     def manifest(self) -> Manifest:
-        """The bundle's."""
+        """Manifest of the bundle."""
         return self._decoder.bundle.manifest
 
     @property
     def closed(self) -> bool:
-        """Whether the engine has ended: after close(), or when the device has failed."""
+        """True after close() or a failure of the device."""
         return self._closed
 
     @property
     def status(self) -> EngineStatus:
-        """What runs and waits, what it holds and what went wrong; waits for no round."""
+        """Current load, limits and failure. Does not wait for a round."""
         with self._changed:
             return EngineStatus(
                 running=_unfinished(self._admitted),
                 waiting=len(self._waiting),
-                reserved=self._places_held(),
-                slots=self._slots,
+                reserved=self._reserved_places(),
+                max_num_seqs=self._max_num_seqs,
                 queue_limit=self._queue_limit,
                 cache_rows=self._load.cache_rows,
-                cache_rows_limit=self._slots * self.manifest.dimensions.max_positions,
+                cache_rows_limit=self._max_num_seqs * self.manifest.dimensions.max_positions,
                 prompt_rows=self._load.prompt_rows,
                 stored_rows=self._load.stored_rows,
                 saved_rows=self._load.saved_rows,
@@ -196,12 +211,12 @@ class Engine:
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> PreparedRequest:
-        """Check a request on a thread of its own, so that an asyncio loop goes on meanwhile; `submit` then takes it.
+        """Check a request on a separate thread, so that the asyncio loop continues, and return it for `submit`.
 
-        A grammar can take seconds to prepare, and a long prompt some time. Cancelling the task stops the preparation of
-        a grammar that has a helper process. Raises as `submit` does.
+        Preparing a grammar can take seconds, and a long prompt some time. Cancelling the task stops the preparation of
+        a grammar in a helper process. Raises as `submit` does.
         """
-        self._check_takes(1)
+        self._check_capacity(1)
         cancelled = threading.Event()
         prepare = partial(
             self._prepared_job,
@@ -228,22 +243,22 @@ class Engine:
         on_step: Callable[[Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> RequestHandle:
-        """Ask for an answer, from any thread; returns once the request is checked.
+        """Submit a request, from any thread, and return its handle once it is checked.
 
         The prompt is decoded by `config` (None: the bundle's own) with `options` changed. `deadline` is in seconds from
-        now, waiting included (the config's time_limit counts from the first round); what is committed by then is the
-        result. `on_step` hears of every step on the engine's thread; what it raises ends the request. A PreparedRequest
-        has all of them already.
+        now, including the wait (time_limit counts from the first round). When it passes, the committed text is the
+        result. `on_step` is called after every step on the engine's thread; an exception from it ends the request. A
+        PreparedRequest includes all of these.
 
-        Raises BadInputError as Decoder.stream does, for a negative deadline and for a PreparedRequest that was
-        submitted before, QueueFullError, EngineClosedError (also while the engine drains).
+        Raises BadInputError as Decoder.stream does, for a negative deadline and for a PreparedRequest that was already
+        submitted. Raises QueueFullError, and EngineClosedError also while the engine drains.
         """
-        self._check_takes(1)  # before anything is done for a request that cannot come in
+        self._check_capacity(1)  # before any work for a request that would be rejected
         if isinstance(prompt, PreparedRequest):
             job = prompt._take()
         else:
             job = self._prepared_job(prompt, config, deadline=deadline, drafts=drafts, on_step=on_step, **options)
-        self._take([job])
+        self._enqueue([job])
         return job.handle
 
     def submit_many(
@@ -257,16 +272,15 @@ class Engine:
         reservation: Reservation | None = None,
         **options: Unpack[GenerationOptions],
     ) -> tuple[RequestHandle, ...]:
-        """Ask for several answers, all or none of them; a handle for each prompt, in order.
+        """Submit several requests, all or none of them, and return a handle for each prompt, in order.
 
         A PromptRequest is decoded by its own config, other prompts by `config` with `options` changed. Copies (the same
-        ids and config, with temperature 0 and no `on_step`) are decoded once, in one slot and one place of the queue:
-        each handle gives the whole answer, and ends by itself when it is cancelled. `on_step` is called with the number
-        of the prompt, from 0, and the step. The requests take the places of `reservation`, if there is one, and free
-        ones beyond it.
+        ids and config, with temperature 0 and no `on_step`) are decoded once and use one slot. Each of their handles
+        has the whole answer and can be cancelled separately. `on_step` is called with the number of the prompt, from 0,
+        and the step. The requests use the places of `reservation`, if given, and free ones beyond it.
 
-        Raises as `submit` does, for the first prompt that cannot be used or finds no place, and
-        PreparationStoppedError when the reservation is cancelled meanwhile; then nothing runs.
+        Raises as `submit` does, for the first prompt that is invalid or finds no place, and PreparationStoppedError
+        when the reservation is cancelled. In these cases nothing runs.
         """
         check_prompts(prompts)
         check_callback(on_step)
@@ -274,7 +288,7 @@ class Engine:
         submitted = time.perf_counter()
         handles: list[RequestHandle] = []
         jobs: dict[Hashable, Job] = {}
-        self._check_takes(1, reservation)
+        self._check_capacity(1, reservation)
         for number, prompt in enumerate(prompts):
             own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
             try:
@@ -289,54 +303,55 @@ class Engine:
             except BadInputError as error:
                 if number == 0 and isinstance(prompts, Sized) and len(prompts) == 1:
                     raise
-                told = error.with_received(f"in prompt {number}, counted from 0: {error.received}")
-                told.prompt_number = number
-                raise told from error
+                located = error.with_received(f"in prompt {number}, counted from 0: {error.received}")
+                located.prompt_number = number
+                raise located from error
             handles.append(job.handle)
-            work = job.work()
-            jobs[work] = jobs[work].with_copy(job.handle) if work in jobs else job.submitted_at(submitted)
-            self._check_takes(len(jobs), reservation)
-        self._take(jobs.values(), reservation)
+            key = job.decode_key()
+            jobs[key] = jobs[key].with_copy(job.handle) if key in jobs else job.submitted_at(submitted)
+            self._check_capacity(len(jobs), reservation)
+        self._enqueue(jobs.values(), reservation)
         return tuple(handles)
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[Reservation]:
-        """Hold `count` places for a `submit_many` inside, while its requests are prepared; given up at the end.
+        """Reserve `count` places for a `submit_many` inside the context, which prepares its requests meanwhile.
 
-        Raises BadInputError for a number that is too small, QueueFullError and EngineClosedError.
+        Unused places are released at the end. Raises BadInputError for a number out of range, QueueFullError and
+        EngineClosedError.
         """
-        whole_number("count", count, least=1, most=MOST_PARALLEL + MOST_WAITING)
+        check_int("count", count, min=1, max=MAX_PARALLEL + MAX_WAITING)
         with self._changed:
-            self._check_takes(count)
-            self._held.append(reservation := Reservation(count))
+            self._check_capacity(count)
+            self._reservations.append(reservation := Reservation(count))
         try:
             yield reservation
         finally:
             with self._changed:
-                if reservation in self._held:
-                    self._held.remove(reservation)
+                if reservation in self._reservations:
+                    self._reservations.remove(reservation)
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Refuse new requests from now on and wait until those that are there have ended, `timeout` seconds at most.
+        """Reject new requests from now on and wait at most `timeout` seconds until all others have ended.
 
-        Whether all have, and none was cut short by close() or a failure. The engine stays open, and what has not ended
-        in time goes on; draining again waits again. Raises BadInputError for a timeout that is no number of seconds,
-        and on the engine's own thread, which would wait for itself.
+        Return True if all have ended and none was cut short by close() or a failure. The engine stays open, and
+        unfinished requests continue. Drain again to wait longer. Raises BadInputError for an invalid timeout, and on
+        the engine's own thread, which would wait for itself.
         """
         if timeout is not None:
-            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
+            timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
         if threading.current_thread() is self._worker:
             raise BadInputError(
-                "drain() on the engine's own thread",
-                expected="another thread than the one that decodes",
+                "drain() called on the engine's own thread",
+                expected="a call from another thread",
                 remedy="call it outside on_step and observers",
             )
         with self._changed:
             self._draining = True
-            return self._changed.wait_for(lambda: not self._places_taken(), timeout) and not self._cut_short
+            return self._changed.wait_for(lambda: not self._unfinished_places(), timeout) and not self._cut_short
 
     def close(self) -> None:
-        """Cancel what has not ended, after the round that runs, and end the worker; closing twice is no error."""
+        """Cancel unfinished requests after the current round, and end the worker. Closing twice is allowed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -353,7 +368,7 @@ class Engine:
         self.close()
 
     def _work(self) -> None:
-        """The worker: admit and step until the engine is closed; whatever happens, no handle is left without an end."""
+        """Admit and decode requests until the engine is closed. Run by the worker, which always ends every handle."""
         try:
             while self._wait_for_work():
                 self._admit()
@@ -362,28 +377,28 @@ class Engine:
         except BaseException as error:
             self._fail(error)
         finally:
-            self._note_ends()
+            self._update_load()
 
     def _wait_for_work(self) -> bool:
-        """Sleep until there is something to decode; False when the engine is closed."""
+        """Wait until there is something to decode. Return False when the engine is closed."""
         with self._changed:
-            self._note_ends()
+            self._update_load()
             self._changed.wait_for(lambda: self._closed or self._waiting or len(self._pool))
             return not self._closed
 
-    def _note_ends(self) -> None:
-        """After a round: what the pool holds now, for `status`, and news for who drains."""
+    def _update_load(self) -> None:
+        """Update the load for `status` after a round, and notify waiting threads."""
         with self._changed:
             self._load = self._pool.load()
             self._changed.notify_all()
 
     def _admit(self) -> None:
-        """Those who waited longest join, as many as slots and their prompts' rows allow; those who are due end."""
+        """Admit waiting requests in order, as slots and prompt rows allow, and end those that are due."""
         with self._changed:
-            leaving = [(job, each) for job in self._waiting if (each := job.leaving()).handles]
-            gone = {job for job, each in leaving if each.everyone}
+            leaving = [(job, each) for job in self._waiting if (each := job.ending_handles()).handles]
+            gone = {job for job, each in leaving if each.is_all}
             in_time = [job for job in self._waiting if job not in gone]
-            rows = [self._pool.rows_to_compute(job) for job in in_time[: self._slots - len(self._pool)]]
+            rows = [self._pool.prompt_rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
             count = self._admission.number_joining(rows, nothing_runs=not len(self._pool))
             joining, self._waiting = in_time[:count], in_time[count:]
             self._admitted = [job for job in self._admitted if not job.done] + joining
@@ -394,7 +409,7 @@ class Engine:
             self._pool.add(job)
 
     def _cancel_all(self) -> None:
-        """What close() leaves to the worker; closed, so that no request is added any more."""
+        """Cancel all requests after close(). No request is added any more."""
         with self._changed:
             self._ending, self._waiting = self._waiting, []
             self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))
@@ -403,7 +418,7 @@ class Engine:
             self._pool.end_unstarted(job, [(handle, "cancelled") for handle in job.unfinished])
 
     def _fail(self, error: BaseException) -> None:
-        """The device is lost, and with it every request."""
+        """Close the engine and end every request with the device's failure."""
         failure = failure_of_device(self._decoder.session.device, error)
         with self._changed:
             self._closed, self._failure = True, failure
@@ -425,7 +440,7 @@ class Engine:
         is_cancelled: Callable[[], bool] = lambda: False,
         **options: Unpack[GenerationOptions],
     ) -> Job:
-        """Return a checked request. Raises EngineClosedError where the engine was closed meanwhile."""
+        """Return a checked request. Raises EngineClosedError if the engine was closed meanwhile."""
         try:
             return self._decoder._job(
                 prompt,
@@ -437,56 +452,54 @@ class Engine:
                 **options,
             )
         except PreparationStoppedError:
-            self._check_takes(0)
+            self._check_capacity(0)
             raise
 
-    def _take(self, jobs: Iterable[Job], reservation: Reservation | None = None) -> None:
-        """Let requests wait, all of them or none; their reservation ends at that moment, so that none counts twice."""
+    def _enqueue(self, jobs: Iterable[Job], reservation: Reservation | None = None) -> None:
+        """Queue requests, all or none. Their reservation ends at the same moment, so that no request counts twice."""
         with self._changed:
             new = list(jobs)
-            self._check_takes(len(new), reservation)
+            self._check_capacity(len(new), reservation)
             if reservation is not None and reservation.cancelled:
                 raise stopped_preparation()
             if reservation is not None:
-                self._held.remove(reservation)
+                self._reservations.remove(reservation)
             self._waiting.extend(new)
             self._changed.notify_all()
 
-    def _places_taken(self) -> int:
-        """Requests that have not ended; what waits counts until the worker has seen that it was cancelled."""
+    def _unfinished_places(self) -> int:
+        """Return the number of unfinished requests. A cancelled one counts until the worker has seen it."""
         return len(self._waiting) + _unfinished(self._admitted) + _unfinished(self._ending)
 
-    def _places_held(self, but_of: Reservation | None = None) -> int:
-        return sum(held.places for held in self._held if held is not but_of)
+    def _reserved_places(self, except_for: Reservation | None = None) -> int:
+        return sum(each.places for each in self._reservations if each is not except_for)
 
-    def _check_takes(self, count: int, reservation: Reservation | None = None) -> None:
-        """Raise EngineClosedError or QueueFullError when `count` requests may not come in, held places included."""
+    def _check_capacity(self, count: int, reservation: Reservation | None = None) -> None:
+        """Raise EngineClosedError or QueueFullError if `count` requests exceed the limits, reservations included."""
         with self._changed:
             if self._closed or self._draining:
-                state = "closed" if self._closed else "draining: it ends what it has"
+                state = "closed" if self._closed else "draining and accepts no new requests"
                 why = "" if self._failure is None else f", because {self._failure}"
                 raise EngineClosedError(
-                    f"a request for an engine that is {state}{why}",
-                    expected="an open engine",
-                    remedy="open another engine",
+                    f"the engine is {state}{why}", expected="an open engine", remedy="open another engine"
                 )
-            if reservation is not None and reservation not in self._held:
+            if reservation is not None and reservation not in self._reservations:
                 raise BadInputError(
-                    "a reservation that this engine does not hold (any more)",
-                    expected="one of its own that no request has taken",
-                    remedy="call submit_many once inside its `with`",
+                    "a reservation of another engine, or one that was used or released",
+                    expected="an unused reservation of this engine",
+                    remedy="call submit_many once inside its `with` block",
                 )
-            taken = self._places_taken()
-            held = self._places_held(but_of=reservation)
-            if taken + held + count > self._slots + self._queue_limit:
-                what = "a request more" if count == 1 else f"{count} requests more"
+            unfinished = self._unfinished_places()
+            reserved = self._reserved_places(except_for=reservation)
+            if unfinished + reserved + count > self._max_num_seqs + self._queue_limit:
+                reservations = f" and {reserved} reserved" if reserved else ""
                 raise QueueFullError(
-                    f"{what}, while {taken} are not done{f' and {held} are on their way' if held else ''}",
-                    expected=f"at most {self._slots} that run and {self._queue_limit} that wait",
-                    remedy="submit again when one is done, or open the engine with a larger queue_limit",
+                    f"queue full: {unfinished} unfinished{reservations} requests, {count} more submitted",
+                    expected=f"at most {self._max_num_seqs} running and {self._queue_limit} waiting requests",
+                    remedy="retry later, or open the engine with a larger queue_limit",
                 )
 
 
 def _unfinished(jobs: Sequence[Job]) -> int:
-    """How many have not ended."""
+    """Return the number of unfinished jobs."""
     return sum(not job.done for job in jobs)

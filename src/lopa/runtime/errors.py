@@ -1,4 +1,4 @@
-"""Errors that a user may see: what was received, what was expected, what to do, and the exit code."""
+"""Errors for users: what was received, what was expected, what to do, and the exit code."""
 
 import copy
 import copyreg
@@ -6,14 +6,14 @@ from typing import Self
 
 
 class LopaError(Exception):
-    """Base of every error that this project raises on purpose.
+    """Base class of all errors that this project raises on purpose.
 
-    `received`, `expected` and `remedy` are full phrases; the command line prints all three and exits with `exit_code`.
+    `received`, `expected` and `remedy` are full phrases. The command line prints all three and exits with `exit_code`.
     """
 
     exit_code = 2
     prompt_number: int | None = None
-    """Number of the prompt that is wrong, counted from 0, where several were given."""
+    """Number of the invalid prompt among several, counted from 0; None with a single prompt."""
 
     def __init__(self, received: str, *, expected: str, remedy: str) -> None:
         super().__init__(f"{received}\n  expected: {expected}\n  what to do: {remedy}")
@@ -22,68 +22,68 @@ class LopaError(Exception):
         self.remedy = remedy
 
     def with_received(self, received: str) -> Self:
-        """Return this error with another phrase for what was received."""
+        """Return a copy of this error with another `received`."""
         changed = copy.copy(self)
         changed.args = (f"{received}\n  expected: {self.expected}\n  what to do: {self.remedy}",)
         changed.received = received
         return changed
 
     def __reduce__(self) -> tuple[object, ...]:
-        """So that one that crosses from process to process (MPI, Ray) is still itself there."""
+        """Pickle all attributes, so that the error survives a transfer between processes (MPI, Ray)."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class BadInputError(LopaError):
-    """A file, a flag or a value that cannot be used (exit code 2)."""
+    """An invalid file, option or value (exit code 2)."""
 
 
 class OutputFailedError(LopaError):
-    """The operating system refused what was written to a file or to standard output (exit code 2)."""
+    """The operating system failed to write a file or standard output (exit code 2)."""
 
 
 class NonFiniteAnswerError(BadInputError):
-    """A forward answered NaN or infinity for a request, which ends; what else runs goes on."""
+    """A forward returned NaN or infinity for a request (exit code 2). The request ends; others continue."""
 
 
 class CheckFailedError(LopaError):
-    """A check ran to its end and failed (exit code 1)."""
+    """A completed check failed (exit code 1)."""
 
     exit_code = 1
 
 
 class MissingBackendError(LopaError):
-    """A library, a provider or a device that this machine does not have (exit code 3)."""
+    """A library, provider or device that is missing on this machine (exit code 3)."""
 
     exit_code = 3
 
 
 class DevicesLostError(LopaError):
-    """Every device failed in mid-decode (exit code 3: a device is missing now; neither input nor check is wrong)."""
+    """Every device failed during a decode (exit code 3)."""
 
     exit_code = 3
 
 
 class PromptTooLongError(BadInputError):
-    """A prompt that leaves no room for its answer in the positions that the model has."""
+    """A prompt that leaves no positions for its answer."""
 
     answer_too_long = False
-    """True where the requested length leaves no room for any prompt."""
+    """True if the requested length leaves no positions for any prompt."""
 
 
 class GrammarRefusedError(BadInputError):
-    """A grammar that cannot be used: it does not parse, is of features that are not there, or cannot end in time."""
+    """An invalid grammar: it does not parse, uses unsupported features, or cannot end within the answer's length."""
 
 
 class QueueFullError(BadInputError):
-    """An engine has as many unfinished requests as it was opened for."""
+    """The engine has its maximum number of unfinished requests."""
 
 
 class EngineClosedError(BadInputError):
-    """A request for an engine that was closed, or that ended because its device failed."""
+    """A request to an engine that is closed, is draining, or ended because its device failed."""
 
 
 class EngineFailedError(LopaError):
-    """A device failed in the middle of a forward, and with it every request that was running (exit code 3)."""
+    """A device failed during a forward, which ends every running request (exit code 3)."""
 
     exit_code = 3
 
@@ -95,15 +95,15 @@ class PreparationStoppedError(LopaError):
 
 
 def stopped_preparation() -> PreparationStoppedError:
-    """Return the error of a request that nobody waits for any more."""
+    """Return the error for a request that was cancelled during its preparation."""
     return PreparationStoppedError(
-        "a request that was cancelled while it was prepared",
-        expected="a request that somebody waits for",
+        "a request that was cancelled during its preparation",
+        expected="a request that is not cancelled",
         remedy="submit it again",
     )
 
 
 class GrammarHelperError(LopaError):
-    """The process that prepares grammars cannot be started, or dies whatever it is asked (exit code 3)."""
+    """The helper process for grammars cannot be started, or dies on every request (exit code 3)."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Whether the libraries of an extra are installed that something here needs."""
+"""Check that the libraries of an extra are installed."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from lopa.runtime.install_hint import pip_install
 
 @contextmanager
 def extra_needed(extra: str, modules: Collection[str], expected: str) -> Iterator[None]:
-    """Around imports: when one of `modules`, which `extra` brings, is absent, that becomes MissingBackendError."""
+    """Raise MissingBackendError in place of ModuleNotFoundError for one of `modules`, which `extra` installs."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""The pip command for what an extra of this project brings. The package itself need not be on any index.
+"""The pip command that installs the requirements of an extra.
 
-Reads the metadata of the installed distribution, in which pip wrote what every extra requires: so the same command
-works beside a checkout and beside a wheel. Installs nothing.
+The requirements come from the metadata of the installed distribution. The command therefore works for checkouts and
+wheels, and the package itself need not be on an index. Nothing is installed here.
 """
 
 import importlib.metadata
@@ -20,28 +20,28 @@ _OF_PLATFORM = re.compile(r"""sys_platform\s*==\s*["']([^"']+)["']""")
 
 @dataclass(frozen=True)
 class Ability:
-    """Something that a user can do where all of its parts are installed."""
+    """A feature that is available if all of its parts are installed."""
 
     use: str
-    """One word for what such an install is for."""
+    """One word for the purpose of such an install."""
     name: str
     distributions: tuple[str, ...]
-    """Packages of pip; "a or b" where one of them serves."""
+    """pip packages; "a or b" for alternatives."""
     remedy: Callable[[], str]
-    """Returns what to do about missing parts."""
+    """Function that returns how to install missing parts."""
     programs: tuple[str, ...] = ()
-    """Programs on PATH."""
+    """Required programs on PATH."""
     min_version: tuple[int, int] = (0, 0)
-    """Oldest version of every distribution: year and release, or major and minor number."""
+    """Minimum version of every distribution: year and release, or major and minor number."""
 
 
 def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
-    """A command for a shell that installs what `extras` of this project require, and the requirements `also`.
+    """Return a shell command that installs the requirements of `extras` and the requirements `also`.
 
-    Without an extra it is what the runtime itself requires. Without metadata (run from a source tree that was never
-    installed) it is the command that installs the tree.
+    Without an extra it installs the requirements of the runtime. Without metadata (a source tree that was never
+    installed) it installs the tree.
     """
-    requirements = _requirements_of(extras)
+    requirements = _requirements_from_extras(extras)
     if not requirements:
         tree = f".[{','.join(extras)}]" if extras else "."
         return _command(["-c", "constraints.txt", tree, *also]) + " in the folder of the source tree"
@@ -49,27 +49,27 @@ def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
 
 
 def installed_version(distribution: str) -> str | None:
-    """None for one that is not installed."""
+    """Return the version of an installed distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _requirements_of(extras: Sequence[str]) -> list[str]:
-    """Of the installed distribution, those that an extra (without any: none) asks for on this platform, each once."""
+def _requirements_from_extras(extras: Sequence[str]) -> list[str]:
+    """Return the requirements of `extras` (none: of the runtime) on this platform, each once."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    found = (_asked_for(requirement, extras or [None]) for requirement in requirements)
+    found = (_applicable_requirement(requirement, extras or [None]) for requirement in requirements)
     return list(dict.fromkeys(requirement for requirement in found if requirement is not None))
 
 
-def _asked_for(requirement: str, extras: Sequence[str | None]) -> str | None:
-    """`requirement` as pip takes it on its own, or None when no extra of `extras` asks for it here.
+def _applicable_requirement(requirement: str, extras: Sequence[str | None]) -> str | None:
+    """Return `requirement` without its marker for extras, or None if no extra of `extras` needs it on this platform.
 
-    The project's markers are conditions joined by `and`; one of another kind is left for pip to decide.
+    The project's markers are conditions joined by `and`. Other conditions are left for pip to evaluate.
     """
     name, _, marker = requirement.partition(";")
     left = []
@@ -88,19 +88,20 @@ def _asked_for(requirement: str, extras: Sequence[str | None]) -> str | None:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    return f"{pip_command()} install {' '.join(_quoted(argument) for argument in arguments)}"
+    return f"{pip_command()} install {' '.join(_quote(argument) for argument in arguments)}"
 
 
 def pip_command() -> str:
-    """`pip` where the shell would find the one beside this interpreter, else the interpreter by its path."""
+    """Return `pip` if the shell finds the one next to this interpreter, otherwise the interpreter's path with -m
+    pip."""
     found = shutil.which("pip")
     if found is not None and Path(found).parent == Path(sys.executable).parent:
         return "pip"
     return f"{shlex.quote(sys.executable)} -m pip"
 
 
-def _quoted(argument: str) -> str:
-    """In double quotes, which every shell knows, where a shell would read more than a word."""
+def _quote(argument: str) -> str:
+    """Return `argument` quoted for a shell if it is more than one word, in double quotes if possible."""
     if re.fullmatch(r"[\w./:+=,-]+", argument):
         return argument
     return f'"{argument}"' if not set(argument) & set('"$`\\!') else shlex.quote(argument)

@@ -1,7 +1,7 @@
-"""Where rows that are equal on several branches are computed once (docs/decoding.md, "Rows that branches share").
+"""Rules for computing equal rows of several branches once (docs/decoding.md, "Rows that branches share").
 
-As one window they are fewer rows to multiply with the weights, but every row's attention goes over all of them. Which
-weighs more is known from the cost table of the device, or else estimated from the sizes of the model. Knows no tokens.
+A shared window multiplies fewer rows with the weights, but each of its rows attends to all of them. The device's cost
+table tells which costs less, or an estimate from the model's sizes does.
 """
 
 from lopa.runtime.bundle.costs import CostTable
@@ -10,53 +10,54 @@ from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.contract import tiles
 from lopa.runtime.state.windows import Windows
 
-LEAST_SAVED = 0.05
-"""Share of a forward's time that has to be saved: less is within the error of an estimate."""
-ATTENTION = 2.0
-"""How many operations of a product with float32 weights take as long as one of attention (measured:
+MIN_SAVED = 0.05
+"""Minimum share of a forward's time to save. Smaller savings are within the estimate's error."""
+ATTENTION_COST = 2.0
+"""Operations of a product with float32 weights that take as long as one operation of attention (measured:
 docs/measurements/cpu-shared-rows.md)."""
-INTEGER = 3.0
-"""How many operations of a product with integer weights take as long as one with float32 weights (measured there)."""
+INTEGER_SPEEDUP = 3.0
+"""Operations of a product with integer weights that take as long as one with float32 weights (same measurement)."""
 
 
-def always(windows: Windows, rows: int, wanted: int) -> bool:  # noqa: ARG001
-    """Wherever it is fewer rows."""
+def always(windows: Windows, rows: int, sampled: int) -> bool:  # noqa: ARG001
+    """Share rows wherever that reduces their number."""
     return True
 
 
-class CheaperForward:
-    """Where the forward is expected to take less time."""
+class FasterSharing:
+    """Rule that shares rows where the forward is expected to take less time."""
 
     def __init__(self, manifest: Manifest, table: CostTable | None) -> None:
-        """`table` of the device; None: by the sizes of the model alone, on a processor."""
+        """Use the cost `table` of the device. None: estimate from the model's sizes, on a processor."""
         sizes = manifest.dimensions
         work = {
-            name: tensor.row_operations / (INTEGER if manifest.has_integers(name) else 1)
+            name: tensor.row_operations / (INTEGER_SPEEDUP if manifest.has_integers(name) else 1)
             for name, tensor in network_from_dimensions(sizes).tensors.items()
         }
         self._table = table
         self._head = work.pop(HEAD)
         self._layers = sum(work.values())
-        """Work of a row in products with weights, and of a wanted row with the vocabulary."""
-        self._attention = ATTENTION * 4 * sizes.layers * sizes.heads * sizes.head_size
-        """Work of a row for each that it may see: scores and the sum of values."""
+        """Work per row in products with weights, without the vocabulary, and per sampled row with the vocabulary."""
+        self._attention = ATTENTION_COST * 4 * sizes.layers * sizes.heads * sizes.head_size
+        """Work per pair of a row and a row that it attends to: scores and the sum of values."""
 
-    def __call__(self, windows: Windows, rows: int, wanted: int) -> bool:
-        """Whether one window of `rows`, of which `wanted` are, takes less time than `windows` as they are."""
+    def __call__(self, windows: Windows, rows: int, sampled: int) -> bool:
+        """Return True if one window of `rows`, of which `sampled` are sampled, takes less time than `windows`."""
         branches, width = windows.input_ids.shape
         prefix = tiles(windows.prefix)
         apart = self._cost(branches, branches * width, prefix + width, windows.logits_index.size)
-        together = self._cost(branches, rows, prefix + rows, wanted)
-        return together < (1 - LEAST_SAVED) * apart
+        together = self._cost(branches, rows, prefix + rows, sampled)
+        return together < (1 - MIN_SAVED) * apart
 
-    def _cost(self, branches: int, rows: int, seen: int, wanted: int) -> float:
-        """Of a forward of so many rows, each of which attends over so many: seconds, or work where no table is.
+    def _cost(self, branches: int, rows: int, seen: int, sampled: int) -> float:
+        """Return the cost of a forward: seconds by the table, otherwise work.
 
-        A table is of forwards whose every row is wanted, and its windows end where one window of all rows may only
-        begin; so it is asked for as many branches with shorter windows, on a prefix that makes up for what rows see.
+        Each of the `rows` attends to `seen` rows. Cost tables sample every row, and none has a single window of all
+        rows. The table is therefore queried with `branches` shorter windows, on a prefix that makes up for the
+        difference in attention.
         """
         if self._table is None:
-            return rows * (self._layers + self._attention * seen) + wanted * self._head
+            return rows * (self._layers + self._attention * seen) + sampled * self._head
         width = -(-rows // branches)
-        not_wanted = (1 - wanted / rows) * self._head / (self._layers + self._head)
-        return self._table.seconds(branches, width, seen - width) * (1 - not_wanted)
+        unsampled = (1 - sampled / rows) * self._head / (self._layers + self._head)
+        return self._table.seconds(branches, width, seen - width) * (1 - unsampled)

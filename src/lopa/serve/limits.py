@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
 
-_MOST_BYTES = 2**32
+_MAX_BYTES = 2**32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +31,14 @@ class ServeLimits:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            whole_number("max_tokens", self.max_tokens, least=1, most=MAX_POSITIONS)
-        whole_number("max_branches", self.max_branches, least=1, most=MAX_BRANCHES)
+            check_int("max_tokens", self.max_tokens, min=1, max=MAX_POSITIONS)
+        check_int("max_branches", self.max_branches, min=1, max=MAX_BRANCHES)
         if self.max_seconds is not None:
-            real_number("max_seconds", self.max_seconds, least=0.0, most=MOST_SECONDS, above=True)
-        whole_number("max_choices", self.max_choices, least=1, most=10**6)
-        whole_number("max_body", self.max_body, least=1, most=_MOST_BYTES)
+            check_float("max_seconds", self.max_seconds, min=0.0, max=MAX_SECONDS, above=True)
+        check_int("max_choices", self.max_choices, min=1, max=10**6)
+        check_int("max_body", self.max_body, min=1, max=_MAX_BYTES)
         for name in ("stall_seconds", "keep_alive_seconds"):
-            real_number(name, getattr(self, name), least=0.0, most=MOST_SECONDS, above=True)
+            check_float(name, getattr(self, name), min=0.0, max=MAX_SECONDS, above=True)
 
     def check_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Raise BadInputError for a default of decoding that no request may ask for.
@@ -46,10 +46,10 @@ class ServeLimits:
         An answer's length is no such default: it becomes `max_tokens` where it is more.
         """
         branches = defaults.get("branches", 1)
-        most = MAX_AUTO_BRANCHES if branches == "auto" else branches
-        if most > self.max_branches:
+        upper = MAX_AUTO_BRANCHES if branches == "auto" else branches
+        if upper > self.max_branches:
             raise BadInputError(
                 f"branches {branches} by default and --max-branches {self.max_branches}",
                 expected="a default that a request may ask for",
-                remedy=f"raise --max-branches to {most}, or set --default branches={self.max_branches}",
+                remedy=f"raise --max-branches to {upper}, or set --default branches={self.max_branches}",
             )

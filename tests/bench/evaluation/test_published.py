@@ -1,4 +1,4 @@
-"""Published data sets as they are asked, written out; the same prompts are held against lm-eval's in tests/clients."""
+"""Prompts of the published data sets, written out; tests/clients compares them with lm-eval's."""
 
 import json
 from pathlib import Path
@@ -32,10 +32,10 @@ def item(name: str, tmp_path: Path, *, shots: int = 0, chat: bool = False, last_
 
 
 def test_gsm8k(tmp_path: Path) -> None:
-    asked = "Question: Two and three?\nAnswer:"
-    assert item("gsm8k", tmp_path).prompt == asked
+    question = "Question: Two and three?\nAnswer:"
+    assert item("gsm8k", tmp_path).prompt == question
     found = item("gsm8k", tmp_path, shots=2)
-    assert found.prompt == f"{asked} 2 + 3 = 5\n#### 5\n\n" * 2 + asked
+    assert found.prompt == f"{question} 2 + 3 = 5\n#### 5\n\n" * 2 + question
     assert found.stop == ("Question:", "</s>", "<|im_end|>")
     assert found.max_new_tokens == 512
     assert (found.is_right("so\n#### 5"), found.is_right("#### 6"), found.is_right("It is 5.")) == (True, False, False)
@@ -46,8 +46,8 @@ def test_gsm8k(tmp_path: Path) -> None:
 def test_gsm8k_as_a_chat(tmp_path: Path) -> None:
     found = item("gsm8k", tmp_path, shots=1, chat=True)
     roles = [(each["role"], each["content"]) for each in found.messages]
-    asked = ("user", "Question: Two and three?\nAnswer:")
-    assert roles == [asked, ("assistant", GSM8K["answer"]), asked]
+    question = ("user", "Question: Two and three?\nAnswer:")
+    assert roles == [question, ("assistant", GSM8K["answer"]), question]
 
 
 def test_humaneval(tmp_path: Path) -> None:
@@ -63,16 +63,16 @@ def test_humaneval(tmp_path: Path) -> None:
 
 def test_mbpp(tmp_path: Path) -> None:
     found = item("mbpp", tmp_path, shots=1)
-    asked = (
+    question = (
         "You are an expert Python programmer, and here is your task: Write a function. "
         "Your code should pass these tests:\n\nassert 1\nassert 2\n[BEGIN]\n"
     )
-    assert found.prompt == f"{asked}def f():\n  pass\n[DONE]\n\n{asked}"
+    assert found.prompt == f"{question}def f():\n  pass\n[DONE]\n\n{question}"
     assert (found.task_id, found.stop, found.verdict) == ("Mbpp/11", ("[DONE]",), None)
     sanitized = {**MBPP, "task_id": "Mbpp/11", "prompt": MBPP["text"]}
     del sanitized["text"]
     (line,) = lines_of_data_set("mbpp", [sanitized], [], chat=False, last_number=False)
-    assert (line["prompt"], line["task_id"]) == (asked, "Mbpp/11")
+    assert (line["prompt"], line["task_id"]) == (question, "Mbpp/11")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,7 @@ def test_mbpp(tmp_path: Path) -> None:
         ("mbpp", {"task_id": True}, "task_id True"),
     ],
 )
-def test_a_missing_field_is_named_with_file_and_line(
-    name: str, change: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_errors_name_file_line_and_field(name: str, change: dict[str, Any], named: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     broken = {key: value for key, value in {**RECORDS[name], **change}.items() if value is not None}
     path.write_text(f"{json.dumps(RECORDS[name])}\n\n{json.dumps(broken)}\n")
@@ -98,7 +96,7 @@ def test_a_missing_field_is_named_with_file_and_line(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"{not json}", b"[1]"])
-def test_a_file_that_is_none(content: bytes | None, tmp_path: Path) -> None:
+def test_unusable_files_are_rejected(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     if content is not None:
         path.write_bytes(content)

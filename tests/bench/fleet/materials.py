@@ -1,4 +1,4 @@
-"""Decodes and fleets of a few numbers, of which it is known what must come out."""
+"""Small decodes and fleets with known results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 
 from lopa.bench.fleet.costs import RoundCosts
-from lopa.bench.fleet.decodes import Decodes, RecordedDecode, RecordedStep
-from lopa.bench.fleet.fleet import Simulated, simulated
+from lopa.bench.fleet.decodes import Decodes, DecodeStep, RecordedDecode
+from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
 from lopa.bench.fleet.scenario import Material, Scenario
 from lopa.runtime.contract.sizes import Sizes
 
 SECOND = 1000
-"""Rows of a window that takes a second in `by_rows`."""
+"""Rows of a window whose forward takes one second in `by_rows`."""
 
 
 def decode(windows: Sequence[int], *, branches: int = 1, tokens: int = 10, prompt_rows: int = 0) -> RecordedDecode:
-    """A step of each of these windows."""
-    steps = tuple(RecordedStep(branches, branches, window, 64) for window in windows)
+    """Return a decode with one step per window."""
+    steps = tuple(DecodeStep(branches, branches, window, 64) for window in windows)
     return RecordedDecode(
         branches=branches, prompt=max(1, prompt_rows), prompt_rows=prompt_rows, tokens=tokens, steps=steps
     )
@@ -27,7 +27,7 @@ def decodes_of(*prompts: Sequence[RecordedDecode], window: str = "full") -> Deco
     return msgspec.convert(
         {
             "schema": 1,
-            "bundle": "made up",
+            "bundle": "synthetic",
             "weights_sha256": "",
             "recorded": "",
             "window": window,
@@ -40,7 +40,7 @@ def decodes_of(*prompts: Sequence[RecordedDecode], window: str = "full") -> Deco
 
 
 def scenario_of(**fields: Any) -> Scenario:
-    given = {
+    defaults = {
         "schema": 1,
         "decodes": "decodes.json",
         "costs": {"kind": "measured", "table": "costs.json"},
@@ -51,11 +51,11 @@ def scenario_of(**fields: Any) -> Scenario:
         "queue": 1_000_000,
         "seconds": 1000.0,
     }
-    return msgspec.convert({**given, **fields}, Scenario)
+    return msgspec.convert({**defaults, **fields}, Scenario)
 
 
 def by_rows(sizes: Sizes) -> float:
-    """Seconds of a forward: in proportion to its rows."""
+    """Return the seconds of a forward, proportional to its rows."""
     return sizes.rows / SECOND
 
 
@@ -66,5 +66,5 @@ def costs_of(forward: Any = by_rows, **host: float) -> RoundCosts:
     )
 
 
-def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int = 1, **fields: Any) -> Simulated:
-    return simulated(Material(scenario_of(loads=[load], **fields), decodes, None), costs, load, branches)
+def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int = 1, **fields: Any) -> FleetRun:
+    return simulate_fleet(Material(scenario_of(loads=[load], **fields), decodes, None), costs, load, branches)

@@ -1,4 +1,4 @@
-"""What happens to requests: none is lost unheard, failures, retries, prompts used again."""
+"""Fate of the simulated requests: complete accounts, failures, retries and reused prompts."""
 
 import itertools
 from dataclasses import replace
@@ -9,9 +9,9 @@ import pytest
 import simpy
 from tests.bench.fleet.materials import SECOND, costs_of, decode, decodes_of, run, scenario_of
 
-from lopa.bench.fleet.fleet import Router, Simulated
-from lopa.bench.fleet.point import FleetReport, Point, Times, best_points, point_of_run
-from lopa.bench.fleet.replica import Asked, PromptRows, Replica
+from lopa.bench.fleet.fleet import FleetRun, Router
+from lopa.bench.fleet.point import FleetReport, LoadPoint, Times, best_points, point_of_run
+from lopa.bench.fleet.replica import PromptRows, Replica, SimulatedRequest
 
 STEPS = decodes_of(
     [decode([300, 100, 100]), decode([200, 100], branches=2)],
@@ -19,7 +19,7 @@ STEPS = decodes_of(
 )
 
 
-def outcomes(found: Simulated) -> list[tuple[object, ...]]:
+def outcomes(found: FleetRun) -> list[tuple[object, ...]]:
     return [(each.arrived, each.prompt, each.replica, each.outcome, each.ended) for each in found.requests]
 
 
@@ -39,7 +39,7 @@ FLEETS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", FLEETS, ids=lambda fields: ",".join(map(str, fields.values())))
-def test_every_request_is_counted_once_and_the_same_seed_gives_the_same(fields: dict[str, Any]) -> None:
+def test_every_request_is_counted_once_and_runs_are_deterministic(fields: dict[str, Any]) -> None:
     fields = {**fields, "replicas": 3, "slots": 2, "seconds": 40.0, "warm_up_seconds": 10.0, "seed": 7}
     first, second = (run(STEPS, costs_of(), load=8.0, branches=2, **fields) for _ in range(2))
     assert outcomes(first) == outcomes(second)
@@ -63,28 +63,28 @@ def test_another_seed_gives_another_run() -> None:
     assert outcomes(first) != outcomes(second)
 
 
-def test_a_round_takes_its_forward_and_its_requests_join_at_the_next() -> None:
+def test_duration_of_a_request_decoded_alone() -> None:
     found = run(STEPS, costs_of(host_seconds=0.01, joining_seconds=0.2), load=0.02, seconds=2000.0, seed=4)
     alone = next(each for each in found.requests if each.recorded == 0)
     assert alone.ended is not None
     assert alone.ended - alone.arrived == pytest.approx(0.2 + 0.5 + 3 * 0.01)
 
 
-def test_replicas_are_down_as_long_as_their_repair_takes() -> None:
+def test_replicas_are_down_during_repair() -> None:
     failures = {"mean_seconds_between": 30.0, "repair_seconds": 10.0, "again": False}
     found = run(STEPS, costs_of(), load=0.1, replicas=20, seconds=2000.0, failures=failures, seed=1)
-    down = sum(work.down_seconds for work in found.replicas) / (20 * 2000.0)
+    down = sum(totals.down_seconds for totals in found.replicas) / (20 * 2000.0)
     assert down == pytest.approx(10 / 40, rel=0.05)
 
 
-def test_without_a_replica_that_is_up_requests_are_refused() -> None:
+def test_requests_are_rejected_while_all_replicas_are_down() -> None:
     failures = {"mean_seconds_between": 1.0, "repair_seconds": 1e6, "again": False}
     found = run(STEPS, costs_of(), load=1.0, seconds=200.0, failures=failures, seed=1)
     assert {each.outcome for each in found.requests[-100:]} == {"refused"}
     assert found.requests[-1].replica is None
 
 
-def test_who_tries_again_is_answered_more_often_and_waits_longer() -> None:
+def test_retries_are_answered_more_often_but_wait_longer() -> None:
     fields = {"slots": 1, "queue": 0, "seconds": 2000.0, "seed": 2}
     once = point(run(STEPS, costs_of(), load=1.5, **fields), **fields)
     again = point(
@@ -97,21 +97,21 @@ def test_who_tries_again_is_answered_more_often_and_waits_longer() -> None:
     assert again.waiting.p99 > once.waiting.p99 + 1
 
 
-def test_a_known_prompt_is_not_computed_again_and_affine_routing_finds_more_of_them() -> None:
+def test_affine_routing_reuses_more_prompts() -> None:
     decodes = decodes_of([decode([90, 10], prompt_rows=80)], window="block_causal")
     fields = {"replicas": 4, "stored_rows": 800, "seconds": 400.0, "seed": 1, "prompts": {"different": 30}}
     never = point(run(decodes, costs_of(), load=8.0, **{**fields, "stored_rows": 0}), **fields)
     chance = point(run(decodes, costs_of(), load=8.0, **fields), **fields)
     affine = point(run(decodes, costs_of(), load=8.0, routing="affine", **fields), **fields)
     assert never.prompts_known_share == 0
-    # Ten of thirty prompts fit in a replica; with a home each all of them do.
+    # Ten of thirty prompts fit in a replica. With affine routing the fleet caches all of them.
     assert chance.prompts_known_share == pytest.approx(10 / 30, abs=0.05)
     assert affine.prompts_known_share > 0.9
     assert affine.busy_share < chance.busy_share < never.busy_share
     assert never.forward_seconds_a_row == pytest.approx(1 / SECOND)
 
 
-def test_affine_routing_deals_prompts_evenly() -> None:
+def test_affine_routing_distributes_prompts_evenly() -> None:
     found = run(
         STEPS, costs_of(), load=50.0, replicas=5, slots=64, seconds=20.0, routing="affine", prompts={"different": 500}
     )
@@ -121,7 +121,7 @@ def test_affine_routing_deals_prompts_evenly() -> None:
     assert len(homes) == len({prompt for prompt, _ in homes})
 
 
-def test_rates_and_cost_are_of_the_counted_seconds() -> None:
+def test_rates_and_cost_exclude_the_warm_up() -> None:
     fields = {
         "seconds": 1000.0,
         "warm_up_seconds": 500.0,
@@ -130,17 +130,17 @@ def test_rates_and_cost_are_of_the_counted_seconds() -> None:
         "replicas": 2,
     }
     found = run(STEPS, costs_of(), load=0.2, **fields, slots=4)
-    told = point(found, **fields, slots=4)
+    figures = point(found, **fields, slots=4)
     late = [each for each in found.requests if each.outcome == "answered" and each.ended and each.ended >= 500]
     good = [each for each in late if each.ended and each.ended - each.arrived <= 0.45]
     assert 0 < len(good) < len(late)
-    assert told.answers_per_second == len(late) / 500
-    assert told.good_answers_per_second == len(good) / 500
-    assert told.good_tokens_per_second == 10 * len(good) / 500
-    assert told.cost_per_million_tokens == pytest.approx(2 * 0.001 / told.good_tokens_per_second * 1e6)
+    assert figures.answers_per_second == len(late) / 500
+    assert figures.good_answers_per_second == len(good) / 500
+    assert figures.good_tokens_per_second == 10 * len(good) / 500
+    assert figures.cost_per_million_tokens == pytest.approx(2 * 0.001 / figures.good_tokens_per_second * 1e6)
 
 
-def test_the_best_is_the_quickest_among_those_with_about_the_most_good_tokens() -> None:
+def test_the_best_point_is_the_fastest_with_nearly_the_best_goodput() -> None:
     found = run(STEPS, costs_of(), load=0.2, seconds=200.0)
     any_point = point(found, seconds=200.0)
     points = [
@@ -151,55 +151,55 @@ def test_the_best_is_the_quickest_among_those_with_about_the_most_good_tokens() 
     assert best.branches == 2
 
 
-def test_a_replica_that_fails_holds_nothing_any_more() -> None:
+def test_a_failed_replica_is_empty() -> None:
     env = simpy.Environment()
-    replica = Replica(0, env, scenario_of(slots=1), costs_of(), lambda asked: STEPS.of(asked.recorded, 1))
-    held = [Asked(0, 0, 0.0) for _ in range(3)]
-    for asked in held:
-        replica.take(asked)
+    replica = Replica(0, env, scenario_of(slots=1), costs_of(), lambda request: STEPS.of(request.recorded, 1))
+    held = [SimulatedRequest(0, 0, 0.0) for _ in range(3)]
+    for request in held:
+        replica.enqueue(request)
     env.run(until=0.35)
     assert held[0].step == 1
     assert replica.fail() == held
     assert replica.requests == 0
-    assert not replica.has_place
+    assert not replica.has_capacity
     env.run(until=5.0)
     replica.repair()
     env.run(until=10.0)
-    assert {asked.outcome for asked in held} == {"on its way"}
-    assert replica.work.rounds == 1
-    assert replica.work.down_seconds == pytest.approx(4.65)
+    assert {request.outcome for request in held} == {"on its way"}
+    assert replica.totals.rounds == 1
+    assert replica.totals.down_seconds == pytest.approx(4.65)
 
 
-def test_the_prompt_that_was_not_used_for_longest_goes_first() -> None:
-    kept = PromptRows(20)
+def test_the_least_recently_used_prompt_is_evicted() -> None:
+    cache = PromptRows(20)
     for prompt in (1, 2):
-        kept.add(prompt, 10)
-    assert kept.use(1)
-    kept.add(3, 10)
-    assert [prompt in kept for prompt in (1, 2, 3)] == [True, False, True]
-    kept.add(4, 21)
-    assert 4 not in kept
+        cache.add(prompt, 10)
+    assert cache.use(1)
+    cache.add(3, 10)
+    assert [prompt in cache for prompt in (1, 2, 3)] == [True, False, True]
+    cache.add(4, 21)
+    assert 4 not in cache
 
 
-def test_a_prompt_leaves_its_home_only_while_that_is_full_or_down() -> None:
+def test_a_prompt_leaves_its_home_only_if_it_is_full_or_down() -> None:
     env = simpy.Environment()
     scenario = scenario_of(slots=1, queue=0)
     replicas = [
-        Replica(number, env, scenario, costs_of(), lambda asked: STEPS.of(asked.recorded, 1)) for number in range(3)
+        Replica(number, env, scenario, costs_of(), lambda request: STEPS.of(request.recorded, 1)) for number in range(3)
     ]
     router = Router(replicas, "affine", np.random.default_rng(0))
     home = router.replica_for(17)
     assert home is not None
     assert router.replica_for(17) is home
-    home.take(Asked(17, 0, 0.0))
+    home.enqueue(SimulatedRequest(17, 0, 0.0))
     second = router.replica_for(17)
     assert second is replicas[(home.number + 1) % 3]
-    second.take(Asked(17, 0, 0.0))
+    second.enqueue(SimulatedRequest(17, 0, 0.0))
     third = router.replica_for(17)
-    assert third is second  # the third is not asked: the client is told that it is full
+    assert third is second  # the third is not tried: the client is rejected
     home.fail()
     assert router.replica_for(17) is replicas[(home.number + 2) % 3]
 
 
-def point(found: Simulated, **fields: Any) -> Point:
+def point(found: FleetRun, **fields: Any) -> LoadPoint:
     return point_of_run(scenario_of(**fields), 1.0, 1, found)

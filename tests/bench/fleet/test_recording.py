@@ -1,4 +1,4 @@
-"""Recorded decodes against the decodes themselves, on the real tiny model."""
+"""Recorded decodes of the tiny model equal the decodes themselves."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.tiny import EVAL
 
 
-def test_every_step_is_kept_as_it_was_computed(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_every_step_is_recorded(tiny_bundle: Path, tmp_path: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         found = recorded_decodes(decoder, (1, 4), limit=1)
         path = tmp_path / "decodes.json"

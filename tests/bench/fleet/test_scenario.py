@@ -1,4 +1,4 @@
-"""Scenario files: what is taken, and every number that cannot be."""
+"""Scenario files: valid ones are read, and every invalid value is rejected."""
 
 import json
 from pathlib import Path
@@ -58,22 +58,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def written(folder: Path, text: str) -> Path:
+def scenario_file(folder: Path, text: str) -> Path:
     path = folder / "scenario.json"
     path.write_text(text)
     return path
 
 
 def test_a_scenario_is_read_with_its_files(folder: Path) -> None:
-    material = material_from_file(written(folder, json.dumps(SCENARIO)))
+    material = material_from_file(scenario_file(folder, json.dumps(SCENARIO)))
     assert material.decodes.counts == (1, 2)
     assert material.table is not None
     assert material.scenario.branches == (1, 2)
-    assert material_from_file(written(folder, json.dumps({**SCENARIO, "costs": MODELLED}))).table is None
+    assert material_from_file(scenario_file(folder, json.dumps({**SCENARIO, "costs": MODELLED}))).table is None
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("loads", [-1], "loads[0]"),
         ("loads", [0], "loads[0]"),
@@ -111,53 +111,53 @@ def test_a_scenario_is_read_with_its_files(folder: Path) -> None:
         ("slot", 8, "slot"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(folder: Path, field: str, value: Any, said: str) -> None:
+def test_invalid_values_are_rejected_by_name(folder: Path, field: str, value: Any, message: str) -> None:
     with pytest.raises(BadInputError) as refused:
-        material_from_file(written(folder, json.dumps({**SCENARIO, field: value})))
-    assert said in str(refused.value)
+        material_from_file(scenario_file(folder, json.dumps({**SCENARIO, field: value})))
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-Infinity"])
-def test_numbers_that_are_none_are_refused(folder: Path, number: str) -> None:
+def test_non_finite_numbers_are_rejected(folder: Path, number: str) -> None:
     text = json.dumps(SCENARIO).replace('"seconds": 10', f'"seconds": {number}')
     with pytest.raises(BadInputError):
-        material_from_file(written(folder, text))
+        material_from_file(scenario_file(folder, text))
 
 
-def test_costs_of_another_bundle_are_refused(folder: Path) -> None:
+def test_costs_of_another_bundle_are_rejected(folder: Path) -> None:
     other = msgspec.structs.replace(COSTS, weights_sha256="other")
     (folder / "costs.json").write_bytes(msgspec.json.encode(other))
     with pytest.raises(BadInputError, match="another bundle"):
-        material_from_file(written(folder, json.dumps(SCENARIO)))
+        material_from_file(scenario_file(folder, json.dumps(SCENARIO)))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('"schema":1', '"schema":7', "schema version 7"),
         ('"tokens":10', '"tokens":-1', "tokens"),
         ("[1,1,64,64]", "[1,1,0,64]", ">= 1"),
         ("[1,1,64,64]", "[1,1,64]", "length 4"),
-        ('"branches":2', '"branches":1', "each once"),
+        ('"branches":2', '"branches":1', "distinct"),
         ('"prompt_rows":0', '"prompt_rows":65', "65 rows"),
     ],
 )
-def test_decodes_that_cannot_be_are_refused(folder: Path, old: str, new: str, said: str) -> None:
+def test_invalid_decodes_are_rejected(folder: Path, old: str, new: str, message: str) -> None:
     path = folder / "decodes.json"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         decodes_from_file(path)
 
 
-def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
+def test_the_example_in_the_documentation_is_valid(folder: Path) -> None:
     page = (ROOT / "docs" / "scale.md").read_text()
     example = page.partition("```json\n")[2].partition("```")[0]
     decodes = decodes_of([decode([64, 32]), decode([64], branches=4)])
     (folder / "decodes.json").write_bytes(text_of_decodes(decodes))
     (folder / "costs.cpu.json").write_bytes(msgspec.json.encode(COSTS))
-    assert material_from_file(written(folder, example)).scenario.branches == (1, 4)
+    assert material_from_file(scenario_file(folder, example)).scenario.branches == (1, 4)
     named = {field for row in page.split("\n") if row.startswith("| `") for field in row.split("|")[1].split("`")[1::2]}
     assert named >= set(Scenario.__struct_fields__) - {"schema", "decodes"}
 
@@ -167,5 +167,5 @@ def test_the_example_of_the_page_can_be_used(folder: Path) -> None:
     [path for path in sorted(MEASURED.glob("*.json")) if b'"loads"' in path.read_bytes()],
     ids=lambda path: path.name,
 )
-def test_measured_scenarios_can_be_used_again(path: Path) -> None:
+def test_measured_scenarios_are_valid(path: Path) -> None:
     assert list(material_from_file(path).scenario.loads) == json.loads(path.read_bytes())["loads"]

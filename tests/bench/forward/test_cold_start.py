@@ -1,4 +1,4 @@
-"""A fresh process really starts, and says why when it cannot. No test looks at a clock."""
+"""Cold starts run real processes and report their errors. No test measures time."""
 
 import shutil
 from pathlib import Path
@@ -17,12 +17,12 @@ def test_a_start_has_phases_within_its_process(tiny_bundle: Path) -> None:
     assert start.to_first_forward < start.process
 
 
-def test_the_device_reaches_the_process(tiny_bundle: Path) -> None:
+def test_the_device_is_passed_to_the_process(tiny_bundle: Path) -> None:
     with pytest.raises(CheckFailedError, match="cpu:x"):
         measured_cold_start(tiny_bundle, ["cpu:x"], 1)
 
 
-def test_a_bundle_that_does_not_open(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_errors_of_the_process_are_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (path / "tokenizer.json").unlink()
     with pytest.raises(CheckFailedError, match=r"tokenizer\.json") as caught:

@@ -1,4 +1,4 @@
-"""Sides that compute the same agree, one that does not is seen, and the figures are those of the seconds."""
+"""Comparison of engines: equal ones agree, a different one is detected, and the figures follow from the seconds."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SHAPES = (ForwardShape(1, 16, 64, wanted=16), ForwardShape(3, 32, 100, wanted=5)
 
 
 def statistics_of(best: Int64, logprob: float) -> Statistics:
-    """Of rows [1, B, Q] with the most probable tokens `best`."""
+    """Return statistics of rows [1, B, Q] with the most probable tokens `best`."""
     rows = best[..., None].repeat(8, axis=-1)
     return Statistics(rows, np.full(rows.shape, logprob, np.float32), np.zeros(best.shape, np.float32))
 
@@ -27,11 +27,11 @@ def test_medians_ratios_and_differences() -> None:
     best = np.array([[[5, 6, 7, 8]]])
     answers = {"a": statistics_of(best, -1.0), "b": statistics_of(np.array([[[5, 6, 7, 9]]]), -1.25)}
     a, b = results_of_shape(SHAPES[0], {"a": [3.0, 1.0, 2.0], "b": [0.5, 0.5, 4.0]}, answers)
-    assert (a.side, a.median, a.least, a.ratio, a.same_best, a.logprob_error) == ("a", 2.0, 1.0, 1.0, 1.0, 0.0)
-    assert (b.side, b.median, b.least, b.ratio, b.same_best, b.logprob_error) == ("b", 0.5, 0.5, 4.0, 0.75, 0.25)
+    assert (a.side, a.median, a.minimum, a.ratio, a.same_best, a.logprob_error) == ("a", 2.0, 1.0, 1.0, 1.0, 0.0)
+    assert (b.side, b.median, b.minimum, b.ratio, b.same_best, b.logprob_error) == ("b", 0.5, 0.5, 4.0, 0.75, 0.25)
 
 
-def test_sides_run_in_turns_on_the_same_prefix_and_windows(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_alternate_on_the_same_prefix_and_windows(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = Bundle.open(tiny_bundle)
     eager, ours = EagerSession(eager_model_from_checkpoint(CHECKPOINT, ADAPTER)), open_session(bundle, "cpu", threads=1)
     sides: dict[str, Session] = {"eager": eager, "ours": ours}
@@ -49,9 +49,9 @@ def test_sides_run_in_turns_on_the_same_prefix_and_windows(tiny_bundle: Path, mo
 
     for name, session in sides.items():
         watch(name, session)
-    heard: list[int] = []
-    results = compared_forwards(sides, bundle.manifest, SHAPES, 2, heard.append)
-    assert heard == [1, 2, 3, 4]
+    progress_calls: list[int] = []
+    results = compared_forwards(sides, bundle.manifest, SHAPES, 2, progress_calls.append)
+    assert progress_calls == [1, 2, 3, 4]
     assert [name for name, _ in ran] == ["eager", "ours"] * 6
     assert len({id(batch) for _, batch in ran}) == 2
     assert [(each.side, each.shape) for each in results] == [(side, shape) for shape in SHAPES for side in sides]
@@ -60,8 +60,8 @@ def test_sides_run_in_turns_on_the_same_prefix_and_windows(tiny_bundle: Path, mo
     ours.close()
 
 
-def test_a_side_that_computes_something_else_is_seen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that lost half of its prefix."""
+def test_a_different_side_is_detected(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second engine loses half of its prefix."""
     bundle = Bundle.open(tiny_bundle)
     right, wrong = (open_session(bundle, "cpu", threads=1) for _ in range(2))
     original = wrong.append_rows

@@ -1,4 +1,4 @@
-"""The grid that is chosen, the forwards that are made, and the table that comes out of their seconds."""
+"""Cost tables: the choice of the grid, the measured forwards, and the table from their seconds."""
 
 import itertools
 import math
@@ -16,13 +16,13 @@ import pytest
 from lopa.bench.forward import costs
 from lopa.bench.forward.costs import (
     GRIDS,
-    LEAST_ROUNDS,
+    MIN_ROUNDS,
     CostMeasurement,
     Schedule,
     host_cost,
     schedule_for_decoder,
     shapes_of_grid,
-    timed_forwards,
+    time_forwards,
 )
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
@@ -53,7 +53,7 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 
 @pytest.fixture
 def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardShape]:
-    """The shape of every forward of the decoder's session, in order."""
+    """Record the shape of every forward of the decoder's session, in order."""
     seen: list[ForwardShape] = []
     original = decoder.session.forward
 
@@ -69,17 +69,17 @@ def forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> list[ForwardS
 
 
 @pytest.mark.parametrize(("short", "runs"), [(0.0, 1), (math.inf, 2)])
-def test_every_shape_is_timed_once_a_round(
+def test_every_shape_is_timed_once_per_round(
     decoder: Decoder, forwards: list[ForwardShape], monkeypatch: pytest.MonkeyPatch, short: float, runs: int
 ) -> None:
-    """A short forward runs once before it is timed."""
+    """Short forwards run twice, and only the second counts."""
     monkeypatch.setattr(costs, "_SHORT", short)
-    heard: list[tuple[int, int]] = []
-    seconds = timed_forwards(decoder, SMALL, lambda done, total: heard.append((done, total)))
-    assert heard == [(done, SMALL.forwards) for done in range(1, SMALL.forwards + 1)]
+    progress_calls: list[tuple[int, int]] = []
+    seconds = time_forwards(decoder, SMALL, lambda done, total: progress_calls.append((done, total)))
+    assert progress_calls == [(done, SMALL.forwards) for done in range(1, SMALL.forwards + 1)]
     assert {shape: len(found) for shape, found in seconds.items()} == dict.fromkeys(SMALL.shapes, 3)
     assert all(second > 0 for found in seconds.values() for second in found)
-    # Besides, the smallest shape once whenever another prefix has been bound.
+    # The smallest shape also runs once whenever the prefix changes.
     extra = {shape: 3 if (shape.branches, shape.window) == (1, 5) else 0 for shape in SMALL.shapes}
     assert Counter(forwards) == {shape: runs * (3 + extra[shape]) for shape in SMALL.shapes}
     timed = forwards[runs - 1 :: runs]
@@ -89,10 +89,10 @@ def test_every_shape_is_timed_once_a_round(
 
 
 @pytest.mark.parametrize(("seconds_a_forward", "rounds"), [(1e-4, 25), (0.04, 8), (0.1, 3), (9.0, 3)])
-def test_rounds_go_on_for_so_long_as_is_enough(
+def test_rounds_end_after_enough_seconds(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, seconds_a_forward: float, rounds: int
 ) -> None:
-    """By a clock that only forwards move, here by as much each."""
+    """Use a clock that each forward advances by a fixed time."""
     schedule = Schedule(SMALL.shapes, 25, enough=8.5 * 8 * 0.04)
     now = 0.0
     timed = 0
@@ -100,24 +100,24 @@ def test_rounds_go_on_for_so_long_as_is_enough(
     def forward(*_: object) -> float:
         nonlocal now, timed
         timed += 1
-        if timed % 5 != 1:  # four shapes on a prefix, after one that is not counted
+        if timed % 5 != 1:  # four shapes on a prefix, after an uncounted one
             now += seconds_a_forward
         return seconds_a_forward
 
     monkeypatch.setattr(costs, "_forward_seconds", forward)
     monkeypatch.setattr(costs.time, "perf_counter", lambda: now)
     totals: list[int] = []
-    seconds = timed_forwards(decoder, schedule, lambda _, total: totals.append(total))
+    seconds = time_forwards(decoder, schedule, lambda _, total: totals.append(total))
     assert {len(found) for found in seconds.values()} == {rounds}
     assert totals == [len(totals)] * len(totals)
 
 
 @pytest.mark.parametrize(("forwards", "kept"), [(0, False), (3, False), (23, False), (24, True), (30, True)])
-def test_what_was_measured_is_a_table_once_it_is_enough(
+def test_the_table_exists_after_the_minimum_of_rounds(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
 ) -> None:
     monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
-    measurement = CostMeasurement(decoder, replace(SMALL, rounds=LEAST_ROUNDS + 1), threads=1)
+    measurement = CostMeasurement(decoder, replace(SMALL, rounds=MIN_ROUNDS + 1), threads=1)
     assert measurement.costs is None
 
     def stop(done: int, _total: int) -> None:
@@ -143,7 +143,7 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
 
     monkeypatch.setattr(decoder.session, "forward", fail)
     with pytest.raises(KeyError):
-        timed_forwards(decoder, SMALL)
+        time_forwards(decoder, SMALL)
     assert [decoder.session.prefix_length(request) for request in range(-4, 4)] == [0] * 8
 
 
@@ -157,7 +157,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     turns = itertools.cycle((True, False))
 
     def _binds() -> bool:
-        """The first forward of a turn on a prefix is not timed."""
+        """Skip the first forward of a turn on a prefix."""
         return next(turns)
 
     found = measured_costs(decoder, Schedule((shape,), 3))
@@ -166,7 +166,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     assert (found.device, found.threads, found.weights_sha256) == ("cpu", 1, decoder.bundle.manifest.weights_digest)
 
 
-def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_measured_table_round_trips(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     with Decoder.open(path, threads=1) as decoder:
         found = measured_costs(decoder, SMALL)
@@ -182,7 +182,7 @@ def test_a_measured_table_is_read_back(tiny_bundle: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("seconds_a_row", "grid"),
-    # 46,080 rows a round of the finest grid: at 4 ms a row 184 s, three of which fit ten minutes.
+    # A round of the finest grid has 46,080 rows: 184 s at 4 ms per row. Three of them fit into ten minutes.
     [(1e-5, 0), (0.004, 0), (0.0044, 1), (0.01, 2), (0.04, 3), (10.0, 3)],
 )
 def test_a_slower_model_gets_a_coarser_grid(
@@ -196,7 +196,7 @@ def test_a_slower_model_gets_a_coarser_grid(
     assert schedule.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
 
 
-def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
+def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
     for positions, prefixes in ((2048, [64, 128, 256, 512, 1024]), (192, [64]), (2176, [*GRIDS[0].prefixes])):
         manifest = replace_positions(decoder, positions).bundle.manifest
         shapes = shapes_of_grid(GRIDS[0], manifest)
@@ -206,8 +206,8 @@ def test_prefixes_beyond_the_model_are_left_out(decoder: Decoder) -> None:
         shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
 
 
-def test_the_hosts_share_and_what_a_branch_adds(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real rounds whose seconds are replaced: 7 outside the forward, and 2 for each further branch."""
+def test_host_seconds_and_those_of_a_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the seconds of real rounds: 7 outside the forward, and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 
     def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:
@@ -241,7 +241,7 @@ def measured_costs(decoder: Decoder, schedule: Schedule) -> Costs:
 
 
 def replace_positions(decoder: Decoder, positions: int) -> Decoder:
-    """A decoder whose bundle says that its model has so many positions."""
+    """Return a decoder whose manifest has this number of positions."""
     manifest = decoder.bundle.manifest
     dimensions = msgspec.structs.replace(manifest.dimensions, max_positions=positions)
     bundle = Bundle(decoder.bundle.path, msgspec.structs.replace(manifest, dimensions=dimensions))

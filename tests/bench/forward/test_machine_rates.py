@@ -1,4 +1,4 @@
-"""The rates are operations and bytes over the least seconds. No test looks at a clock."""
+"""Rates are operations and bytes over the minimum seconds. No test measures time."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from lopa.bench.forward.machine_rates import measured_rates
 
 
 def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real products and copies are run, and each is said to have taken half a second."""
+    """Run the real products and copies, and replace their times by half a second."""
     ran = []
 
     def half_a_second(work: Callable[[], object]) -> float:
@@ -25,21 +25,21 @@ def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_byte_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copied = []
-    original = machine_rates._copied
+    original = machine_rates._copy
 
     def noted(part: tuple[machine_rates.Array, machine_rates.Array]) -> None:
         original(part)
         copied.append(int(part[1].sum()))
 
-    monkeypatch.setattr(machine_rates, "_copied", noted)
+    monkeypatch.setattr(machine_rates, "_copy", noted)
     monkeypatch.setattr(machine_rates, "least_seconds", lambda work: work() and 1.0)
     measured_rates(3)
     assert len(copied) == 3
     assert sum(copied) == 256 * 2**20
 
 
-def test_the_least_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that only moves in the work, first by 9 seconds (not counted), then by 0.3, 0.2 and 0.6."""
+def test_the_minimum_of_several_calls_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a clock that only the work advances: by 9 seconds (warm-up), then 0.3, 0.2 and 0.6."""
     now, takes = [0.0], iter((9.0, 0.3, 0.2, 0.6))
 
     def work() -> None:

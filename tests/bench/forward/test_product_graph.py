@@ -1,4 +1,4 @@
-"""The handwritten graphs are read by ONNX Runtime and by onnx, and give numpy's products."""
+"""ONNX Runtime and onnx accept the serialized graphs, and their products equal numpy's."""
 
 import numpy as np
 import onnxruntime as ort
@@ -34,7 +34,7 @@ def test_int8(sizes: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(found, left.astype(np.int64) @ right.astype(np.int64))
 
 
-def test_onnx_accepts_it() -> None:
+def test_onnx_accepts_the_graph() -> None:
     onnx = pytest.importorskip("onnx")
     right = np.random.default_rng(0).standard_normal((300, 129), np.float32)
     model = onnx.load_from_string(graph_of_product("MatMul", (130, 300), np.float32, right))

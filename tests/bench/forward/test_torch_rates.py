@@ -1,4 +1,4 @@
-"""The CPU's rates through torch: plausible, and of the work that is said."""
+"""Rates of the CPU in torch are plausible and follow from the stated work."""
 
 from collections.abc import Callable
 
@@ -6,21 +6,21 @@ import pytest
 import torch
 
 from lopa.bench.forward import torch_rates
-from lopa.bench.forward.torch_rates import measured_torch_rates
+from lopa.bench.forward.torch_rates import measure_torch_rates
 
 
 def test_rates_are_operations_and_bytes_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that says how long: the first product takes too little, the next is twice as large."""
+    """Replace the times: the first product is too short, so the next has twice the size."""
     tried: list[float] = []
-    said = iter([0.001, 0.01, 0.008, 0.5, 0.125])
+    times = iter([0.001, 0.01, 0.008, 0.5, 0.125])
 
-    def least(work: Callable[[], object], device: str, seconds: float) -> float:
+    def best(work: Callable[[], object], device: str, seconds: float) -> float:
         work()
         tried.append(seconds)
-        return next(said)
+        return next(times)
 
-    monkeypatch.setattr(torch_rates, "_least_seconds", least)
-    rates = measured_torch_rates("cpu", torch.float32)
+    monkeypatch.setattr(torch_rates, "_least_seconds", best)
+    rates = measure_torch_rates("cpu", torch.float32)
     assert tried == [0, 0, 1, 1, 1]
     assert rates.float32 == rates.int8 == 2 * 1024**3 / 0.008
     assert rates.bandwidth == max(2 * (1 << 28) / 0.5, (1 << 28) / 0.125)
@@ -28,6 +28,6 @@ def test_rates_are_operations_and_bytes_over_seconds(monkeypatch: pytest.MonkeyP
 
 def test_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_rates, "_SECONDS", 0.05)
-    rates = measured_torch_rates("cpu", torch.float32)
+    rates = measure_torch_rates("cpu", torch.float32)
     assert 1e9 < rates.float32 < 1e15
     assert 1e8 < rates.bandwidth < 1e14

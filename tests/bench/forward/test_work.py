@@ -1,4 +1,4 @@
-"""The counted work against torch's own count of the eager model's operations, and the floor that follows."""
+"""Counted operations equal torch's count for the eager model, and the roofline follows from them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lopa.bench.forward import work as work_module
 from lopa.bench.forward.machine_rates import MachineRates
-from lopa.bench.forward.work import ForwardShape, Work, floor_seconds, work_of_forward
+from lopa.bench.forward.work import ForwardShape, ForwardWork, floor_seconds, work_of_forward
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.weights.quantization import QuantizationChoice
@@ -20,7 +20,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 HEAD_ROW = 2 * 192 * 1024
-"""Operations of the vocabulary product for one row of the tiny model."""
+"""Operations of the vocabulary projection per row of the tiny model."""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 @pytest.mark.parametrize(("window", "prefix"), [(32, 64), (7, 128), (96, 64)])
 def test_operations_are_those_that_torch_counts(manifest: Manifest, window: int, prefix: int) -> None:
-    """The eager model computes the logits of every row."""
+    """The eager model computes the logits of all rows."""
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     sizes = manifest.dimensions
     cached = (1, sizes.kv_heads, prefix, sizes.head_size)
     past = [(torch.randn(cached), torch.randn(cached)) for _ in range(sizes.layers)]
     ids = torch.randint(sizes.vocab_size, (1, window))
-    # The fused attention of the CPU has no count.
+    # torch does not count the CPU's fused attention.
     plain = sdpa_kernel(SDPBackend.MATH)
     with plain, FlopCounterMode(display=False) as counter, torch.inference_mode():
         model(ids, torch.arange(prefix, prefix + window)[None], torch.zeros(1, 1, window, prefix + window), past)
@@ -45,20 +45,20 @@ def test_operations_are_those_that_torch_counts(manifest: Manifest, window: int,
     assert work.int8 == 0
 
 
-def test_branches_multiply_all_but_the_reading(manifest: Manifest) -> None:
+def test_branches_multiply_operations_but_not_reads(manifest: Manifest) -> None:
     one, five = (work_of_forward(manifest, ForwardShape(branches, 32, 64, wanted=32)) for branches in (1, 5))
     assert five.float32 == 5 * one.float32
-    # Four branches more: their rows of 10 arrays of 2 x 32 numbers, and as many rows of the embedding of 192.
+    # Four more branches add their rows: 10 arrays of 2 x 32 numbers, and embedding rows of 192.
     assert five.moved - one.moved == 4 * 32 * 4 * (10 * 2 * 32 + 192)
 
 
-def test_rows_that_are_not_wanted_spare_the_vocabulary_product(manifest: Manifest) -> None:
+def test_only_sampled_positions_need_the_vocabulary_projection(manifest: Manifest) -> None:
     every, some = (work_of_forward(manifest, ForwardShape(3, 32, 64, wanted=wanted)) for wanted in (32, 10))
     assert every.float32 - some.float32 == 3 * 22 * HEAD_ROW
     assert every.moved == some.moved
 
 
-def test_weights_are_read_once_but_for_the_embedding(manifest: Manifest) -> None:
+def test_weights_are_read_once_except_the_embedding(manifest: Manifest) -> None:
     weights = sum(record.length for name, record in manifest.tensors.items() if name != "embedding.weight")
     work = work_of_forward(manifest, ForwardShape(1, 1, 64, wanted=1))
     assert work.moved == weights + 4 * 192 + 4 * 10 * 2 * 32 * (64 + 1)
@@ -67,14 +67,22 @@ def test_weights_are_read_once_but_for_the_embedding(manifest: Manifest) -> None
 @pytest.mark.parametrize(
     ("shape", "floats", "int8"),
     [
-        (ForwardShape(1, 32, 64, 32), Work(150_208_512, 0, 8_935_936), Work(11_796_480, 138_412_032, 2_486_528)),
-        (ForwardShape(4, 64, 128, 10), Work(1_211_105_280, 0, 9_845_248), Work(188_743_680, 1_022_361_600, 3_395_840)),
+        (
+            ForwardShape(1, 32, 64, 32),
+            ForwardWork(150_208_512, 0, 8_935_936),
+            ForwardWork(11_796_480, 138_412_032, 2_486_528),
+        ),
+        (
+            ForwardShape(4, 64, 128, 10),
+            ForwardWork(1_211_105_280, 0, 9_845_248),
+            ForwardWork(188_743_680, 1_022_361_600, 3_395_840),
+        ),
     ],
 )
 def test_work_of_the_tiny_bundle(
-    manifest: Manifest, tmp_path: Path, shape: ForwardShape, floats: Work, int8: Work
+    manifest: Manifest, tmp_path: Path, shape: ForwardShape, floats: ForwardWork, int8: ForwardWork
 ) -> None:
-    """The figures that the manifest's tensors gave, counted by their names and axes."""
+    """Compare with figures counted by the names and axes of the manifest's tensors."""
     assert work_of_forward(manifest, shape) == floats
     quantized = plan_from_checkpoint(
         CHECKPOINT, tmp_path / "bundle", BundleChoices(quantization=QuantizationChoice("int8")), lora=ADAPTER
@@ -97,7 +105,7 @@ def test_a_row_uses_its_share_of_the_experts(manifest: Manifest, monkeypatch: py
     assert work.moved == sum(lengths.values()) - unused + 32 * 4 * 192 + 4 * 6 * 64 * (64 + 32)
 
 
-def test_floor() -> None:
+def test_roofline_seconds() -> None:
     rates = MachineRates(float32=100.0, int8=400.0, bandwidth=10.0)
-    assert floor_seconds(Work(200, 400, 20), rates) == pytest.approx(3.0)
-    assert floor_seconds(Work(200, 400, 50), rates) == pytest.approx(5.0)
+    assert floor_seconds(ForwardWork(200, 400, 20), rates) == pytest.approx(3.0)
+    assert floor_seconds(ForwardWork(200, 400, 50), rates) == pytest.approx(5.0)

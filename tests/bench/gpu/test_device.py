@@ -1,4 +1,4 @@
-"""What is said about a device. Stand-ins: torch.cuda's answers and nvidia-smi. The processor's are real."""
+"""Description of a device. torch.cuda and nvidia-smi are stand-ins, the CPU is real."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
 
-def put_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def install_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     program = folder / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -29,17 +29,17 @@ def put_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_a_gpu(two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_smi(tmp_path, monkeypatch, '[ "$1" = --query-gpu=driver_version ] && printf "580.1\\n580.1\\n"')
+    install_nvidia_smi(tmp_path, monkeypatch, '[ "$1" = --query-gpu=driver_version ] && printf "580.1\\n580.1\\n"')
     found = gpu_machine_now("cuda:1")
     assert (found.name, found.memory, found.driver, found.cuda) == ("Stand-in 9000", 80 << 30, "580.1", "13.0")
     assert memory_in_use("cuda:1") == 50 << 30
 
 
 @pytest.mark.parametrize("script", ["exit 9", "true"])
-def test_nvidia_smi_that_does_not_answer(
+def test_failing_nvidia_smi_gives_no_driver(
     script: str, two_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_smi(tmp_path, monkeypatch, script)
+    install_nvidia_smi(tmp_path, monkeypatch, script)
     assert gpu_machine_now("cuda:1").driver is None
 
 
@@ -53,7 +53,7 @@ def test_the_processor() -> None:
     del held
 
 
-def test_devices_that_can_be_used(two_gpus: None) -> None:
+def test_unavailable_devices_are_rejected(two_gpus: None) -> None:
     check_device("cpu")
     check_device("cuda:1")
     with pytest.raises(MissingBackendError, match="2 CUDA devices"):

@@ -1,18 +1,18 @@
-"""A fixed number of real steps, the host's share from their own seconds, nothing left in the session."""
+"""A fixed number of real steps, the host's share from their seconds, and no requests left in the session."""
 
 from pathlib import Path
 
 import pytest
 
 from lopa.bench.gpu import host_share
-from lopa.bench.gpu.host_share import measured_steps
+from lopa.bench.gpu.host_share import measure_steps
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.sessions.session import open_session
 
 
-def test_steps_of_the_second_decode_without_the_prompts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_steps_of_the_second_decode_count(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, "cpu", threads=1)
     monkeypatch.setattr(host_share, "_STEPS", 4)
@@ -22,14 +22,14 @@ def test_steps_of_the_second_decode_without_the_prompts(tiny_bundle: Path, monke
     def with_known_seconds(decoding: Decoding) -> Step:
         made = step(decoding)
         decodes.setdefault(decoding.request, []).append(made.number)
-        # One slow forward among the counted ones, as when an engine prepares itself for a new size.
+        # One counted forward is slow, as when an engine prepares for a new size.
         slow = len(decodes) == 2 and made.number == 2
         made.seconds.clear()
         made.seconds.update(windows=0.1, forward=100.0 if slow else 0.7, select=0.2)
         return made
 
     monkeypatch.setattr(Decoding, "step", with_known_seconds)
-    found = measured_steps(session, bundle.manifest)
+    found = measure_steps(session, bundle.manifest)
     numbers = list(decodes.values())
     assert len(numbers) == 6, "three prompts, each decoded twice"
     assert numbers[::2] == numbers[1::2]
@@ -60,7 +60,7 @@ def test_a_prompt_has_no_special_tokens(tiny_bundle: Path) -> None:
             seen.append(-request)
 
     with pytest.raises(RecordedError):
-        measured_steps(Session(), manifest)  # type: ignore[arg-type]
+        measure_steps(Session(), manifest)  # type: ignore[arg-type]
     special = manifest.special_tokens
     assert len(seen) == 101
     assert seen[-1] < 0, "released"

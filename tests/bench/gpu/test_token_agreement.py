@@ -1,4 +1,4 @@
-"""The float32 reference is transformers' network; engines that agree, round or are wrong are told apart."""
+"""The float32 reference equals transformers, and rounding is distinguished from wrong results."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from lopa.bench.gpu.layered_reference import float32_logits
 from lopa.bench.gpu.token_agreement import (
     TokenAgreement,
     agreement_from_session,
-    behind_best,
+    gap_to_best,
     reference_from_checkpoint,
 )
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
@@ -34,7 +34,7 @@ def test_the_reference_is_transformers(tiny_bundle: Path) -> None:
 
 
 def test_an_engine_without_the_adapter_agrees_and_one_with_it_does_not(tiny_bundle: Path) -> None:
-    """The reference is that of the checkpoint alone."""
+    """Use a reference of the checkpoint without the adapter."""
     manifest = Bundle.open(tiny_bundle).manifest
     reference = reference_from_checkpoint(manifest, CHECKPOINT, "cpu")
     same = agreement_from_session(EagerSession(eager_model_from_checkpoint(CHECKPOINT, None)), reference)
@@ -60,10 +60,10 @@ def test_an_engine_that_commits_wrong_rows_disagrees(tiny_bundle: Path, monkeypa
     assert agreement_from_session(session, reference).disagreements > 0
 
 
-def test_near_ties_and_ids_that_cannot_be() -> None:
+def test_near_ties_and_invalid_ids() -> None:
     logits = torch.tensor([[[1.0, 3.0, 2.75, 3.0], [0.0, -1.0, -2.0, -3.0]]])
-    assert behind_best(np.array([[1, 0]]), logits).tolist() == [0, 0]
-    assert behind_best(np.array([[3, 1]]), logits).tolist() == [0, 1], "an equal one is as good"
-    assert behind_best(np.array([[2, 3]]), logits).tolist() == [0.25, 3]
-    assert behind_best(np.array([[4, -1]]), logits).tolist() == [np.inf, np.inf]
+    assert gap_to_best(np.array([[1, 0]]), logits).tolist() == [0, 0]
+    assert gap_to_best(np.array([[3, 1]]), logits).tolist() == [0, 1], "an equal one is as good"
+    assert gap_to_best(np.array([[2, 3]]), logits).tolist() == [0.25, 3]
+    assert gap_to_best(np.array([[4, -1]]), logits).tolist() == [np.inf, np.inf]
     assert TokenAgreement(rows=10, same=6, near_ties=3, worst=1.0, tolerance=0.2).disagreements == 1

@@ -1,17 +1,17 @@
-"""Configurations beside the control on the same prompts."""
+"""Paired comparison of configurations with the baseline."""
 
 import math
 
 import pytest
 
 from lopa.bench.quality.comparison import Comparison, comparison_with_nearest, sign_test
-from lopa.bench.quality.outcome import Outcome
+from lopa.bench.quality.outcome import DecodeOutcome
 
 
-def outcomes(verdicts: str, tokens: int) -> list[Outcome]:
-    """Of one step each; R right, W wrong, - not scored."""
+def outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
+    """Return outcomes of one step each: R right, W wrong, - not scored."""
     rights = {"R": True, "W": False, "-": None}
-    return [Outcome(rights[each], steps=1, tokens=tokens, window_tokens=32, seconds=1.0) for each in verdicts]
+    return [DecodeOutcome(rights[each], steps=1, tokens=tokens, window_tokens=32, seconds=1.0) for each in verdicts]
 
 
 def test_the_sign_test() -> None:
@@ -21,8 +21,8 @@ def test_the_sign_test() -> None:
     assert sign_test(1, 8) == sign_test(8, 1)
 
 
-def test_of_thousands_of_prompts() -> None:
-    """Beyond what a float holds as a number of ways; near a normal distribution."""
+def test_sign_test_of_thousands_of_prompts() -> None:
+    """Use more prompts than a float can count the outcomes of; the result is close to a normal distribution."""
     normal = math.erfc(100 / math.sqrt(2 * 4000))
     assert sign_test(2050, 1950) == pytest.approx(normal, rel=0.05)
 
@@ -41,6 +41,6 @@ def test_the_control_is_the_nearest_in_speed() -> None:
     assert comparison_with_nearest(outcomes("R", 0), controls) is not None, "nothing was generated"
 
 
-def test_nothing_without_a_control_or_a_score() -> None:
+def test_no_comparison_without_a_control_or_a_score() -> None:
     assert comparison_with_nearest(outcomes("RW", 4), {}) is None
     assert comparison_with_nearest(outcomes("--", 4), {"d2f": outcomes("--", 4)}) is None

@@ -1,4 +1,4 @@
-"""The interval of an area under a curve: of the same prompts drawn again for every configuration at once."""
+"""Intervals of AUP values: the bootstrap draws the same prompts for every configuration."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.quality.aup import aup_from_points
 from lopa.bench.quality.curves import Curve, curves_from_outcomes
-from lopa.bench.quality.outcome import Outcome, Outcomes
+from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
 from lopa.bench.quality.variants import Variant
 
 CAREFUL = Variant("careful", "d2f", curve="d2f")
@@ -15,14 +15,14 @@ OTHER = Variant("other", "lopa", curve="lopa")
 
 
 def drawn_outcomes(rng: np.random.Generator, prompts: int) -> Outcomes:
-    """Bold: twice the speed, and right less often."""
+    """Return outcomes in which the second curve has twice the speed and fewer correct answers."""
     found: Outcomes = {}
     for variant, share, speed in ((CAREFUL, 0.85, 3.0), (BOLD, 0.82, 6.0), (OTHER, 0.9, 5.0)):
         tokens = rng.integers(20, 90, prompts)
         steps = np.maximum(1, tokens / speed * rng.uniform(0.7, 1.3, prompts)).astype(int)
         rights = rng.random(prompts) < share
         found[variant, False] = [
-            Outcome(bool(right), int(step), int(token), 96, 1.0)
+            DecodeOutcome(bool(right), int(step), int(token), 96, 1.0)
             for right, step, token in zip(rights, steps, tokens, strict=True)
         ]
     return found
@@ -33,7 +33,7 @@ def items(prompts: int, kind: str = "math") -> list[EvalItem]:
 
 
 def plain_aups(outcomes: Outcomes, chosen: list[int]) -> list[float]:
-    """Of d2f and lopa on the chosen prompts, written out."""
+    """Return the AUP of d2f and lopa on the chosen prompts, written out."""
     points = {}
     for (variant, _), found in outcomes.items():
         own = [found[i] for i in chosen]
@@ -44,7 +44,7 @@ def plain_aups(outcomes: Outcomes, chosen: list[int]) -> list[float]:
     return [aup_from_points([points[variant] for variant in curve], best) for curve in curves]
 
 
-def test_it_is_the_plain_bootstrap() -> None:
+def test_the_interval_is_the_plain_bootstrap() -> None:
     rng = np.random.default_rng(3)
     outcomes = drawn_outcomes(rng, 50)
     curves = curves_from_outcomes(items(50), outcomes)
@@ -59,10 +59,10 @@ def test_it_is_the_plain_bootstrap() -> None:
 
 
 def test_the_best_score_is_that_of_the_resample() -> None:
-    """Where another curve has right what this one has wrong, the best rises as this one falls."""
-    first = [Outcome(i < 100, 10, 10, 32, 1.0) for i in range(200)]
-    faster = [Outcome(i < 100, 5, 10, 32, 1.0) for i in range(200)]
-    others = [Outcome(i >= 100, 10, 10, 32, 1.0) for i in range(200)]
+    """If another curve answers the prompts that this one misses, the best score rises as this one falls."""
+    first = [DecodeOutcome(i < 100, 10, 10, 32, 1.0) for i in range(200)]
+    faster = [DecodeOutcome(i < 100, 5, 10, 32, 1.0) for i in range(200)]
+    others = [DecodeOutcome(i >= 100, 10, 10, 32, 1.0) for i in range(200)]
     outcomes: Outcomes = {(CAREFUL, False): first, (BOLD, False): faster, (OTHER, False): others}
     d2f, _ = curves_from_outcomes(items(200), outcomes)
     assert d2f.aup == pytest.approx(100)
@@ -72,8 +72,8 @@ def test_the_best_score_is_that_of_the_resample() -> None:
     assert d2f.aup_interval.low == pytest.approx(low, abs=3)
 
 
-def test_narrow_where_prompts_are_alike_none_of_one() -> None:
-    alike: Outcomes = {(OTHER, False): [Outcome(True, 4, 20, 32, 1.0)] * 30}
+def test_similar_prompts_have_a_narrow_interval_and_one_prompt_none() -> None:
+    alike: Outcomes = {(OTHER, False): [DecodeOutcome(True, 4, 20, 32, 1.0)] * 30}
     (curve,) = curves_from_outcomes(items(30), alike)
     assert curve.aup_interval is not None
     assert (curve.aup_interval.low, curve.aup, curve.aup_interval.high) == pytest.approx((500, 500, 500))
@@ -82,14 +82,14 @@ def test_narrow_where_prompts_are_alike_none_of_one() -> None:
 
 
 def test_resamples_without_a_right_answer_have_no_area() -> None:
-    rare: Outcomes = {(OTHER, False): [Outcome(i == 0, 4, 20, 32, 1.0) for i in range(3)]}
+    rare: Outcomes = {(OTHER, False): [DecodeOutcome(i == 0, 4, 20, 32, 1.0) for i in range(3)]}
     (curve,) = curves_from_outcomes(items(3), rare)
     assert curve.aup_interval is not None
     assert curve.aup_interval.low == 0
 
 
-def test_no_curve_where_nothing_is_right_or_scored() -> None:
-    wrong: Outcomes = {(OTHER, False): [Outcome(False, 4, 20, 32, 1.0)] * 3}
+def test_no_curve_without_correct_or_scored_answers() -> None:
+    wrong: Outcomes = {(OTHER, False): [DecodeOutcome(False, 4, 20, 32, 1.0)] * 3}
     assert curves_from_outcomes(items(3), wrong) == ()
-    unscored: Outcomes = {(OTHER, False): [Outcome(None, 4, 20, 32, 1.0)] * 3}
+    unscored: Outcomes = {(OTHER, False): [DecodeOutcome(None, 4, 20, 32, 1.0)] * 3}
     assert curves_from_outcomes(items(3, "code"), unscored) == ()

@@ -1,4 +1,4 @@
-"""Intervals held against the same written out in float64, against all resamples there are, and against the truth."""
+"""Intervals compared with a plain float64 implementation, with all possible resamples, and with the true values."""
 
 from itertools import product
 
@@ -16,13 +16,13 @@ from lopa.bench.quality.intervals import (
 
 
 def drawn_prompts(rng: np.random.Generator, prompts: int) -> tuple[list[int], list[int]]:
-    """Tokens and steps as decodes have them: long answers take more steps, some prompts are easier."""
+    """Draw tokens and steps like those of decodes: long answers take more steps, some prompts are easier."""
     steps = rng.integers(4, 30, prompts)
     return (steps * rng.uniform(2, 6, prompts)).round().astype(int).tolist(), steps.tolist()
 
 
 def plain_interval(above: list[int], below: list[int], rng: np.random.Generator) -> Interval:
-    """The bootstrap prompt by prompt: as many are drawn, one after another, and both sums taken."""
+    """Return a bootstrap interval computed prompt by prompt."""
     found = []
     for _ in range(4000):
         chosen = rng.integers(0, len(above), len(above)).tolist()
@@ -32,7 +32,7 @@ def plain_interval(above: list[int], below: list[int], rng: np.random.Generator)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_the_plain_bootstrap(seed: int) -> None:
+def test_the_interval_is_the_plain_bootstrap(seed: int) -> None:
     rng = np.random.default_rng(seed)
     above, below = drawn_prompts(rng, 40)
     found, plain = interval_of_ratio(above, below), plain_interval(above, below, rng)
@@ -55,31 +55,31 @@ def test_three_prompts_have_twenty_seven_resamples() -> None:
     assert shares == pytest.approx(counts / 27, abs=0.03)
 
 
-def test_wide_where_prompts_differ_narrow_where_they_do_not() -> None:
+def test_intervals_are_wide_if_prompts_differ() -> None:
     assert interval_of_ratio([8, 16, 24], [2, 4, 6]) == Interval(4.0, 4.0)
     few = interval_of_ratio([1, 9] * 5, [1, 1] * 5)
     many = interval_of_ratio([1, 9] * 500, [1, 1] * 500)
     assert few is not None
     assert many is not None
     assert few.low < 3.5 < 6.5 < few.high
-    # 4 of standard deviation over the root of 1000 prompts, 1.96 on either side
+    # standard deviation 4 over the root of 1000 prompts, 1.96 on each side
     assert (many.low, many.high) == pytest.approx((5 - 0.248, 5 + 0.248), abs=0.03)
 
 
 def test_long_answers_weigh_more() -> None:
-    """The ratio of the sums, not the mean of the ratios: 1000 tokens in 100 steps drown ten of one token a step."""
+    """The figure is the ratio of sums: an answer of 1000 tokens in 100 steps outweighs ten of one token per step."""
     drawn = resampled_ratios([1000, *[1] * 10], [100, *[1] * 10])
-    # Two of three resamples have the long one; a mean of the ratios would be below 4 in nearly all.
+    # Two of three resamples contain the long answer. A mean of ratios would nearly always be below 4.
     assert drawn.min() == pytest.approx(1.0)
     assert np.median(drawn) > 9
 
 
-def test_nothing_is_said_of_one_prompt() -> None:
+def test_one_prompt_has_no_interval() -> None:
     assert interval_of_ratio([30], [7]) is None
     assert interval_of_ratio([30, 31], [7, 7]) is not None
 
 
-def test_it_covers_the_truth_nearly_as_often_as_it_says() -> None:
+def test_coverage_of_the_true_value() -> None:
     rng = np.random.default_rng(7)
     everything = drawn_prompts(rng, 100_000)
     truth = sum(everything[0]) / sum(everything[1])
@@ -91,7 +91,7 @@ def test_it_covers_the_truth_nearly_as_often_as_it_says() -> None:
     assert 180 <= covered <= 198
 
 
-def test_what_was_found_is_within() -> None:
+def test_the_interval_contains_the_value() -> None:
     assert interval_from_resamples(5.0, [1.0, 2.0, 3.0]).high == 5.0
     assert interval_from_resamples(0.5, [1.0, 2.0, 3.0]).low == 0.5
 
@@ -102,7 +102,7 @@ def test_wilson_interval() -> None:
     none, every = score_from_count(0, 5), score_from_count(5, 5)
     assert (none.low, none.high) == pytest.approx((0, 0.4345), abs=1e-4)
     assert (every.low, every.high) == pytest.approx((0.5655, 1), abs=1e-4)
-    for prompts in range(1, 300):  # or a plot of all right ones has a bar of less than nothing
+    for prompts in range(1, 300):  # otherwise a plot of all correct answers has a negative error bar
         for correct in (0, 1, prompts):
             score = score_from_count(correct, prompts)
             assert 0 <= score.low <= score.share <= score.high <= 1

@@ -1,4 +1,5 @@
-"""A small quality benchmark on the real bundle: its numbers are those of single decodes and of the recorded traces."""
+"""A small quality benchmark on the real bundle. Its numbers equal those of single decodes and of the recorded
+traces."""
 
 import gzip
 import json
@@ -21,7 +22,7 @@ from lopa.bench.quality.decodes import (
     variants_that_fit,
 )
 from lopa.bench.quality.measure import Row, measure_from_outcomes, rows_from_outcomes
-from lopa.bench.quality.outcome import Outcome, Outcomes, outcome_from_result
+from lopa.bench.quality.outcome import DecodeOutcome, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
@@ -37,7 +38,7 @@ PROMPTS = 4
 
 
 def read_traces(name: str) -> list[dict[str, Any]]:
-    """The recorded decodes of the first prompts; the files of lopa have those of kind code alone."""
+    """Return the recorded decodes of the first prompts. The files of lopa have only those of kind code."""
     with gzip.open(TRACES / f"{name}.jsonl.gz", "rt") as lines:
         return [each for each in map(json.loads, lines) if each["type"] == "trace" and each["i"] < PROMPTS]
 
@@ -58,9 +59,9 @@ def measured_rows(decoder: Decoder, items: list[EvalItem], variants: tuple[Varia
 
 @pytest.fixture(scope="module")
 def outcomes(decoder: Decoder, items: list[EvalItem]) -> Outcomes:
-    heard: list[int] = []
-    found = measured_outcomes(decoder, items, VARIANTS, progress=heard.append)
-    assert heard == list(range(1, PROMPTS + 1))
+    encoded: list[int] = []
+    found = measured_outcomes(decoder, items, VARIANTS, progress=encoded.append)
+    assert encoded == list(range(1, PROMPTS + 1))
     return found
 
 
@@ -80,7 +81,7 @@ def test_a_row_for_every_configuration_and_kind(rows: tuple[Row, ...], items: li
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_published_steps_and_tokens_are_the_recorded_ones(rows: tuple[Row, ...], name: str) -> None:
+def test_reference_steps_and_tokens_equal_the_recorded_ones(rows: tuple[Row, ...], name: str) -> None:
     traces = read_traces(RECORDED[name])
     kinds = {trace["kind"] for trace in traces}
     found = [row for row in rows if row.config == name and row.kind in kinds]
@@ -98,7 +99,7 @@ def test_published_steps_and_tokens_are_the_recorded_ones(rows: tuple[Row, ...],
         assert row.steps_saved == row.published.steps - row.default.steps
 
 
-def test_ratios_are_those_of_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
+def test_ratios_equal_those_of_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
     for row in rows:
         chosen = [item for item in items if item.kind == row.kind]
         config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
@@ -156,12 +157,12 @@ def test_other_strategies_are_measured_on_request(decoder: Decoder, items: list[
 
 
 @pytest.mark.parametrize("text", ["d2f,", "no", "ALL", ""])
-def test_a_name_that_is_not_known_is_refused(text: str) -> None:
-    with pytest.raises(BadInputError, match=r"no strategy .* to measure"):
+def test_unknown_names_are_rejected(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"unknown curve"):
         variants_from_text(text)
 
 
-def test_every_sweep_is_a_config_of_its_own(decoder: Decoder) -> None:
+def test_all_configurations_differ(decoder: Decoder) -> None:
     for name in SWEEPS:
         configs = [variant_config(decoder, variant, published=False) for variant in variants_from_text(name)]
         assert len(configs) == max(1, len(SWEEPS[name].values))
@@ -176,12 +177,12 @@ def test_configs_start_from_the_bundle(decoder: Decoder) -> None:
     assert "branches" not in settings
     for variant in VARIANTS:
         config = variant_config(decoder, variant, published=True)
-        assert config == GenerationConfig.reference(**settings, strategy=variant.strategy, branches=variant.branches)
+        assert config == GenerationConfig(
+            reference=True, **settings, strategy=variant.strategy, branches=variant.branches
+        )
 
 
-def test_auto_is_measured_where_the_bundle_has_a_cost_table(
-    tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]
-) -> None:
+def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[EvalItem]) -> None:
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=0.0, each=1.0)))
@@ -189,19 +190,19 @@ def test_auto_is_measured_where_the_bundle_has_a_cost_table(
         variants = variants_that_fit(decoder, (*VARIANTS, AUTO_VARIANT))
         rows = {row.config: row for row in measured_rows(decoder, items[:1], variants)}
     assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
-    # With a table on which branches cost and bring nothing else, auto decodes as d2f or saves its last round.
+    # With a table on which branches only cost, auto decodes like d2f or saves its last round.
     assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
     assert rows["lopa-auto"].published is None
 
 
-def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list[EvalItem]) -> None:
-    """One token a forward is beyond every limit; all of them in one forward are within it."""
+def test_bounds_and_scores_of_the_prompts(decoder: Decoder, items: list[EvalItem]) -> None:
+    """One token per forward exceeds every bound, and all tokens in one forward stay within it."""
     answer = decoder.generate(items[0].prompt, decoder.config(strategy="vanilla", max_new_tokens=8)).text
     item = replace(
         items[0], kind="x", scoring="text", answer=answer, max_new_tokens=8, limits=(0.25, 0.5), drawn_limits=(0.125,)
     )
-    slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("per_step", 8),))
-    drawn = Variant("drawn", "top_n", options=(("per_step", 8), ("temperature", 1.0)))
+    slow, fast = Variant("slow", "vanilla"), Variant("fast", "top_n", options=(("tokens_per_step", 8),))
+    drawn = Variant("drawn", "top_n", options=(("tokens_per_step", 8), ("temperature", 1.0)))
     rows = measured_rows(decoder, [item], (slow, fast, drawn))
     found = {row.config: row.default for row in rows}
     assert found["slow"].steps > 2
@@ -214,37 +215,37 @@ def test_limits_and_scores_by_what_the_prompts_say(decoder: Decoder, items: list
     assert measure_from_outcomes([outcome_from_result(items[0], result)]).limit is None
 
 
-def test_stops_and_chats_are_the_prompts_own(
+def test_prompts_have_their_own_stops_and_chats(
     tiny_bundle: Path, tmp_path: Path, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ bos_token }}{{ messages[0].content }}")
     plain = replace(items[0], kind="plain", stop=(".",))
     chat = replace(plain, prompt="", messages=({"role": "user", "content": items[0].prompt},), kind="chat")
     begun = replace(chat, begun=" The", kind="chat")
-    heard: list[str] = []
+    encoded: list[str] = []
 
-    def noted(item: EvalItem, result: GenerationResult, *, drawn: bool) -> Outcome:
-        heard.append(result.text)
+    def recording_outcome(item: EvalItem, result: GenerationResult, *, drawn: bool) -> DecodeOutcome:
+        encoded.append(result.text)
         return outcome_from_result(item, result, drawn=drawn)
 
-    monkeypatch.setattr("lopa.bench.quality.decodes.outcome_from_result", noted)
+    monkeypatch.setattr("lopa.bench.quality.decodes.outcome_from_result", recording_outcome)
     with Decoder.open(copy, threads=1) as decoder:
         variant = Variant("d2f", "d2f", options=(("skip_threshold", 0.9),))
         measured_rows(decoder, [plain, chat, begun], (variant,))
-        (asked,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
-    assert "." not in heard[0]
-    assert heard[0] == heard[1]
-    assert heard[2] == asked.text.partition(".")[0]
+        (result,) = decoder.generate([items[0].prompt + " The"], variant_config(decoder, variant, published=False))
+    assert "." not in encoded[0]
+    assert encoded[0] == encoded[1]
+    assert encoded[2] == result.text.partition(".")[0]
 
 
-def test_a_prompt_that_does_not_fit_is_refused_first(decoder: Decoder, items: list[EvalItem]) -> None:
-    heard: list[int] = []
+def test_prompts_that_do_not_fit_are_rejected_first(decoder: Decoder, items: list[EvalItem]) -> None:
+    encoded: list[int] = []
     with pytest.raises(BadInputError, match="max_new_tokens is 4000"):
-        measured_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, heard.append)
-    assert not heard
+        measured_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, encoded.append)
+    assert not encoded
 
 
-def test_kinds_have_curves_of_their_own(items: list[EvalItem], outcomes: Outcomes) -> None:
+def test_each_kind_has_its_own_curves(items: list[EvalItem], outcomes: Outcomes) -> None:
     scored = [i for i, item in enumerate(items) if item.kind == "math"]
     twice = [items[i] for i in scored] + [replace(items[i], kind="x", scoring="number") for i in scored]
     slower = {
@@ -258,21 +259,21 @@ def test_kinds_have_curves_of_their_own(items: list[EvalItem], outcomes: Outcome
 
 
 def test_every_prompt_is_encoded_once(decoder: Decoder, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the time of reading it is in every configuration's, and that of a chat is not."""
-    encode, heard = decoder.tokenizer.encode, []
+    """Otherwise the measured time of every configuration would include it for prompts but not for chats."""
+    encode, encoded = decoder.tokenizer.encode, []
 
-    def heard_encode(text: str, **options: Any) -> Any:
-        heard.append(text)
+    def recording_encode(text: str, **options: Any) -> Any:
+        encoded.append(text)
         return encode(text, **options)
 
-    monkeypatch.setattr(decoder.tokenizer, "encode", heard_encode)
+    monkeypatch.setattr(decoder.tokenizer, "encode", recording_encode)
     short = [replace(item, max_new_tokens=4) for item in items]
     measured_outcomes(decoder, short, variants_from_text("top_n"))
-    assert heard == [item.prompt for item in items]
+    assert encoded == [item.prompt for item in items]
 
 
-def test_what_a_bundle_cannot_be_decoded_with_is_left_out_of_all(tiny_bundle: Path) -> None:
-    """Its own sliding blocks forbid guesses, and `auto` needs a cost table."""
+def test_unsupported_configurations_are_omitted(tiny_bundle: Path) -> None:
+    """Sliding blocks forbid exact speculative decoding, and `auto` needs a cost table."""
     every = variants_from_text("all")
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         fitting = variants_that_fit(decoder, every)
@@ -282,15 +283,15 @@ def test_what_a_bundle_cannot_be_decoded_with_is_left_out_of_all(tiny_bundle: Pa
         bundle = replace(decoder.bundle, manifest=manifest)
         slides = Decoder(bundle, decoder.session, decoder.tokenizer)
         names = {variant.curve_name for variant in variants_that_fit(slides, every)}
-        assert not any(name.startswith("lossless") for name in names)
+        assert not any(name.startswith("speculative") for name in names)
         assert {"threshold", "vanilla"} <= names
 
 
 def test_sets_of_configurations() -> None:
-    """The recommended ones are among all, so that a run of these takes their outcomes over."""
+    """The recommended configurations are a subset of all, so a run of all reuses their outcomes."""
     recommended = variants_from_text("recommended")
     assert len(recommended) == 8
     assert set(recommended) <= set(variants_from_text("all"))
     assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
-    with pytest.raises(BadInputError, match="expected: published, recommended, all, or some of vanilla"):
+    with pytest.raises(BadInputError, match="expected: published, recommended, all, or names out of vanilla"):
         variants_from_text("recommended,d2f")

@@ -1,11 +1,11 @@
-"""The Pareto front is what no other point beats in both figures."""
+"""The Pareto front consists of the points that no other point dominates."""
 
 import numpy as np
 
 from lopa.bench.quality.pareto import pareto_front
 
 
-def test_it_is_the_plain_definition() -> None:
+def test_the_front_follows_the_definition() -> None:
     rng = np.random.default_rng(2)
     for _ in range(200):
         points = [(float(x), float(y)) for x, y in rng.integers(0, 8, (int(rng.integers(1, 15)), 2))]
@@ -19,5 +19,5 @@ def test_it_is_the_plain_definition() -> None:
         assert speeds == sorted(speeds)
 
 
-def test_of_no_points() -> None:
+def test_an_empty_front() -> None:
     assert pareto_front([]) == []

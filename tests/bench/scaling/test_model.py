@@ -1,4 +1,4 @@
-"""The replay of recorded steps: small cases worked out by hand, and what must hold for all."""
+"""Replay of recorded steps: small cases computed by hand, and general properties."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, Link, shared_memory_link
 from lopa.bench.scaling.model import (
     MessageSizes,
-    RecordedStep,
+    ReplayStep,
     ScalingModel,
     ShareCost,
     StepParts,
@@ -28,12 +28,12 @@ FREE = Link("free", 0.0, float("inf"), "made up")
 PARTS = StepParts(windows=1.0, engine=40.0, gather=0.25, select=2.0, commit=0.5, spawn=4.0)
 
 
-def recorded(*, branches: int = 4, window: int = 10, committed: int = 0, shared: bool = False) -> RecordedStep:
-    return RecordedStep(ForwardShape(branches, window, 64, 5), committed, shared, PARTS)
+def recorded(*, branches: int = 4, window: int = 10, committed: int = 0, shared: bool = False) -> ReplayStep:
+    return ReplayStep(ForwardShape(branches, window, 64, 5), committed, shared, PARTS)
 
 
 def model(*, slowdown: float | None = None) -> ScalingModel:
-    """An engine of 10 seconds a branch; two devices of this machine slow each other down."""
+    """Return a model with 10 engine seconds per branch. Two devices of this machine slow each other down."""
     together = None if slowdown is None else 500.0 * slowdown
     shares = ((1, 1000, None), (2, 50, together), (1000, 1, None))
     return ScalingModel(
@@ -52,7 +52,7 @@ def test_one_device_is_the_sum_of_its_parts() -> None:
 
 
 def test_a_step_on_two_devices_by_hand() -> None:
-    """Two branches away. Each asks 2 * 8 * 10 + 100 + 8 * 5 = 300 bytes and answers 5 * 100 = 500."""
+    """Two branches are remote. Each needs messages of 2 * 8 * 10 + 100 + 8 * 5 = 300 and 5 * 100 = 500 bytes."""
     step = recorded()
     assert SIZES.messages(step.shape, 2) == 600 + 1000
     assert MODEL.message_seconds(step.shape, 2, LINK) == 2 * 0.5 + 1600 / 1000
@@ -60,8 +60,8 @@ def test_a_step_on_two_devices_by_hand() -> None:
     assert predicted == replace(PARTS, engine=20.0 * 1.5, gather=0.25 + 1.0 + 1.6)
 
 
-def test_the_next_forward_waits_for_what_the_hosts_work_does_not_cover() -> None:
-    """9 rows to one device: 0.5 + 9 seconds; 4 of them pass while spawning, 1 while the next windows are built."""
+def test_the_next_forward_waits_for_the_rest_of_the_transfer() -> None:
+    """9 rows to one device take 0.5 + 9 seconds. 4 of them overlap with spawning, 1 with building the next windows."""
     steps = [recorded(committed=9), recorded(), recorded()]
     assert MODEL.transfer_seconds(steps[0], 2, LINK) == 9.5
     gathers = [step.gather for step in MODEL.steps(steps, 2, LINK)]
@@ -75,7 +75,7 @@ def test_the_next_forward_waits_for_what_the_hosts_work_does_not_cover() -> None
     ("branches", "devices", "shared", "receivers"),
     [(4, 1, False, 0), (4, 2, False, 1), (4, 4, False, 3), (4, 8, False, 7), (4, 4, True, 0), (1, 4, True, 3)],
 )
-def test_who_receives_committed_rows(branches: int, devices: int, shared: bool, receivers: int) -> None:
+def test_receivers_of_committed_rows(branches: int, devices: int, shared: bool, receivers: int) -> None:
     step = recorded(branches=branches, committed=2, shared=shared)
     expected = 0.5 + receivers * 2 * 1000 / 1000 if receivers else 0.0
     assert MODEL.transfer_seconds(step, devices, LINK) == expected
@@ -87,12 +87,12 @@ def test_a_single_branch_sends_nothing_and_shares_no_core() -> None:
 
 
 @pytest.mark.parametrize(("devices", "share"), [(1, 5), (2, 3), (3, 2), (4, 2), (5, 1), (8, 1)])
-def test_the_fullest_device(devices: int, share: int) -> None:
+def test_the_largest_share(devices: int, share: int) -> None:
     assert device_shape(ForwardShape(5, 10, 64, 3), devices) == ForwardShape(share, 10, 64, 3)
 
 
 a_step = st.builds(
-    RecordedStep,
+    ReplayStep,
     st.builds(ForwardShape, st.integers(1, 12), st.integers(1, 90), st.just(64), st.integers(1, 60)),
     st.integers(0, 64),
     st.booleans(),
@@ -103,7 +103,7 @@ decodes = st.lists(a_step, min_size=1, max_size=5)
 
 @given(decodes, st.integers(1, 9), st.floats(0, 3), st.floats(10, 1e6), st.floats(1, 100), st.floats(0, 1))
 def test_a_better_link_is_never_slower(
-    steps: list[RecordedStep], devices: int, latency: float, bandwidth: float, more: float, less: float
+    steps: list[ReplayStep], devices: int, latency: float, bandwidth: float, more: float, less: float
 ) -> None:
     slow, fast = Link("", latency, bandwidth, ""), Link("", latency * less, bandwidth * more, "")
     pairs = zip(
@@ -115,7 +115,7 @@ def test_a_better_link_is_never_slower(
 
 
 @given(decodes, st.integers(1, 9), st.integers(1, 9))
-def test_without_links_more_devices_are_never_slower(steps: list[RecordedStep], few: int, more: int) -> None:
+def test_without_links_more_devices_are_never_slower(steps: list[ReplayStep], few: int, more: int) -> None:
     few, more = sorted((few, more))
     pairs = zip(
         MODEL.steps(steps, more, FREE),
@@ -126,14 +126,14 @@ def test_without_links_more_devices_are_never_slower(steps: list[RecordedStep], 
 
 
 @given(st.integers(1, 8), st.integers(1, 8), decodes)
-def test_a_free_link_divides_the_engine_alone(share: int, devices: int, steps: list[RecordedStep]) -> None:
+def test_a_free_link_only_divides_the_engine(share: int, devices: int, steps: list[ReplayStep]) -> None:
     steps = [replace(step, shape=replace(step.shape, branches=share * devices)) for step in steps]
     for step, predicted in zip(steps, MODEL.steps(steps, devices, FREE), strict=True):
         assert predicted.seconds == pytest.approx(step.parts.seconds - step.parts.engine * (1 - 1 / devices))
 
 
 def test_costs_between_measured_shares_are_linear() -> None:
-    """Shares of 1, 2 and 4 branches take 1, 3 and 4 seconds: 3 branches take 3.5, and 5 are as 4."""
+    """Shares of 1, 2 and 4 branches take 1, 3 and 4 seconds. 3 branches take 3.5, and 5 as long as 4."""
     costs = {4: 4.0, 2: 3.0, 1: 1.0}
     shares = tuple(ShareCost(4 // share, share, 10, 64, 5, seconds, None) for share, seconds in costs.items())
     found = [
@@ -152,11 +152,11 @@ def test_the_slowdown_of_the_next_smaller_number() -> None:
 
 
 def test_sizes_of_a_bundle(tiny_bundle: Path) -> None:
-    """5 layers of 2 heads of 32 in float32, keys and values; 8 candidates of 8 + 4 bytes and an entropy of 4."""
+    """5 layers have 2 heads of 32 in float32, keys and values. 8 candidates have 8 + 4 bytes, the entropy 4."""
     assert sizes_from_manifest(Bundle.open(tiny_bundle).manifest) == MessageSizes(cache_row=2560, answer_row=100)
 
 
-def test_links_are_ordered_as_everyone_knows_them() -> None:
+def test_faster_links_have_lower_latency_or_more_bandwidth() -> None:
     pcie, nvlink, ethernet = PUBLISHED_LINKS
     assert nvlink.bandwidth > pcie.bandwidth > ethernet.bandwidth
     assert nvlink.latency < min(pcie.latency, ethernet.latency)

@@ -1,4 +1,4 @@
-"""The eager loop computes what the exported engine computes, on random windows and in a whole decode."""
+"""The eager session computes the same as the exported engine, on random windows and in a whole decode."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
-from lopa.bench.speed.eager_model import EagerModel, compiled_model, eager_model_from_checkpoint
+from lopa.bench.speed.eager_model import EagerModel, compile_model, eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession, real_length
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import WindowBatch
@@ -28,7 +28,7 @@ def model() -> EagerModel:
 def random_batch(
     rng: np.random.Generator, requests: tuple[int, ...], lengths: tuple[int, ...], queries: int, starts: list[int]
 ) -> WindowBatch:
-    """Branches of `lengths` rows, padded to the longest; row 0 and the last one always see something."""
+    """Return branches of `lengths` rows, padded to the longest. The first and the last row always see something."""
     width, shape = max(lengths), (len(requests), len(lengths))
     mask = rng.random((*shape, width, width)) < 0.6
     mask |= np.eye(width, dtype=np.bool_)
@@ -69,7 +69,7 @@ def assert_same_forward(ours: Session, eager: Session, batch: WindowBatch, lengt
     [((1,), (1,), 1), ((1,), (7,), 3), ((1,), (32, 64, 64), 9), ((1,), (64, 33, 64, 17, 64), 31), ((1, 2), (20, 5), 4)],
 )
 @pytest.mark.parametrize("together", [False, True])
-def test_statistics_and_rows_are_the_engines(
+def test_statistics_and_rows_equal_the_engines(
     tiny_bundle: Path,
     model: EagerModel,
     requests: tuple[int, ...],
@@ -98,7 +98,7 @@ def test_statistics_and_rows_are_the_engines(
 
 
 @pytest.mark.parametrize("family", ["llada", "sdar", "fast_dllm_v2"])
-def test_statistics_and_rows_are_the_engines_in_every_family(family_bundle: Callable[..., Path], family: str) -> None:
+def test_statistics_and_rows_equal_the_engines_in_every_family(family_bundle: Callable[..., Path], family: str) -> None:
     rng, lengths = np.random.default_rng(11), (9, 16)
     checkpoint = Path(__file__).parents[2] / "reference" / "families" / family
     ours = open_session(Bundle.open(family_bundle(family)), "cpu", threads=1)
@@ -111,25 +111,23 @@ def test_statistics_and_rows_are_the_engines_in_every_family(family_bundle: Call
     ours.close()
 
 
-def test_the_model_is_called_once_for_each_branch_or_request(
-    model: EagerModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_is_called_once_per_branch_or_request(model: EagerModel, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[int, ...]] = []
     original = EagerModel.forward
 
-    def noted(self: EagerModel, ids: torch.Tensor, *rest: Any) -> Any:
+    def recording_forward(self: EagerModel, ids: torch.Tensor, *rest: Any) -> Any:
         called.append(tuple(ids.shape))
         return original(self, ids, *rest)
 
-    monkeypatch.setattr(EagerModel, "forward", noted)
+    monkeypatch.setattr(EagerModel, "forward", recording_forward)
     batch = random_batch(np.random.default_rng(7), (1, 2), (9, 24, 16), 6, [0, 0])
     EagerSession(model).forward(batch)
     EagerSession(model, together=True).forward(batch)
     assert called == [(1, 9), (1, 24), (1, 16)] * 2 + [(3, 24)] * 2
 
 
-def test_bfloat16_comes_near(model: EagerModel) -> None:
-    """8 bits of precision: the most probable tokens agree where one is clearly ahead."""
+def test_bfloat16_agrees_approximately(model: EagerModel) -> None:
+    """The most probable tokens agree if one leads clearly; bfloat16 has 8 bits of precision."""
     rng = np.random.default_rng(8)
     half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
     exact, rounded = EagerSession(model), EagerSession(half, together=True)
@@ -162,7 +160,7 @@ def test_a_shortened_request_equals_a_fresh_one(model: EagerModel) -> None:
         session.shorten(1, 1)
 
 
-def test_padding_is_cut_and_real_rows_are_not() -> None:
+def test_only_padding_is_removed() -> None:
     rng = np.random.default_rng(6)
     for length in range(1, 12):
         batch = random_batch(rng, (1,), (length, 12), 1, [0])
@@ -171,13 +169,13 @@ def test_padding_is_cut_and_real_rows_are_not() -> None:
     assert real_length(alone, np.array([0, 3])) == 4
 
 
-def test_a_model_is_loaded_in_a_type_and_shares_its_weights_with_the_compiled_one(model: EagerModel) -> None:
+def test_the_compiled_model_shares_the_weights(model: EagerModel) -> None:
     half = eager_model_from_checkpoint(CHECKPOINT, ADAPTER, dtype=torch.bfloat16)
     for (name, exact), rounded in zip(model.named_parameters(), half.parameters(), strict=True):
         assert rounded.dtype == torch.bfloat16
         assert torch.equal(rounded, exact.bfloat16()), name
     assert half.network.model.rotary_emb.inv_freq.dtype == torch.float32
-    compiled = compiled_model(half)
+    compiled = compile_model(half)
     assert [each.data_ptr() for each in compiled.parameters()] == [each.data_ptr() for each in half.parameters()]
     assert all(layer._compiled_call_impl is not None for layer in compiled.layers)
     assert all(layer._compiled_call_impl is None for layer in half.layers)

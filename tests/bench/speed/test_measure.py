@@ -1,4 +1,4 @@
-"""Both sides make the same steps; the ratios and shares are those of the steps' seconds. No test looks at a clock."""
+"""Both sides make the same steps, and ratios and shares follow from their seconds. No test measures time."""
 
 import shutil
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.speed.adapter_apart import LowRankLinear, put_adapter_apart
+from lopa.bench.speed.adapter_apart import LowRankLinear, unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
-from lopa.bench.speed.engine_clock import engine_calls_timed
+from lopa.bench.speed.engine_clock import time_engine_calls
 from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_threads
 from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
 from lopa.export.source import source_from_checkpoint
@@ -28,13 +28,13 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as ours:
         config = ours.config(published=True, branches=5)
         steps = sum(result.steps for result in ours.generate([item.prompt for item in items], config))
-        heard: list[int] = []
+        progress_calls: list[int] = []
         eager = eager_decoder(ours, CHECKPOINT, ADAPTER)
-        measured = measured_speed(ours, eager, items, config, threads=1, progress=heard.append)
+        measured = measured_speed(ours, eager, items, config, threads=1, progress=progress_calls.append)
     assert measured.same_tokens
     assert measured.other_tokens == ()
     assert (measured.rounds, measured.prompts) == (ROUNDS, len(items))
-    assert heard == list(range(1, ROUNDS * len(items) + 1))
+    assert progress_calls == list(range(1, ROUNDS * len(items) + 1))
     assert measured.all_steps is not None
     assert measured.full_steps is not None
     assert measured.all_steps.steps == measured.outside.steps == ROUNDS * steps
@@ -42,7 +42,7 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
     assert 0 < measured.outside.outside_forward < measured.outside.outside_call < 1
 
 
-def test_an_adapter_apart_gives_the_same_tokens(tiny_bundle: Path) -> None:
+def test_an_unmerged_adapter_gives_the_same_tokens(tiny_bundle: Path) -> None:
     items = eval_set_from_jsonl(EVAL, limit=1)
     with Decoder.open(tiny_bundle, threads=1) as ours:
         config = ours.config(published=True, branches=5)
@@ -58,21 +58,21 @@ def test_an_adapter_apart_gives_the_same_tokens(tiny_bundle: Path) -> None:
     assert not torch.equal(model.layers[1].mlp.down_proj.base.weight, merged.weight)
 
 
-def test_no_adapter_to_put_apart_is_refused() -> None:
+def test_a_missing_adapter_is_rejected() -> None:
     model = eager_model_from_checkpoint(CHECKPOINT, None)
-    with pytest.raises(BadInputError, match="no adapter with matrices of low rank"):
-        put_adapter_apart(model, source_from_checkpoint(CHECKPOINT, None))
+    with pytest.raises(BadInputError, match="without a low-rank adapter"):
+        unmerge_adapter(model, source_from_checkpoint(CHECKPOINT, None))
 
 
-def test_another_checkpoint_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_another_checkpoint_is_rejected(tiny_bundle: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(ADAPTER, tmp_path / "other"))
     weights = other / "adapter_model.safetensors"
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with Decoder.open(tiny_bundle, threads=1) as ours:
-        with pytest.raises(BadInputError, match="no --lora"):
+        with pytest.raises(BadInputError, match="--lora is missing"):
             eager_decoder(ours, CHECKPOINT, None)
-        with pytest.raises(CheckFailedError, match=r"adapter_model\.safetensors has another sha256"):
+        with pytest.raises(CheckFailedError, match=r"adapter_model\.safetensors has another SHA-256"):
             eager_decoder(ours, CHECKPOINT, other)
 
 
@@ -92,7 +92,7 @@ def test_ratios_and_shares() -> None:
     assert (found.outside_long_calls.steps, found.outside_long_calls.outside_call) == (1, pytest.approx(0.2))
 
 
-def test_prompts_with_other_tokens_are_named_and_left_out() -> None:
+def test_prompts_with_different_tokens_are_excluded() -> None:
     same = decoded((1,), (5, 0.004, 0.003, 0.002)), decoded((1,), (5, 0.008, 0.007, None))
     other = decoded((1,), (5, 0.1, 0.1, 0.1)), decoded((2,), (5, 0.9, 0.9, None), (5, 0.9, 0.9, None))
     found = measured_from_turns([same, other, same, other], prompts=2, branches=5)
@@ -106,19 +106,19 @@ def test_prompts_with_other_tokens_are_named_and_left_out() -> None:
     assert nothing.ratio_by_prompt_median is None
 
 
-def test_short_calls_and_few_branches_give_no_figure() -> None:
+def test_missing_long_calls_and_full_steps() -> None:
     turn = decoded((1,), (2, 0.004, 0.003, 0.0099)), decoded((1,), (2, 0.008, 0.007, None))
     found = measured_from_turns([turn], prompts=1, branches=5)
     assert found.full_steps is None
     assert found.outside_long_calls is None
 
 
-def test_global_settings_are_put_back() -> None:
+def test_global_settings_are_restored() -> None:
     threads, run = torch.get_num_threads(), ort.InferenceSession.run_with_iobinding
     seen = []
 
     def fail() -> None:
-        with torch_threads(threads + 1), engine_calls_timed():
+        with torch_threads(threads + 1), time_engine_calls():
             seen.append((torch.get_num_threads(), ort.InferenceSession.run_with_iobinding))
             raise KeyError
 
@@ -131,10 +131,10 @@ def test_global_settings_are_put_back() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "openvino:CPU"])
-def test_the_clock_sees_one_call_a_step(tiny_bundle: Path, device: str) -> None:
+def test_the_clock_measures_one_call_per_step(tiny_bundle: Path, device: str) -> None:
     if device != "cpu":
         pytest.importorskip("openvino")
-    with Decoder.open(tiny_bundle, [device], threads=1) as decoder, engine_calls_timed() as calls:
+    with Decoder.open(tiny_bundle, [device], threads=1) as decoder, time_engine_calls() as calls:
         (result,) = decoder.generate(["Question: "], decoder.config(branches=3, max_new_tokens=32))
     assert len(calls) == result.steps
     assert all(seconds > 0 for seconds in calls)

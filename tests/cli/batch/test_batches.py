@@ -295,5 +295,5 @@ def test_the_last_line_says_what_was_done_and_how(tiny_bundle: Path, tmp_path: P
     assert len(seeds) == 1
     assert f"seed {seeds.pop()}" in last
     one = lopa_export("generate", tiny_bundle, PROMPT, *SHORT, "--branches", 2)
-    assert "2 branches: as asked for" in one.stderr
+    assert "2 branches: requested" in one.stderr
     assert "seed" not in one.stderr

@@ -19,13 +19,13 @@ from tests.export.ascend.test_process import ends
 from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.ascend.stand_in_om import read_om
 from tests.runtime.ascend.stand_in_toolkit import VERSION, stand_in_toolkit
-from tests.runtime.bundle.test_gears import gear
+from tests.runtime.bundle.test_buckets import bucket
 
 from lopa.cli.main import main
 from lopa.export.ascend.contract import atc_contract
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketPlan
 
 Command = Callable[..., tuple[int, str, str]]
 SOC = ("--soc-version", "Ascend910B1")
@@ -49,8 +49,8 @@ def runs(calls: Path) -> list[list[str]]:
 
 
 def change_plan(bundle: Path, **changes: object) -> None:
-    path = bundle / GEARS_NAME
-    plan = msgspec.json.decode(path.read_bytes(), type=GearPlan)
+    path = bundle / BUCKETS_NAME
+    plan = msgspec.json.decode(path.read_bytes(), type=BucketPlan)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(plan, **changes)))
 
 
@@ -63,27 +63,27 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
     code, output, errors = ascend(planned_bundle, *SOC)
     assert code == 0, errors
     folder = planned_bundle / "engines" / "ascend-910B1"
-    assert output.startswith(f"{folder}: 3 gears, 1 OM, ")
-    assert "atc compiles gears for Ascend910B1; this takes minutes" in errors
+    assert output.startswith(f"{folder}: 3 buckets, 1 OM, ")
+    assert "atc compiles buckets for Ascend910B1; this takes minutes" in errors
     engine = ASCEND_ENGINES.read(folder).engine
     assert engine.commands == runs(atc_calls)
     assert (engine.soc_version, engine.precision, engine.dynamic, engine.int8) == ("Ascend910B1", "origin", True, False)
     assert engine.cann_version == VERSION
-    model = read_om(folder / "gears.om")
-    assert [each.dims for each in engine.gears] == model.gears
+    model = read_om(folder / "buckets.om")
+    assert [each.dims for each in engine.buckets] == model.buckets
     assert [(each.name, each.dims, each.dtype) for each in engine.inputs] == [
         (each.name, each.dims, each.dtype) for each in model.inputs
     ]
     assert [each.name for each in engine.outputs] == [each.name for each in model.outputs]
-    assert {record.path for record in engine.files} == {"gears.om", "atc.log", *model.weights}
-    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "engine.json", "gears.om", "weight"]
+    assert {record.path for record in engine.files} == {"buckets.om", "atc.log", *model.weights}
+    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "engine.json", "buckets.om", "weight"]
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
     assert (folder / "atc.log").read_text().splitlines()[-1] == "ATC run success, welcome to the next use."
     assert (planned_bundle / "manifest.json").read_bytes() == manifest
     with pytest.raises(SystemExit):
         main(["inspect", str(planned_bundle)])
     shown = capsys.readouterr().out
-    assert "ascend-910B1  for Ascend910B1, 3 gears in 1 OM, precision origin, of these weights" in shown
+    assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, of these weights" in shown
 
 
 def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
@@ -102,11 +102,11 @@ def another_version(bundle: Path) -> None:
 
 
 def another_plan(bundle: Path) -> None:
-    change_plan(bundle, gears=[gear(1, 4, 64, 64), gear(1, 1, 96, 128)])
+    change_plan(bundle, buckets=[bucket(1, 4, 64, 64), bucket(1, 1, 96, 128)])
 
 
 def damaged_om(bundle: Path) -> None:
-    om = bundle / "engines" / "ascend-910B1" / "gears.om"
+    om = bundle / "engines" / "ascend-910B1" / "buckets.om"
     om.write_bytes(om.read_bytes().replace(b"Ascend910B1", b"Ascend910B9"))
 
 
@@ -150,34 +150,34 @@ def test_a_toolkit_without_a_version(
     assert ascend(planned_bundle, *SOC)[0] == 0
     engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert engine.cann_version is None
-    assert {each.model for each in engine.gears} == {"gears_linux_aarch64.om"}
+    assert {each.model for each in engine.buckets} == {"gears_linux_aarch64.om"}
 
 
-def test_one_gear_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    change_plan(planned_bundle, gears=[gear(1, 4, 64, 64)])
+def test_one_bucket_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
+    change_plan(planned_bundle, buckets=[bucket(1, 4, 64, 64)])
     assert ascend(planned_bundle, *SOC)[0] == 0
     engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
-    assert (engine.dynamic, engine.gears[0].dims, engine.gears[0].model) == (False, [], "gear-0.om")
+    assert (engine.dynamic, engine.buckets[0].dims, engine.buckets[0].model) == (False, [], "bucket-0.om")
     assert not [argument for argument in runs(atc_calls)[0] if argument.startswith("--dynamic_dims")]
 
 
-def test_int8_is_an_om_for_each_gear(planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path) -> None:
+def test_int8_is_an_om_for_each_bucket(planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path) -> None:
     folder = tmp_path / "amct"
     folder.mkdir()
     shutil.copy(planned_bundle / "model.onnx.data", folder)
     graph = altered_graph(planned_bundle / "portable.onnx", folder / "deploy.onnx", quantized)
     code, output, errors = ascend(planned_bundle, *SOC, "--int8", "--int8-graph", graph)
     assert code == 0, errors
-    assert "3 gears, 3 OM" in output
+    assert "3 buckets, 3 OM" in output
     engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert (engine.int8, engine.dynamic, engine.precision) == (True, False, "fp16")
-    assert [each.model for each in engine.gears] == ["gear-0.om", "gear-1.om", "gear-2.om"]
-    for each in engine.gears:
+    assert [each.model for each in engine.buckets] == ["bucket-0.om", "bucket-1.om", "bucket-2.om"]
+    for each in engine.buckets:
         dims = iter(each.dims)
         filled = [[next(dims) if dim == -1 else dim for dim in value.dims] for value in engine.inputs]
         om = read_om(planned_bundle / "engines" / "ascend-910B1" / each.model)
         assert [value.dims for value in om.inputs] == filled
-        assert om.gears == []
+        assert om.buckets == []
 
 
 def test_a_dry_run_and_what_its_commands_make(
@@ -189,11 +189,11 @@ def test_a_dry_run_and_what_its_commands_make(
     built = runs(atc_calls)
     code, output, _ = ascend(elsewhere, *SOC, "--dry-run", "-o", target)
     assert code == 0
-    assert output.startswith(f"{target}: 1 commands for 3 gears")
+    assert output.startswith(f"{target}: 1 commands for 3 buckets")
     assert runs(atc_calls) == built  # it ran nothing
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
-        *("README.txt", "cache", "commands.json", "engine", "gears.json", "model", "model/model.onnx.data"),
+        *("README.txt", "cache", "commands.json", "engine", "shape_buckets.json", "model", "model/model.onnx.data"),
         *("model/portable.onnx", "run.py"),
     ]
     for path in (target / "model").iterdir():
@@ -201,14 +201,14 @@ def test_a_dry_run_and_what_its_commands_make(
         assert path.stat().st_nlink == 1  # ONNX refuses weights with two names
     code, _, errors = ascend(elsewhere, *SOC, "--built", target)
     assert code == 2
-    assert "has no gears.om" in errors
+    assert "has no buckets.om" in errors
     subprocess.run([sys.executable, target / "run.py"], cwd=tmp_path, check=True, capture_output=True)
     assert runs(atc_calls)[1:] == built
     code, output, _ = ascend(elsewhere, *SOC, "--built", target)
     assert code == 0
     there = ASCEND_ENGINES.read(elsewhere / "engines" / "ascend-910B1").engine
     here = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
-    assert (there.gears, there.inputs, there.outputs) == (here.gears, here.inputs, here.outputs)
+    assert (there.buckets, there.inputs, there.outputs) == (here.buckets, here.inputs, here.outputs)
     assert {record.sha256 for record in there.files} <= {record.sha256 for record in here.files}
     code, _, errors = ascend(elsewhere, *SOC, "--precision", "fp16", "--built", target)
     assert code == 2
@@ -216,7 +216,7 @@ def test_a_dry_run_and_what_its_commands_make(
     (target / "model" / "portable.onnx").write_bytes(b"other")
     code, _, errors = ascend(elsewhere, *SOC, "--built", target)
     assert code == 2
-    assert "is not what would be compiled now" in errors
+    assert "differs from the current input" in errors
     assert ascend(elsewhere, *SOC, "--dry-run", "-o", target)[0] == 0  # in its place
     assert not list((target / "engine").iterdir())
 
@@ -260,7 +260,7 @@ def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None
             shown += part
     os.close(ours)
     assert process.wait() == 0
-    assert re.search(rb"atc gears for Ascend910B1: [1-9] s", shown)
+    assert re.search(rb"atc buckets for Ascend910B1: [1-9] s", shown)
 
 
 def test_a_dry_run_for_int8_says_what_has_to_be_made(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_failures_that_are_not_known(
     monkeypatch.setenv("STAND_IN_ATC_NO_OM", "1")
     code, _, errors = ascend(planned_bundle, *SOC, "--precision", "fp16")
     assert code == 1
-    assert "exit code 0 but made no gears.om" in errors
+    assert "exit code 0 but made no buckets.om" in errors
     monkeypatch.delenv("STAND_IN_ATC_NO_OM")
     assert ascend(planned_bundle, *SOC, "--precision", "fp16")[0] == 0
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
@@ -383,7 +383,7 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
         ([*SOC, "--int8", "--precision", "origin", "--dry-run"], "int8 with precision origin"),
         ([*SOC, "--int8-graph", "x.onnx"], "goes with --int8"),
         ([*SOC, "--int8", "--int8-graph", "no/such.onnx"], "no/such.onnx"),
-        ([*SOC, "--gears", "no/such.json"], "lopa-export plan"),
+        ([*SOC, "--buckets", "no/such.json"], "lopa-export plan"),
         ([*SOC, "--precision", "fp32"], "--precision"),
         ([*SOC, "-o", "x"], "--dry-run"),
         ([*SOC, "--dry-run", "--built", "x"], "choose one"),
@@ -399,20 +399,22 @@ def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, argum
     assert not (planned_bundle / "engines").exists()
 
 
-def test_more_gears_than_atc_takes(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
-    change_plan(planned_bundle, gears=[gear(1, 1 + number // 60, 64, 64 * (1 + number % 60)) for number in range(101)])
+def test_more_buckets_than_atc_takes(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
+    change_plan(
+        planned_bundle, buckets=[bucket(1, 1 + number // 60, 64, 64 * (1 + number % 60)) for number in range(101)]
+    )
     code, _, errors = ascend(planned_bundle, *SOC)
     assert code == 2
-    assert "101 gears for Ascend910B1, which takes at most 100 (E10036)" in errors
-    assert "--gears N" in errors
+    assert "101 buckets for Ascend910B1, which takes at most 100 (E10036)" in errors
+    assert "--buckets N" in errors
     assert ascend(planned_bundle, "--soc-version", "Ascend950PR_9599")[0] == 0
 
 
 def test_a_bundle_without_a_plan_or_a_portable_graph(
     planned_bundle: Path, tiny_bundle: Path, atc_calls: Path, ascend: Command
 ) -> None:
-    plan = planned_bundle / GEARS_NAME
-    code, _, errors = ascend(tiny_bundle, *SOC, "--gears", plan)
+    plan = planned_bundle / BUCKETS_NAME
+    code, _, errors = ascend(tiny_bundle, *SOC, "--buckets", plan)
     assert code == 2
     assert "--dialect portable" in errors or "made for weights" in errors
     plan.unlink()

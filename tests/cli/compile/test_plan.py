@@ -9,8 +9,8 @@ from tests.cli.command import PROMPT, lopa_export
 from tests.runtime.bundle.test_costs import costs_of
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file
 from lopa.runtime.bundle.costs import costs_name
-from lopa.runtime.bundle.gears import GearTable, gear_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.sessions.session import open_session
 
@@ -32,28 +32,28 @@ def trace(bundle: Path) -> Path:
 
 
 def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
-    plot = tmp_path / "new" / "gears.png"
-    done = lopa_export("plan", bundle, "--trace", trace, "--gears", 3, "--max-prompt", 100, "--plot", plot)
+    plot = tmp_path / "new" / "buckets.png"
+    done = lopa_export("plan", bundle, "--trace", trace, "--buckets", 3, "--max-prompt", 100, "--plot", plot)
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line) for line in trace.read_text().splitlines()][1:]
     assert f"{len(steps)} recorded forwards" in done.stdout
-    for way in ("no padding", "this plan, 3 gears", "vllm-ascend", "xLLM", "powers of two", "always largest"):
+    for way in ("no padding", "this plan, 3 buckets", "vllm-ascend", "xLLM", "powers of two", "always largest"):
         assert f"| {way}" in done.stdout or way in done.stdout
     assert "no better choice exists" in done.stdout or "a better choice saves at most" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
 
-    plan = gear_plan_from_file(bundle / "gears.json", Bundle.open(bundle))
-    assert len(plan.gears) == 3
-    last = plan.gears[-1]
+    plan = bucket_plan_from_file(bundle / "shape_buckets.json", Bundle.open(bundle))
+    assert len(plan.buckets) == 3
+    last = plan.buckets[-1]
     assert (last.branches, last.window, last.prefix, last.wanted) == (3, 256, 384, 256)
     assert plan.expected.no_padding_seconds <= plan.expected.seconds
     assert 0.9 * plan.expected.seconds < plan.expected.least_seconds <= plan.expected.seconds
     assert plan.costs.kind == "modelled"
     assert [source.name for source in plan.sources] == ["trace.jsonl"]
     assert sum(source.forwards for source in plan.sources) == len(steps)
-    GearTable(plan.gears)
+    BucketTable(plan.buckets)
     open_session(Bundle.open(bundle), "cpu", threads=1).close()  # a plan in a bundle disturbs nothing
-    (bundle / "gears.json").unlink()
+    (bundle / "shape_buckets.json").unlink()
 
 
 def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_json(
@@ -64,28 +64,28 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
     done = lopa_export("plan", bundle, "--costs", costs, "-o", output, "--json", "--parallel", 4, "--memory", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout == output.read_text()
-    assert not (bundle / "gears.json").exists()
+    assert not (bundle / "shape_buckets.json").exists()
     plan = json.loads(done.stdout)
     assert plan["costs"]["kind"] == "measured"
     assert "16 prompts, decoded now" in plan["sources"][0]["name"]
-    assert max(gear["requests"] for gear in plan["gears"]) == 4
+    assert max(bucket["requests"] for bucket in plan["buckets"]) == 4
 
 
 @pytest.mark.parametrize("device", ["ascend:0", "tensorrt:0"])
 def test_for_a_device_whose_engines_are_not_there_yet_prompts_are_decoded_on_the_cpu(
     bundle: Path, tmp_path: Path, device: str
 ) -> None:
-    done = lopa_export("plan", bundle, "--device", device, "--gears", 3, "-o", tmp_path / "plan.json")
+    done = lopa_export("plan", bundle, "--device", device, "--buckets", 3, "-o", tmp_path / "plan.json")
     assert done.returncode == 0, done.stderr
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert (plan["costs"]["device"], plan["costs"]["kind"]) == (device, "modelled")
     assert plan["sources"][0]["forwards"] > 16
 
 
-def test_building_time_limits_the_gears(bundle: Path, trace: Path, tmp_path: Path) -> None:
+def test_building_time_limits_the_buckets(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json")
-    done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-gear", 240)
-    assert len(json.loads(done.stdout)["gears"]) == 2
+    done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-bucket", 240)
+    assert len(json.loads(done.stdout)["buckets"]) == 2
 
 
 def damaged(trace: Path, target: Path, damage: str) -> Path:
@@ -127,23 +127,23 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (bundle / "gears.json").exists()
+    assert not (bundle / "shape_buckets.json").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gears", 0], "--gears"),
+        (["--buckets", 0], "--buckets"),
         (["--memory", "nan"], "--memory"),
         (["--memory", "0.0000001"], "GiB: one branch of one request over a window of 256"),
         (["--build-seconds", 10], "go together"),
-        (["--build-seconds", 10, "--build-seconds-per-gear", 11], "at least 11 seconds"),
+        (["--build-seconds", 10, "--build-seconds-per-bucket", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
         (["--trace", "no/such.jsonl"], "no/such.jsonl"),
         (["--trace", "/dev/zero"], "not a regular file"),
         (["--device", "warp:0", "-o", "nowhere/plan.json"], "device 'warp:0'"),
         (["--costs", "no/such.json"], "no/such.json"),
-        (["-o", "/proc/gears.json"], "cannot write"),
+        (["-o", "/proc/shape_buckets.json"], "cannot write"),
     ],
 )
 def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], said: str) -> None:
@@ -167,10 +167,10 @@ def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
 
 def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
-    least = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
-    done = lopa_export(*arguments, least)
+    lower = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
+    done = lopa_export(*arguments, lower)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["gear_bytes"] <= float(least) * 2**30
+    assert json.loads(done.stdout)["bucket_bytes"] <= float(lower) * 2**30
 
 
 def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE, gear, plan_file
+from tests.runtime.tensorrt.buckets import DEVICE, bucket, plan_file
 from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -19,7 +19,7 @@ from lopa.runtime.errors import MissingBackendError
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     """A copy with a plan."""
     folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
-    plan_file(Bundle.open(folder), folder / "gears.json")
+    plan_file(Bundle.open(folder), folder / "shape_buckets.json")
     return folder
 
 
@@ -40,7 +40,7 @@ def run(*arguments: object, command: str = "tensorrt") -> int:
 def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
     shown = capsys.readouterr()
-    assert "4 gears and a range for prompts" in shown.out
+    assert "4 buckets and a range for prompts" in shown.out
     assert "Stand-in GPU, TensorRT 11.4.0.106, not verified; layers in layers.json" in shown.out
     assert shown.err.splitlines() == ["TensorRT: Building engine", "TensorRT: Computing profile costs"]
     assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
@@ -54,16 +54,16 @@ def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("machine")
 def test_a_plan_at_another_place(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (bundle / "gears.json").rename(tmp_path / "other.json")
+    (bundle / "shape_buckets.json").rename(tmp_path / "other.json")
     assert run(bundle) == 2
-    assert f"{bundle / 'gears.json'} does not exist" in capsys.readouterr().err
-    assert run(bundle, "--gears", tmp_path / "other.json", "--timing-cache", tmp_path / "t") == 0
+    assert f"{bundle / 'shape_buckets.json'} does not exist" in capsys.readouterr().err
+    assert run(bundle, "--buckets", tmp_path / "other.json", "--timing-cache", tmp_path / "t") == 0
     assert (tmp_path / "t").stat().st_size > 0
 
 
 @pytest.mark.usefixtures("machine")
-def test_gears_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan_file(Bundle.open(bundle), bundle / "gears.json", [gear(1, 4, 96, 384, 1.0)])
+def test_buckets_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_file(Bundle.open(bundle), bundle / "shape_buckets.json", [bucket(1, 4, 96, 384, 1.0)])
     assert run(bundle) == 2
     assert "holds windows of 96 rows" in capsys.readouterr().err
     assert not (bundle / "engines").exists()
@@ -95,7 +95,7 @@ def test_a_portable_bundle(tiny_portable: Path, capsys: pytest.CaptureFixture[st
 def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(bundle)
     assert run(bundle, command="inspect") == 0
-    line = "engine      tensorrt-sm90-11.4.0.106  for Stand-in GPU, TensorRT 11.4.0.106, 4 gears, not verified"
+    line = "engine      tensorrt-sm90-11.4.0.106  for Stand-in GPU, TensorRT 11.4.0.106, 4 buckets, not verified"
     assert f"{line}, of these weights" in capsys.readouterr().out
     engine = bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.json"
     fields = json.loads(engine.read_bytes())

@@ -65,9 +65,9 @@ def test_a_plan_a_timeline_and_an_inspection(bundle: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "1 branch: threshold does not look ahead" in done.stderr
     assert len(json.loads(timeline.read_text())["traceEvents"]) > 3
-    planned = lopa_export("plan", bundle, "--trace", trace, "--gears", 2)
+    planned = lopa_export("plan", bundle, "--trace", trace, "--buckets", 2)
     assert planned.returncode == 0, planned.stderr
-    assert (bundle / "gears.json").is_file()
+    assert (bundle / "shape_buckets.json").is_file()
     shown = lopa_export("inspect", bundle)
     assert shown.returncode == 0
     little = "blocks of 4, one at a time, leave at most 3 positions to look ahead at"

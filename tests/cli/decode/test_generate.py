@@ -39,7 +39,7 @@ def test_flags_are_those_of_the_config(tiny_bundle: Path, tmp_path: Path) -> Non
     assert result.returncode == 0, result.stderr
     config = json.loads(trace.read_text().splitlines()[0])["config"]
     given = {"branches": 3, "block_size": 16, "stop": ["="], "confidence": "margin", "window": "block_causal"}
-    assert {**config, **given, "stop_at_eos": False, "published": True} == config
+    assert {**config, **given, "stop_at_eos": False, "reference": True} == config
     assert "=" not in result.stdout
 
 

@@ -5,14 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.buckets import plan_of
 from tests.cli.command import PROMPT, lopa_export
 from tests.export.checkpoints import ONE_LAYER, small_checkpoint
-from tests.gears import plan_of
-from tests.runtime.bundle.test_gears import GEARS
+from tests.runtime.bundle.test_buckets import BUCKETS
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
         "--default", "branches=2", "--default", "stop=###", "--default", "stop=\n",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    shown = "strategy eb, branches 2, gamma 0.4, decide_frontier True, stop ['###', '\\n']"
+    shown = "strategy eb, branches 2, gamma 0.4, unmask_first_masked True, stop ['###', '\\n']"
     assert f"defaults: {shown}; chat template: as exported" in done.stdout
     assert f"defaults    {shown}\n" in lopa_export("inspect", bundle).stdout
     flags = (
@@ -50,7 +50,7 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
         0.4,
         "--branches",
         2,
-        "--decide-frontier",
+        "--unmask-first-masked",
         "--stop",
         "###",
         "--stop",
@@ -155,10 +155,10 @@ def test_what_cannot_be_set_is_refused(tiny_bundle: Path, arguments: tuple[str, 
 
 
 def test_a_plan_of_shapes_that_is_too_small_is_said(bundle: Path) -> None:
-    (bundle / GEARS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(bundle), gears=GEARS)))
+    (bundle / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(bundle), buckets=BUCKETS)))
     done = lopa_export("edit", bundle, "--default", "block_size=512", "--default", "max_new_tokens=1024")
     assert done.returncode == 0
-    assert f"warning: {bundle / GEARS_NAME} holds windows of" in done.stderr
+    assert f"warning: {bundle / BUCKETS_NAME} covers windows of" in done.stderr
     assert f"lopa-export plan {'BUNDLE'}" in done.stderr
 
 

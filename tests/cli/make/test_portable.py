@@ -113,7 +113,7 @@ def test_integers_and_portable_exclude_each_other(
 ) -> None:
     code, _, errors = lopa_export("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind)
     assert code == 2
-    assert f"a portable graph with matrices in {kind}" in errors
+    assert f"--quantize {kind} with the portable dialect" in errors
     assert "what to do:" in errors
     assert list(tmp_path.iterdir()) == []
 

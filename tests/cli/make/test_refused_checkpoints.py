@@ -158,16 +158,19 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "gguf folder": (_file("dream-q4.gguf"), ("has GGUF weights only", "original checkpoint")),
     "one safetensors file": (
         lambda folder: _small(folder) / SINGLE_NAME,
-        ("is a single safetensors file", "give the folder that it lies in", "one safetensors file"),
+        ("is a single safetensors file", "pass the folder that contains it", "one safetensors file"),
     ),
     "one pickled file": (_alone("pytorch_model.bin"), ("is a file of pickled weights", "save_pretrained")),
-    "another file": (lambda folder: _small(folder) / "config.json", ("is not a folder", "folder that it lies in")),
+    "another file": (lambda folder: _small(folder) / "config.json", ("is not a folder", "folder that contains it")),
     "pickled": (
         _file("pytorch_model-00001-of-00002.bin"),
         ("has pickled weights only (pytorch_model-00001-of-00002.bin)", "save_pretrained(NEW)"),
     ),
     "no weights": (_without(SINGLE_NAME), ("has neither model.safetensors nor model.safetensors.index.json", "copy")),
-    "other names": (_file("consolidated.safetensors"), ("only consolidated.safetensors", "transformers' names")),
+    "other names": (
+        _file("consolidated.safetensors"),
+        ("only consolidated.safetensors", "names that transformers uses"),
+    ),
     "missing shards": (
         _without_shards,
         ("model-00001-of-00003.safetensors does not exist, nor do 1 more", "all 3 shards", "hf download"),
@@ -189,14 +192,14 @@ ADAPTERS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "lora: hub id": (lambda _: "SJTU-DENG-Lab/D2F_Dream_Lora", ("looks like a model id", "hf download SJTU-DENG-Lab/")),
     "lora: missing": (lambda folder: folder, ("does not exist", "check the path")),
     "lora: empty": (_empty, ("is an empty folder", "adapter_config.json and adapter_model.safetensors")),
-    "lora: checkpoint": (_small, ("is a checkpoint, not an adapter", "give it as the checkpoint")),
+    "lora: checkpoint": (_small, ("is a checkpoint, not an adapter", "pass it as the checkpoint")),
     "lora: its file": (lambda _: ADAPTER / "adapter_model.safetensors", ("is a single safetensors file", str(ADAPTER))),
     "lora: no config": (lambda folder: _alone("notes.txt")(folder) and folder, ("has no adapter_config.json", "path")),
     "lora: pickled": (
         lambda folder: _alone("adapter_config.json")(folder) and folder,
         ("has no adapter_model.safetensors", "safe_serialization=True"),
     ),
-    "lora: other base": (lambda _: ADAPTER, ("d2f_lora", "give the adapter that was trained on this checkpoint")),
+    "lora: other base": (lambda _: ADAPTER, ("d2f_lora", "use the adapter that was trained on this checkpoint")),
 }
 
 

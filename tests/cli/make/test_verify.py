@@ -249,7 +249,7 @@ def test_a_checkpoint_that_is_not_the_source_fails(tiny_bundle: Path, tmp_path: 
     (other / "model.safetensors").write_bytes(content)
     code, _, errors = verify(tiny_bundle, "--checkpoint", other, "--lora", ADAPTER)
     assert code == 1
-    assert f"made from other files: {other / 'model.safetensors'} has another sha256" in errors
+    assert f"made from other files: {other / 'model.safetensors'} has another SHA-256" in errors
 
 
 def test_bad_usage(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:

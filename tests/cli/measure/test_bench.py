@@ -25,7 +25,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
 COARSE = """
 from lopa.bench.forward import costs, machine_rates
 costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
-costs._MOST_ROUNDS, costs._HOST_PROMPTS = 6, 1
+costs._MAX_ROUNDS, costs._HOST_PROMPTS = 6, 1
 machine_rates.least_seconds.__defaults__ = (0.05,)
 """
 """8 sizes instead of 144, and less of everything else: the whole takes a minute."""
@@ -274,7 +274,7 @@ def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
     done = bench(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
-    assert "no --lora" in done.stderr
+    assert "--lora is missing" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

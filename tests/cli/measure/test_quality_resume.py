@@ -34,11 +34,11 @@ def prompts(tmp_path: Path) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
     """Counts the decodes of a run, which is interrupted after so many."""
 
-    def counting(most: int = 1000) -> list[None]:
+    def counting(max: int = 1000) -> list[None]:
         decode, made = decodes._decode, list[None]()
 
         def limited(*given: Any) -> Any:
-            if len(made) == most:
+            if len(made) == max:
                 raise KeyboardInterrupt
             made.append(None)
             return decode(*given)

@@ -43,12 +43,12 @@ def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Pat
     options = ("--strategies", "drawn", "--output", out, "--plot", plot)
     done = lopa_export("bench", tiny_bundle, "--quality", path, *options)
     assert done.returncode == 0, done.stderr
-    assert "limit %" in done.stdout
+    assert "bound %" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(each.name for each in out.iterdir()) == ["quality.json", "quality.md"]
     row = json.loads((out / "quality.json").read_text())["rows"][-1]
     steps = row["default"]["steps"]
-    assert row["options"]["per_step"] == 8
+    assert row["options"]["tokens_per_step"] == 8
     assert row["default"]["limit"] == pytest.approx([2 / 9, 2 / 3, 1][min(steps, 3) - 1])
 
 

@@ -23,14 +23,14 @@ def test_every_option_has_a_flag_with_its_documentation() -> None:
     flags = option_flags()
     assert sorted(flags) == sorted(OPTIONS)
     assert {name: flag.help for name, flag in flags.items()} == help_texts()
-    assert (flags["published"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
+    assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 
 def test_what_is_not_given_is_left_to_the_defaults() -> None:
     assert overrides() == {}
     assert overrides("--seed", "random") == {"seed": None}
     assert overrides("--no-stop-at-eos", "--stop", "a", "--reference", "--branches", "auto") == {
-        "stop_at_eos": False, "stop": ("a",), "published": True, "branches": "auto",
+        "stop_at_eos": False, "stop": ("a",), "reference": True, "branches": "auto",
     }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""SDAR's rules, which are Stable-DiffCoder's too, written out plainly over a network of transformers, in float64.
+"""SDAR's rules, also Stable-DiffCoder's, in plain float64 code over a network of transformers.
 
-Every step computes everything up to the end of its block anew, block-causal from position 0, without a cache.
+Every step computes everything up to the end of its block again, block-causal from position 0, without a cache.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Rule = Literal["dynamic", "static", "sequential"]
 
 
 @dataclass(frozen=True)
-class PlainFills:
-    """What a step wrote."""
+class PlainStep:
+    """The tokens that a step wrote."""
 
-    fills: dict[int, int]
-    """Tokens by position, rising."""
+    written: dict[int, int]
+    """Tokens by position, ascending."""
     margin: float
-    """How far the closest of its choices was from another one."""
+    """Margin of the closest choice."""
 
 
 def block_diffusion(
@@ -34,18 +34,19 @@ def block_diffusion(
     new: int,
     mask: int,
     end: int,
-    published: bool,
-) -> tuple[list[int], list[PlainFills]]:
-    """The answer, in published mode to the end of its last block, and the steps.
+    reference: bool,
+) -> tuple[list[int], list[PlainStep]]:
+    """Return the answer, in reference mode to the end of its last block, and the steps.
 
-    `steps` of equal size for a block; None: at least one position a step. Published: where too few masks are left for a
-    step's share the best of all rows are written, decided ones too; blocks are whole; the mask may be proposed.
+    A block takes `steps` equal steps; None: at least one position per step. In reference mode a step with too few
+    masked positions writes the best of all rows, unmasked ones included. Blocks are then complete, and the mask may be
+    proposed.
     """
     total = len(prompt) + new
-    if published:
+    if reference:
         total = -(-total // block) * block
     ids: list[int | None] = [*prompt, *[None] * (total - len(prompt))]
-    found: list[PlainFills] = []
+    found: list[PlainStep] = []
     for start in range(len(prompt) // block * block, total, block):
         stop = min(start + block, total)
         for number in count():
@@ -61,20 +62,20 @@ def block_diffusion(
                 network, [mask if each is None else each for each in ids[:stop]], list(range(stop)), allowed
             )
             own = logits[start:stop]
-            if not published:
+            if not reference:
                 own[:, mask] = -torch.inf
             best = own.softmax(-1).topk(2, dim=-1)
-            chosen, margins = _chosen(cells, best.values[:, 0], rule, threshold, share, published)
+            chosen, margins = _choose(cells, best.values[:, 0], rule, threshold, share, reference)
             margins += [float(best.values[i, 0] - best.values[i, 1]) for i in chosen]
             written = {start + i: int(best.indices[i, 0]) for i in sorted(chosen)}
             for position, token in written.items():
                 ids[position] = None if token == mask else token
-            found.append(PlainFills(written, min(margins)))
-            if not published and _is_over(ids[len(prompt) :], end):
+            found.append(PlainStep(written, min(margins)))
+            if not reference and _is_over(ids[len(prompt) :], end):
                 break
         answer = ids[len(prompt) : stop]
         if end in answer:
-            if published:
+            if reference:
                 return [token for token in answer if token is not None], found
             if _is_over(answer, end):
                 return [token for token in answer[: answer.index(end) + 1] if token is not None], found
@@ -82,27 +83,27 @@ def block_diffusion(
 
 
 def _is_over(answer: list[int | None], end: int) -> bool:
-    """Whether all before the first end is decided."""
+    """Return True if everything before the first end is unmasked."""
     return end in answer and None not in answer[: answer.index(end)]
 
 
-def _chosen(
-    cells: list[int | None], sure: torch.Tensor, rule: Rule, threshold: float, share: int, published: bool
+def _choose(
+    cells: list[int | None], confidences: torch.Tensor, rule: Rule, threshold: float, share: int, reference: bool
 ) -> tuple[list[int], list[float]]:
-    """Rows of a block to write, and how far each choice was from another one."""
-    undecided = torch.tensor([cell is None for cell in cells])
+    """Return the rows of a block to write, and the margin of each choice."""
+    is_masked = torch.tensor([cell is None for cell in cells])
     if rule == "sequential":
-        return undecided.nonzero()[:share, 0].tolist(), []
-    masked = torch.where(undecided, sure, -torch.inf)
+        return is_masked.nonzero()[:share, 0].tolist(), []
+    masked = torch.where(is_masked, confidences, -torch.inf)
     margins = []
     if rule == "dynamic":
         above = (masked > threshold).nonzero()[:, 0].tolist()
-        margins += (sure[undecided] - threshold).abs().tolist()
+        margins += (confidences[is_masked] - threshold).abs().tolist()
         if len(above) >= share:
             return above, margins
-    if not published:
-        share = min(share, int(undecided.sum()))
-    ordered = sure[undecided].sort(descending=True).values
+    if not reference:
+        share = min(share, int(is_masked.sum()))
+    ordered = confidences[is_masked].sort(descending=True).values
     margins += (ordered[:-1] - ordered[1:])[: share + 1].tolist()
-    # In float32, as the published code has it: which of equal values topk takes depends on the type's loop.
+    # float32 as in the published code, since the choice among equal values in topk depends on the type.
     return masked.float().topk(min(share, len(cells))).indices.tolist(), margins

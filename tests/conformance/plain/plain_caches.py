@@ -1,8 +1,8 @@
 """Predictions of a model in a round, by the definition of each cache, without the runtime's windows.
 
-Exact caches have no definition but the sequence itself: one pass over all of it, nothing kept. The others are
-approximations, and this is what they are (docs/models.md, "Caches"): which keys and values are computed in a round, and
-from which round those come that are not.
+Exact caches need no definition beyond the sequence: one pass over all of it, without cached rows. The others are
+approximations, defined by the keys and values that a round computes and the earlier rounds of the others
+(docs/models.md, "Caches").
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tests.conformance.plain.plain_network import Array, KeyValues, PlainNetwork
 
 @dataclass(frozen=True)
 class Setting:
-    """How a model is decoded, as far as it matters to what it says."""
+    """The properties of a decode that affect the model's statistics."""
 
     cache: str
     window: str
@@ -25,7 +25,7 @@ class Setting:
     sub_block: int | None = None
 
     def number(self, positions: Array) -> Array:
-        """The block of each position."""
+        """Return the block number of each position."""
         if self.alignment == "absolute":
             return positions // self.block
         return np.where(positions < self.prompt, 0, 1 + (positions - self.prompt) // self.block)
@@ -38,14 +38,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class State:
-    """A branch: its tokens, masks where nothing is decided, and which are."""
+    """A branch: its tokens, with masks, and its unmasked positions."""
 
     tokens: Array
-    decided: Array
+    unmasked: Array
 
 
 class PlainCaches:
-    """State of one request, round by round: `said`, then `keep`."""
+    """State of one request, round by round: call `logits`, then `keep`."""
 
     def __init__(self, network: PlainNetwork, setting: Setting) -> None:
         self._network, self._setting = network, setting
@@ -56,11 +56,11 @@ class PlainCaches:
         self._last: tuple[int, Array] | None = None
         self._after: list[tuple[KeyValues, Array, Array]] = []
 
-    def said(self, branches: Sequence[State], due: tuple[int, int] | None, start: int) -> list[Array]:
-        """[L + 1, V] for each branch, the anchor last: the logits that speak of each position, NaN where none do.
+    def logits(self, branches: Sequence[State], due: tuple[int, int] | None, start: int) -> list[Array]:
+        """Return [L + 1, V] for each branch, the anchor last: the logits that predict each position, NaN without one.
 
-        `due`: first and one behind the last position that the round commits; `start`: where the first block begins that
-        is not committed. Both are looked at where rows of finished blocks are kept and are not those of one pass.
+        `due` is the range of positions that the round commits. `start` is the start of the first uncommitted block.
+        Both matter only for approximate caches of finished blocks.
         """
         setting = self._setting
         if setting.cache == "none" or (setting.cache == "blocks" and setting.window != "full"):
@@ -68,13 +68,13 @@ class PlainCaches:
         if setting.cache in ("prefix", "dual"):
             return [self._around_block(state, branches[-1], number) for number, state in enumerate(branches)]
         if setting.cache == "sub_block":
-            if due is not None:  # alone: the next block opens when its rows are there
+            if due is not None:  # alone: the next block opens after the commit of its rows
                 return self._finished_blocks(branches, due, start)
             return [self._around_sub_block(state, branches[-1], start) for state in branches]
         return self._finished_blocks(branches, due, start)
 
     def keep(self, winner: int) -> None:
-        """The round was won by this branch."""
+        """Record the winner of the round."""
         if self._after:
             kept, places, last = self._after[winner]
             self._kept = kept if self._kept is None else joined(self._kept, kept)
@@ -90,7 +90,7 @@ class PlainCaches:
     def _one_pass(self, state: State) -> Array:
         order = np.arange(len(state.tokens))
         if self._setting.alignment == "sliding":
-            order = np.concatenate([np.flatnonzero(state.decided), np.flatnonzero(~state.decided)])
+            order = np.concatenate([np.flatnonzero(state.unmasked), np.flatnonzero(~state.unmasked)])
             sees = np.tri(len(order), dtype=bool)
         elif self._setting.window == "block_causal":
             numbers = self._setting.number(order)
@@ -101,11 +101,14 @@ class PlainCaches:
         return self._by_position(order, logits, len(order))
 
     def _around_block(self, state: State, anchor: State, branch: int) -> Array:
-        """The rows that speak of a block's positions are computed in each of its rounds, and with the prefix cache all
-        behind them; the others are of its first round, in which everything is computed."""
+        """Return logits with rows that predict a block's positions computed in each of its rounds.
+
+        With the prefix cache all rows behind the block are computed too. Other rows are from the block's first round,
+        which computes everything.
+        """
         length, every = len(state.tokens), np.arange(len(state.tokens))
-        undecided = np.flatnonzero(~anchor.decided)
-        start, end = self._setting.block_around(int(undecided[0]), length)
+        masked = np.flatnonzero(~anchor.unmasked)
+        start, end = self._setting.block_around(int(masked[0]), length)
         inside = (every >= start - self._setting.shift) & ((every < end) | (self._setting.cache == "prefix"))
         if self._part != (start,):
             assert branch == 0
@@ -114,19 +117,21 @@ class PlainCaches:
             return self._by_position(every, logits, length)
         assert self._kept is not None
         own = every[inside]
-        kept = rows_of(self._kept, every[~inside])  # of the first round: places are positions
+        kept = rows_of(self._kept, every[~inside])  # of the first round: indices are positions
         logits, _ = self._network.rows(state.tokens[own], own, np.ones((len(own), length), bool), kept)
         return self._by_position(own, logits, length)
 
     def _around_sub_block(self, state: State, anchor: State, start: int) -> Array:
-        """In a block those outside the open sub-block are of the last round in which all of the block was computed: its
-        first, and all in which the first position of the open sub-block is a mask."""
+        """Return logits where rows outside the open sub-block are from the last round that computed the whole block.
+
+        These are the block's first round, and all rounds in which the first position of the open sub-block is masked.
+        """
         setting, length = self._setting, len(state.tokens)
         assert setting.sub_block is not None
-        undecided = int(np.flatnonzero(~anchor.decided)[0])
-        first = start + (undecided - start) // setting.sub_block * setting.sub_block
+        first_masked = int(np.flatnonzero(~anchor.unmasked)[0])
+        first = start + (first_masked - start) // setting.sub_block * setting.sub_block
         part, every = (start, first), np.arange(start, length)
-        if self._part != part or not anchor.decided[first]:
+        if self._part != part or not anchor.unmasked[first]:
             sees = np.ones((len(every), length), bool)
             logits, self._around = self._network.rows(state.tokens[start:], every, sees, self._kept)
             self._part = part
@@ -141,8 +146,10 @@ class PlainCaches:
         return self._by_position(own, logits, length)
 
     def _finished_blocks(self, branches: Sequence[State], due: tuple[int, int] | None, start: int) -> list[Array]:
-        """Rows of finished blocks are of the round that follows, in which they saw all that was there; what the last of
-        them says of the position behind it was said then, too."""
+        """Return logits where rows of finished blocks are from the next round, in which they attended to everything.
+
+        The same round gives the last row's prediction of the position behind it.
+        """
         found = []
         for state in branches:
             length = len(state.tokens)
@@ -152,12 +159,12 @@ class PlainCaches:
                 numbers = self._setting.number(np.arange(length))
                 sees = numbers[own][:, None] >= numbers[None, :]
             logits, rows = self._network.rows(state.tokens[own], own, sees, self._kept)
-            said = self._by_position(own, logits, length)
+            by_position = self._by_position(own, logits, length)
             if self._setting.shift and self._last is not None and self._last[0] == start:
-                said[start] = self._last[1]
+                by_position[start] = self._last[1]
             if due is not None:
                 assert due[0] == start
                 count = due[1] - start
                 self._after.append((rows_of(rows, np.arange(count)), own[:count], logits[count - 1]))
-            found.append(said)
+            found.append(by_position)
         return found

@@ -1,6 +1,6 @@
-"""The networks of the contract in float64 numpy: one sequence, its rows one after the other in the reader's eye.
+"""The networks of the contract in float64 numpy, for one sequence, row by row.
 
-Written from the published layers (Qwen2, Qwen3, Llama); uses nothing of the runtime but the names of the weights.
+Written from the published layers (Qwen2, Qwen3, Llama). Of the runtime only the names of the weights are used.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 
 Array = Any
 KeyValues = list[tuple[Array, Array]]
-"""Of each layer keys and values, [rows, heads, head size]."""
+"""Keys and values of each layer, [rows, heads, head size]."""
 
 
 def rows_of(kept: KeyValues, places: Array) -> KeyValues:
@@ -45,7 +45,8 @@ class PlainNetwork:
     def rows(
         self, tokens: Array, positions: Array, sees: Array, kept: KeyValues | None = None
     ) -> tuple[Array, KeyValues]:
-        """Logits [n, V] of n rows, their keys and values; `sees` [n, k + n]: of the k rows kept before and these."""
+        """Return logits [n, V] of n rows, and their keys and values; `sees` [n, k + n] covers k cached rows and
+        these."""
         sizes, weights = self.sizes, self.weights
         x = weights["embedding.weight"][tokens]
         new: KeyValues = []
@@ -61,7 +62,7 @@ class PlainNetwork:
                 if part != "value":
                     if sizes.norms:
                         made = self._norm(made, weights[f"{name}attention.{part}_norm.weight"])
-                    made = self._turned(made, positions)
+                    made = self._rotate(made, positions)
                 parts[part] = made
             new.append((parts["key"], parts["value"]))
             key, value = new[-1] if kept is None else joined(kept[layer : layer + 1], new[-1:])[0]
@@ -85,7 +86,7 @@ class PlainNetwork:
     def _norm(self, x: Array, weight: Array) -> Array:
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.sizes.eps) * weight
 
-    def _turned(self, x: Array, positions: Array) -> Array:
+    def _rotate(self, x: Array, positions: Array) -> Array:
         half = self.sizes.head_size // 2
         angles = np.asarray(positions)[:, None, None] / self.sizes.theta ** (np.arange(half) / half)
         first, second = x[..., :half], x[..., half:]
@@ -96,7 +97,7 @@ class PlainNetwork:
 
 
 def random_weights(sizes: Sizes, seed: int, *, sharpness: float, mask: int) -> dict[str, Array]:
-    """Weights in float32, none of them 0 but the mask's in the head, which no trained network proposes."""
+    """Return random float32 weights, all nonzero except the mask's in the head, which no trained network proposes."""
     rng = np.random.default_rng(seed)
     inner, queries, keys = sizes.inner, sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
     shapes: dict[str, tuple[int, ...]] = {
@@ -125,10 +126,10 @@ def random_weights(sizes: Sizes, seed: int, *, sharpness: float, mask: int) -> d
     made["embedding.weight"] *= 4
     made["head.weight"] *= sharpness
     made["head.weight"][:, mask] = 0
-    return {name: weight for name, weight in made.items() if _is_had(name, sizes)}
+    return {name: weight for name, weight in made.items() if _exists(name, sizes)}
 
 
-def _is_had(name: str, sizes: Sizes) -> bool:
+def _exists(name: str, sizes: Sizes) -> bool:
     if name.endswith(".bias"):
         return sizes.bias
     return sizes.norms or not name.endswith(("query_norm.weight", "key_norm.weight", "value_norm.weight"))

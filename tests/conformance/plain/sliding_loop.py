@@ -1,7 +1,7 @@
-"""WeDLM's loop written out plainly over a network of transformers, in float64.
+"""WeDLM's loop in plain float64 code over a network of transformers.
 
-From what is known of the published code (docs/models.md), without a cache: every step computes the whole sequence anew,
-causal in the order of its rows. Nothing of ours is used.
+Written from the known properties of the published code (docs/models.md), without a cache. Every step computes the whole
+sequence again, causal in the order of its rows. Nothing of the product is used.
 """
 
 from dataclasses import dataclass
@@ -10,27 +10,26 @@ from typing import Any
 import torch
 
 NEAR_TIE = 1e-4
-"""A choice that is closer than this may be made the other way in float32."""
+"""Margin below which float32 may choose differently."""
 
 
 @dataclass(frozen=True)
 class PlainStep:
-    """What a step decided."""
+    """The choices of a step."""
 
     rows: list[list[int]]
-    """Per hypothesis, positions of the rows behind what was committed before, in the order in which they see each
-    other."""
+    """For each hypothesis, positions of the rows behind the committed ones, in the order of their causal attention."""
     winner: int
     committed: int
-    """How many of the first rows are committed."""
-    fills: dict[int, int]
+    """Number of leading rows that are committed."""
+    written: dict[int, int]
     """Tokens by position."""
     margin: float
-    """How far the closest of its choices was from another one."""
+    """Margin of the closest choice."""
 
 
 def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: torch.Tensor) -> tuple[Any, Any]:
-    """Of every row [W, V], and the cache that transformers filled; `allowed` [W, W]: which row sees which."""
+    """Return the logits of every row [W, V] and the cache of transformers; `allowed` [W, W] is the attention mask."""
     mask = torch.zeros(allowed.shape, dtype=network.dtype).masked_fill_(~allowed, torch.finfo(network.dtype).min)
     with torch.no_grad():
         answer = network(
@@ -43,7 +42,7 @@ def logits_of_rows(network: Any, ids: list[int], positions: list[int], allowed: 
 
 
 def keys_of_causal_pass(network: Any, ids: list[int]) -> torch.Tensor:
-    """[heads, positions, head size], of the last layer in one autoregressive pass over `ids`."""
+    """Return the keys [heads, positions, head size] of the last layer in one autoregressive pass over `ids`."""
     _, cache = logits_of_rows(network, ids, list(range(len(ids))), torch.ones(len(ids), len(ids)).tril().bool())
     keys: torch.Tensor = cache.layers[-1].keys[0]
     return keys
@@ -51,7 +50,7 @@ def keys_of_causal_pass(network: Any, ids: list[int]) -> torch.Tensor:
 
 @dataclass
 class _Hypothesis:
-    """What stands behind the committed text; None is a mask."""
+    """Tokens behind the committed text; None for masked positions."""
 
     cells: list[int | None]
     ended: bool = False
@@ -62,17 +61,17 @@ class _Hypothesis:
 
 
 @dataclass
-class _Looked:
-    """What the network says of a hypothesis."""
+class _Statistics:
+    """The network's statistics of a hypothesis."""
 
     order: list[int]
     masks: list[int]
     scores: torch.Tensor
-    """[masks]"""
+    """[masks]: scores."""
     tokens: list[int]
-    """[masks], the best."""
+    """[masks]: best token."""
     margins: list[float]
-    """[masks], between it and the next."""
+    """[masks]: margin between the best token and the next."""
 
 
 def wedlm(
@@ -88,10 +87,10 @@ def wedlm(
     cut: bool = True,
     lookaheads: int = 0,
 ) -> tuple[list[int], list[PlainStep]]:
-    """The answer up to its end, and the steps.
+    """Return the answer up to its end, and the steps.
 
-    `cut`: what stands behind a decided end leaves the window. `lookaheads`: hypotheses beside the one without a token
-    that no forward has seen; the one with the lowest mean score goes on, one with nothing left to decide at once.
+    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses besides the
+    one without an unverified token. The one with the lowest mean score wins, or one with nothing masked.
     """
     text = list(prompt)  # committed
     total = len(prompt) + new
@@ -99,11 +98,11 @@ def wedlm(
     live = [_Hypothesis([])]
     run = 0  # that all of them agree on
     while True:
-        _let_masks_join(live, min(run + window, total - len(text)))
+        _add_masks(live, min(run + window, total - len(text)))
         whole = [each for each in live if each.cells and None not in each.cells]
         if whole:
             live, run = whole[:1], len(whole[0].cells)
-            _let_masks_join(live, min(run + window, total - len(text)))
+            _add_masks(live, min(run + window, total - len(text)))
         last = live[-1]
         answer = text[len(prompt) :] + [cell for cell in last.cells[: last.run] if cell is not None]
         if end in answer:
@@ -119,10 +118,10 @@ def wedlm(
         if not chosen:
             chosen = [int(seen.scores.argmin())]
             margins += _distances(seen.scores)
-        fills = {len(text) + seen.masks[i]: seen.tokens[i] for i in chosen}
+        written = {len(text) + seen.masks[i]: seen.tokens[i] for i in chosen}
         for i in chosen:
             cells[seen.masks[i]] = seen.tokens[i]
-        ended = ended or end in fills.values()
+        ended = ended or end in written.values()
         if cut and end in cells:
             cells = cells[: cells.index(end) + 1]
         left = [i for i in seen.scores.argsort(stable=True).tolist() if i not in chosen and seen.masks[i] < len(cells)]
@@ -131,7 +130,7 @@ def wedlm(
             margins += _distances(seen.scores[left])
         margins += [seen.margins[i] for i in (*chosen, *ahead)]
         rows = [[len(text) + i for i in look.order] for look in looks]
-        steps.append(PlainStep(rows, winner, run, dict(sorted(fills.items())), min(margins)))
+        steps.append(PlainStep(rows, winner, run, dict(sorted(written.items())), min(margins)))
         text += [cell for cell in cells[:run] if cell is not None]
         live = []
         for i in ahead:
@@ -142,26 +141,26 @@ def wedlm(
         run = live[-1].run
 
 
-def _let_masks_join(live: list[_Hypothesis], length: int) -> None:
-    """Up to so many cells of each, unless it has an end."""
+def _add_masks(live: list[_Hypothesis], length: int) -> None:
+    """Extend each hypothesis to `length` cells, unless it has an end."""
     for each in live:
         if not each.ended:
             each.cells += [None] * (length - len(each.cells))
 
 
-def _look(network: Any, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Looked:
-    decided = [i for i, cell in enumerate(cells) if cell is not None]
+def _look(network: Any, text: list[int], cells: list[int | None], mask: int, penalty: float) -> _Statistics:
+    known = [i for i, cell in enumerate(cells) if cell is not None]
     masks = [i for i, cell in enumerate(cells) if cell is None]
-    order = decided + masks
+    order = known + masks
     values = [mask if cell is None else cell for cell in cells]
     ids = text + [values[i] for i in order]
     positions = [*range(len(text)), *(len(text) + i for i in order)]
     logits, _ = logits_of_rows(network, ids, positions, torch.ones(len(ids), len(ids)).tril().bool())
-    own = logits[len(text) + len(decided) :]
+    own = logits[len(text) + len(known) :]
     entropy = torch.distributions.Categorical(logits=own).entropy()
     own[:, mask] = -torch.inf
     best = own.topk(2, dim=-1)
-    return _Looked(
+    return _Statistics(
         order,
         masks,
         entropy + penalty * (torch.tensor(masks) - masks[0]),
@@ -171,6 +170,6 @@ def _look(network: Any, text: list[int], cells: list[int | None], mask: int, pen
 
 
 def _distances(values: torch.Tensor) -> list[float]:
-    """Between neighbours of the sorted values."""
+    """Return the distances between adjacent sorted values."""
     ordered = values.sort().values
     return (ordered[1:] - ordered[:-1]).tolist()

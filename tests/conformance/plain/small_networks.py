@@ -20,15 +20,16 @@ END, MASK = 0, 2
 
 
 class SmallNetwork:
-    """One network, here and there."""
+    """A network in transformers and in our session."""
 
     def __init__(self, kind: LayerKind, manifest: Manifest, *, sharpness: float) -> None:
-        """`manifest` is that of any bundle; logits are multiplied by `sharpness`: how sure the network is."""
+        """Make a random network. `manifest` is that of any bundle. Logits are multiplied by `sharpness`, for
+        certainty."""
         network = kind.network(torch.float32)
         with torch.no_grad():
             network.lm_head.weight.mul_(sharpness)
-            network.lm_head.weight[MASK] = 0  # no network that was trained proposes it
-        network.config._attn_implementation = "eager"  # which adds the mask that it is given
+            network.lm_head.weight[MASK] = 0  # no trained network proposes it
+        network.config._attn_implementation = "eager"  # which adds the given mask
         self.weights = {
             name: np.ascontiguousarray(weight.detach().numpy())
             for name, weight in as_in_bundle(weights_of_network(network)).items()
@@ -47,14 +48,14 @@ class SmallNetwork:
         return HostSession(forward, "numpy", cache_shape_from_manifest(self.manifest))
 
     def decode(
-        self, prompt: list[int], config: GenerationConfig, heard: Callable[[HostSession, Step], None] | None = None
+        self, prompt: list[int], config: GenerationConfig, on_step: Callable[[HostSession, Step], None] | None = None
     ) -> tuple[list[int], list[Step]]:
-        """The answer, up to an end where that ends it, and the steps; `heard` is told of each, with the session."""
+        """Return the answer, up to an end of text, and the steps. `on_step` gets the session and each step."""
         session = self.session()
         decoding = Decoding(session, 0, np.array(prompt), plan_of(config), self.manifest)
         steps = []
         while decoding.stop_reason is None:
             steps.append(decoding.step())
-            if heard is not None:
-                heard(session, steps[-1])
+            if on_step is not None:
+                on_step(session, steps[-1])
         return decoding.committed().tolist(), steps

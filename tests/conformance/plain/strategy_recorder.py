@@ -1,6 +1,6 @@
-"""FreeDave's and WINO's rules in their shortest form, over a drawn model, as recordings with any settings.
+"""FreeDave's and WINO's rules in their shortest form, over a random model, recorded with any settings.
 
-Written from the published rules on lists of numbers; uses nothing of the runtime.
+Written from the published rules on lists of numbers, without the runtime.
 """
 
 import hashlib
@@ -14,15 +14,15 @@ Rows = dict[int, tuple[int, float]]
 
 
 class DrawnModel:
-    """Of every masked position a token and its probability, which change somewhat with what is decided."""
+    """A random token and probability for every masked position, which change somewhat with the unmasked tokens."""
 
     def __init__(self, seed: int, length: int, *, steady: float) -> None:
-        """The larger `steady` is, the less they change, and the more drafts come true."""
+        """Make a random model. The larger `steady` is, the less predictions change and the more drafts are accepted."""
         rng = np.random.default_rng(seed)
         self._seed, self._steady = seed, steady
         self._tokens, self._sure = rng.integers(10, 90, length), rng.normal(1.0, 1.5, length)
 
-    def said(self, state: list[int]) -> Rows:
+    def predict(self, state: list[int]) -> Rows:
         digest = hashlib.sha256(repr((self._seed, state)).encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
         noise = rng.normal(0.0, 1.0, len(state)) / self._steady
@@ -35,23 +35,23 @@ class DrawnModel:
 def freedave_trace(
     model: DrawnModel, length: int, *, draft_steps: int, threshold: float | None, rule: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the trace of one block of so many positions."""
+    """Return the header and the trace of one block of `length` positions."""
     steps: list[dict[str, Any]] = []
 
     def predicted(states: list[list[int]]) -> list[Rows]:
-        rows = [model.said(state) for state in states]
-        steps.append({"op": "predict", "rows": [[[at, *said, 0.0] for at, said in each.items()] for each in rows]})
+        rows = [model.predict(state) for state in states]
+        steps.append({"op": "predict", "rows": [[[at, *pair, 0.0] for at, pair in each.items()] for each in rows]})
         return rows
 
     def transferred(states: list[list[int]], rows: list[Rows], count: int | None, limit: float | None) -> Any:
         out = []
-        for state, said in zip(states, rows, strict=True):
-            by_rank = sorted(said, key=lambda at: -said[at][1])
-            sure = sum(limit is not None and said[at][1] >= np.float32(limit) for at in by_rank)
+        for state, predicted in zip(states, rows, strict=True):
+            by_rank = sorted(predicted, key=lambda at: -predicted[at][1])
+            sure = sum(limit is not None and predicted[at][1] >= np.float32(limit) for at in by_rank)
             for depth in range(count or 1):
                 draft = list(state)
                 for at in by_rank[: max(sure, 1) + depth]:
-                    draft[at] = said[at][0]
+                    draft[at] = predicted[at][0]
                 out.append(draft)
         steps.append({"op": "transfer", "draft_steps": count, "threshold": limit, "x": states, "out": out})
         return out
@@ -86,27 +86,29 @@ def freedave_trace(
 def wino_trace(
     model: DrawnModel, length: int, block: int, *, low: float, back: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the trace of an answer of so many positions in blocks."""
+    """Return the header and the trace of an answer of `length` positions in blocks."""
     state, steps = [MASK] * length, list[Mapping[str, Any]]()
     for start in range(0, length, block):
         last, inside = 30, range(start, start + block)
         while any(state[at] == MASK for at in inside):
-            said = {at: each for at, each in model.said(state).items() if at in inside}
-            judged = {at: model.said([*state[:at], MASK, *state[at + 1 :]])[at] for at in inside if state[at] != MASK}
-            doubts = {at: p if token == state[at] else (1 - p) / 2 for at, (token, p) in judged.items()}
+            predicted = {at: each for at, each in model.predict(state).items() if at in inside}
+            verified = {
+                at: model.predict([*state[:at], MASK, *state[at + 1 :]])[at] for at in inside if state[at] != MASK
+            }
+            doubts = {at: p if token == state[at] else (1 - p) / 2 for at, (token, p) in verified.items()}
             steps.append(
                 {
                     "block": [start, start + block],
                     "x": list(state),
-                    "masked": [[at, token, p, 0.0] for at, (token, p) in said.items()],
+                    "masked": [[at, token, p, 0.0] for at, (token, p) in predicted.items()],
                     "filled": [[at, p] for at, p in doubts.items()],
                 }
             )
-            by_rank = sorted(said, key=lambda at: -said[at][1])
-            above = [at for at in by_rank if said[at][1] > np.float32(low)]
-            chosen = above[: min(max(int(len(said) * 0.7), 5), 20)] or by_rank[:1]
+            by_rank = sorted(predicted, key=lambda at: -predicted[at][1])
+            above = [at for at in by_rank if predicted[at][1] > np.float32(low)]
+            chosen = above[: min(max(int(len(predicted) * 0.7), 5), 20)] or by_rank[:1]
             for at in chosen:
-                state[at] = said[at][0]
+                state[at] = predicted[at][0]
             if len(chosen) > 1:
                 below = sorted((at for at in doubts if doubts[at] < back), key=lambda at: doubts[at])
                 for at in below[: last - 1] if len(below) >= last else below:

@@ -1,8 +1,8 @@
-"""Every position is answered by a row that speaks of it, whatever is kept: held against the definitions of the caches.
+"""Every position is predicted by the right row with every cache: comparison with the definitions of the caches.
 
-In every round of random decodes, of every family's layers, alignment, shift and cache, what the rules saw of a position
-is what a plain network in float64 says of it: by one pass over the whole sequence where caches are exact, and by their
-definitions where they are not. So is what each step writes, by the rule written plainly.
+Random decodes cover every family's layers, alignment, shift and cache. In every round the statistics that the rules
+used are compared with a plain network in float64. Exact caches are compared with one pass over the whole sequence, the
+others with their definitions. The tokens of each step are compared with a plain version of the rule.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding import round as round_of_branches
 from lopa.runtime.decoding.decoding import Decoding, Step
-from lopa.runtime.decoding.remask import judged_probabilities
+from lopa.runtime.decoding.remask import remaskable_probabilities
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
@@ -42,7 +42,7 @@ from lopa.runtime.strategy import STRATEGIES
 
 END, MASK = 0, 2
 TOLERANCE = 1e-4
-"""Of a probability and of an entropy in nats: float32 against float64, through a sharp head."""
+"""Tolerance of a probability and of an entropy in nats: float32 against float64, with a sharp head."""
 LAYERS = {  # bias, norms, head size, key-value heads
     "dream, fast_dllm_v2": Sizes(bias=True, norms=False),
     "llada, stable_diffcoder": Sizes(bias=False, norms=False, kv_heads=4),
@@ -53,7 +53,7 @@ LAYERS = {  # bias, norms, head size, key-value heads
 
 @dataclasses.dataclass
 class Model:
-    """One random model, here and in the plain."""
+    """A random model, in our session and as a plain network."""
 
     plain: PlainNetwork
     manifest: Manifest
@@ -109,30 +109,30 @@ def probabilities(logits: Array) -> Array:
 
 
 def checked_positions(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> int:
-    """Hold every round of a decode against the definitions; the number of positions that were looked at."""
+    """Compare every round of a decode with the definitions. Return the number of compared positions."""
     plan = plan_of(config)
     caches = PlainCaches(model.plain, setting_of(plan, len(prompt), model.manifest.prediction_shift))
     return checked_steps(steps_of(model, prompt, config, shared=shared), caches, plan)
 
 
 def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan) -> int:
-    """The same of the steps of one decode; with a grammar, which takes other tokens, entropies alone."""
+    """Compare the steps of a decode. With a grammar, which takes other tokens, only entropies are compared."""
     checked = 0
     for step in steps:
         blocks = step.branches[-1].blocks
         due = [block for block in blocks if block.state is BlockState.TO_CACHE and block.end > block.start]
         active = [block for block in blocks if block.state is BlockState.ACTIVE]
-        said = caches.said(
+        logits = caches.logits(
             [State(branch.tokens, branch.unmasked) for branch in step.branches],
             (due[0].start, due[-1].end) if due else None,
             (due or active)[0].start,
         )
         caches.keep(step.winner)
-        for number, (branch, asked, found) in enumerate(
+        for number, (branch, sampled, found) in enumerate(
             zip(step.branches, step.windows.asked, step.candidates, strict=True)
         ):
-            expected = probabilities(said[number][asked] / plan.logits_temperature)
-            where = f"step {step.number}, branch {number}, positions {asked}, {plan}"
+            expected = probabilities(logits[number][sampled] / plan.logits_temperature)
+            where = f"step {step.number}, branch {number}, positions {sampled}, {plan}"
             assert not np.isnan(expected).any(), where
             if not plan.has_grammar:
                 own = np.take_along_axis(expected, found.tokens[:, None], 1)[:, 0]
@@ -145,17 +145,19 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
             np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
             opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
             if plan.cache != "sub_block":  # where some wait for their sub-block
-                np.testing.assert_array_equal(asked, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
-            checked += len(asked)
-        for branch, position, token in zip(step.fill_branches, step.fills.positions, step.fills.tokens, strict=True):
-            distribution = probabilities(said[branch][position])
+                np.testing.assert_array_equal(sampled, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
+            checked += len(sampled)
+        for branch, position, token in zip(
+            step.unmasked_branches, step.fills.positions, step.fills.tokens, strict=True
+        ):
+            distribution = probabilities(logits[branch][position])
             if not (plan.temperature or plan.has_grammar):
                 assert distribution[token] > np.delete(distribution, MASK).max() - TOLERANCE
     return checked
 
 
 def random_default_config(rng: np.random.Generator, manifest: Manifest) -> GenerationConfig:
-    """Any strategy, alignment and cache of the default mode, with up to 4 branches or guesses."""
+    """Return random options of the default mode: any strategy, alignment and cache, up to 4 branches or drafts."""
     stand_in: Any = SimpleNamespace(
         bundle=SimpleNamespace(manifest=manifest), config=lambda **options: GenerationConfig(**options)
     )
@@ -164,7 +166,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
             config = random_config(rng, cast(Decoder, stand_in))
             config = dataclasses.replace(
                 config,
-                published=False,
+                reference=False,
                 temperature=float(rng.choice([0.0, 0.0, 0.7])),
                 top_k=None,
                 top_p=None,
@@ -183,7 +185,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
                     block_steps=None,
                 )
             if rng.random() < 0.3:
-                config = dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))
+                config = dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))
             plan_of(config)
         except BadInputError:
             continue
@@ -192,7 +194,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
 
 
 def sweep(manifest: Manifest, seed: int, decodes: int) -> int:
-    """Random decodes of one random model; positions that were looked at."""
+    """Compare random decodes of one random model. Return the number of compared positions."""
     rng = np.random.default_rng(seed)
     model = model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=seed // len(LAYERS) % 2, seed=seed)
     checked = 0
@@ -210,24 +212,24 @@ def manifest(tiny_bundle: Any) -> Manifest:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_decodes(seed: int, manifest: Manifest) -> None:
-    """Seeds 0 to 3 have rows that speak of their own position, 4 to 7 such that speak of the next, of four kinds of
-    layers."""
+    """Seeds 0 to 3 have rows that predict their own position, 4 to 7 the next one, each with four kinds of layers."""
     assert sweep(manifest, seed, 6) > 100
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
-def test_shadow_rows_judge_as_if_the_token_were_not_there(
+def test_shadow_rows_verify_as_if_the_token_were_masked(
     cache: Any, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a network of one layer, whose keys and values depend on a token alone, exactly; at a block's start too."""
+    """The match is exact in a network of one layer, whose keys and values depend only on a token; also at a block's
+    start."""
     judged: list[tuple[Array, Array, Array]] = []
 
     def noted(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
-        found = judged_probabilities(windows, rows, anchor)
+        found = remaskable_probabilities(windows, rows, anchor)
         judged.append((anchor.tokens, windows.judged, found))
         return found
 
-    monkeypatch.setattr(round_of_branches, "judged_probabilities", noted)
+    monkeypatch.setattr(round_of_branches, "remaskable_probabilities", noted)
     monkeypatch.setitem(LAYERS, "one", Sizes(layers=1))
     model = model_of(manifest, "one", shift=1, seed=3)
     rng, starts = np.random.default_rng(1), 0
@@ -261,7 +263,7 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize("cache", ["sub_block", "dual", "prefix"])
-def test_what_a_grammar_writes_leaves_no_row_of_another_part(cache: Any, tiny_bundle: Any) -> None:
+def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -> None:
     """It may write the first position of a sub-block around which no rows were kept."""
     pytest.importorskip("llguidance")
     again = 0
@@ -283,7 +285,7 @@ def test_what_a_grammar_writes_leaves_no_row_of_another_part(cache: Any, tiny_bu
 
 
 def written_ahead(step: Step, plan: DecodingPlan) -> bool:
-    """Whether the open sub-block begins with decided positions, and all of the block is computed nevertheless."""
+    """Return True if the open sub-block begins with unmasked positions but the whole block is computed."""
     anchor, size = step.branches[-1], plan.sub_block
     if not len(step.windows.asked[-1]) or step.windows.prefix + step.windows.commit == 0:
         return False
@@ -316,7 +318,7 @@ RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "threshold": (above(0.6), {"skip_threshold": 0.6}),
     "vanilla": (best(1), {}),
     "sequential": (first, {}),
-    "top_n": (best(3), {"per_step": 3}),
+    "top_n": (best(3), {"tokens_per_step": 3}),
 }
 CACHES = [
     ("none", "full", "prompt"),
@@ -325,12 +327,13 @@ CACHES = [
     ("blocks", "block_causal", "prompt"),
     ("blocks", "block_causal", "absolute"),
 ]
-CLOSE = 1e-3
-"""A choice that is closer to another one than this may fall the other way in float32."""
+NEAR_TIE = 1e-3
+"""Margin below which float32 may choose differently."""
 
 
 def compared(model: Model, rng: np.random.Generator, cache: str, window: str, alignment: str) -> tuple[int, int]:
-    """Decodes of every rule by ours and by the plain loop: tokens compared, and decodes that had a near-tie."""
+    """Decode with every rule, ours and the plain loop. Return the tokens compared and the decodes that had a
+    near-tie."""
     tokens = ties = 0
     for strategy, (rule, options) in RULES.items():
         prompt = rng.integers(3, 24, int(rng.integers(1, 14))).tolist()
@@ -350,10 +353,10 @@ def compared(model: Model, rng: np.random.Generator, cache: str, window: str, al
         setting = setting_of(plan_of(config), len(prompt), model.manifest.prediction_shift)
         new = plan_of(config).max_new_tokens
         expected, margin = plain_decode(model.plain, setting, prompt, rule, new=new, mask=MASK)
-        if margin < CLOSE:
+        if margin < NEAR_TIE:
             ties += 1
             continue
-        for own in (config, dataclasses.replace(config, lossless=True, branches=int(rng.integers(2, 5)))):
+        for own in (config, dataclasses.replace(config, speculative=True, branches=int(rng.integers(2, 5)))):
             assert answer_of(model, prompt, own) == expected, (own, prompt)
         tokens += len(expected)
     return tokens, ties

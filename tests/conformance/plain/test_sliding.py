@@ -1,4 +1,4 @@
-"""WeDLM's loop held against one written out plainly over transformers' networks; there are no recordings of it."""
+"""WeDLM's loop, compared with a plain version over transformers' networks; there are no recordings of it."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def prompts(each: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("new", "cut", "lookaheads", "each"), [(40, True, 0, 2), (29, False, 0, 1), (25, True, 1, 1), (18, True, 4, 1)]
 )
-def test_every_step_is_that_of_the_plain_loop(
+def test_every_step_matches_the_plain_loop(
     network: SmallNetwork, new: int, cut: bool, lookaheads: int, each: int
 ) -> None:
     compared = near_ties = ends = several = other_winners = 0
@@ -51,14 +51,14 @@ def test_every_step_is_that_of_the_plain_loop(
             if expected.margin < NEAR_TIE:
                 near_ties += 1
                 break
-            own = len(prompt) if step.number == 1 else 0  # the prompt's rows, which the plain loop counts as there
+            own = len(prompt) if step.number == 1 else 0  # the prompt's rows, which the plain loop counts as cached
             windows = zip(step.windows.positions, step.windows.lengths, strict=True)
             assert [rows[own:length].tolist() for rows, length in windows] == expected.rows
             assert step.windows.commit == own + expected.committed
             assert step.winner == expected.winner
-            assert dict(zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)) == expected.fills
+            assert dict(zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)) == expected.written
             compared += 1
-            several += len(expected.fills) > 1
+            several += len(expected.written) > 1
             other_winners += expected.winner < len(expected.rows) - 1
         else:
             assert len(plain) == len(steps)
@@ -74,37 +74,37 @@ def test_every_step_is_that_of_the_plain_loop(
 
 
 @pytest.mark.parametrize("branches", [1, 3])
-def test_what_is_committed_is_as_in_one_causal_pass_over_the_answer(network: SmallNetwork, branches: int) -> None:
-    """Whatever was masked around it when it was computed, and whichever branch computed it."""
+def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetwork, branches: int) -> None:
+    """Whatever was masked when a row was computed, and whichever branch computed it."""
     for prompt in prompts(1)[::4]:
         keys: list[Floats] = []
 
-        def heard(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
+        def record_keys(session: HostSession, step: Step, keys: list[Floats] = keys) -> None:
             if step.windows.commit:
                 keys.append(session.read_rows(0, step.winner, step.windows.commit).layers[-2])
 
         config = sliding(strategy="lopa", branches=branches, max_new_tokens=48, stop_at_eos=False)
-        answer, steps = network.decode(prompt, config, heard)
+        answer, steps = network.decode(prompt, config, record_keys)
         committed = np.concatenate(keys, axis=1)
         assert committed.shape[1] > len(prompt) + 20
         text = [*prompt, *answer][: committed.shape[1]]
         np.testing.assert_allclose(committed, keys_of_causal_pass(network.network, text).numpy(), atol=3e-5)
         rows = [len(step.windows.positions[0]) for step in steps[1:]]
-        assert max(rows) > 16  # committed rows beside a whole block
+        assert max(rows) > 16  # committed rows next to a whole block
 
 
-def test_one_position_a_step(network: SmallNetwork) -> None:
-    """vanilla fills the best, sequential the first."""
+def test_one_position_per_step(network: SmallNetwork) -> None:
+    """Vanilla unmasks the best position, sequential the first."""
     prompt = prompts(1)[3]
     answer, plain = wedlm(network.network, prompt, new=20, mask=MASK, end=END, threshold=-np.inf)
     ours, steps = network.decode(prompt, sliding(strategy="vanilla", max_new_tokens=20))
     assert ours == answer
-    assert [step.fills.positions.tolist() for step in steps] == [list(step.fills) for step in plain]
+    assert [step.fills.positions.tolist() for step in steps] == [list(each.written) for each in plain]
     _, steps = network.decode(prompt, sliding(strategy="sequential", max_new_tokens=20, stop_at_eos=False))
     assert [step.fills.positions.tolist() for step in steps] == [[len(prompt) + i] for i in range(20)]
 
 
-def test_a_temperature_tempers_the_draws_alone(network: SmallNetwork) -> None:
+def test_a_temperature_affects_only_draws(network: SmallNetwork) -> None:
     prompt = prompts(1)[6]
     greedy, steps = network.decode(prompt, sliding(max_new_tokens=24))
     same, same_steps = network.decode(prompt, sliding(max_new_tokens=24, temperature=0.2, top_k=1))
@@ -130,4 +130,4 @@ def test_threshold_and_penalty_are_options(network: SmallNetwork) -> None:
         ours, steps = network.decode(prompt, config)
         assert min(step.margin for step in plain) > NEAR_TIE
         assert ours == answer
-        assert [len(step.fills.positions) for step in steps] == [len(step.fills) for step in plain]
+        assert [len(step.fills.positions) for step in steps] == [len(each.written) for each in plain]

@@ -1,4 +1,4 @@
-"""Stable-DiffCoder's shape (Llama's layers, grouped heads) under SDAR's rules; there are no recordings of it."""
+"""Stable-DiffCoder's architecture (Llama's layers, grouped heads) with SDAR's rules; there are no recordings of it."""
 
 from pathlib import Path
 
@@ -21,11 +21,11 @@ def network(tiny_bundle: Path) -> SmallNetwork:
     return SmallNetwork(LayerKind(False, False, 8), Bundle.open(tiny_bundle).manifest, sharpness=3)
 
 
-@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("reference", [True, False])
 @pytest.mark.parametrize("rule", STRATEGIES)
 @pytest.mark.parametrize(("block", "steps", "new"), [(4, None, 14), (4, 4, 16), (4, 2, 13), (8, 3, 20)])
-def test_every_step_is_that_of_the_plain_loop(
-    network: SmallNetwork, published: bool, rule: Rule, block: int, steps: int | None, new: int
+def test_every_step_matches_the_plain_loop(
+    network: SmallNetwork, reference: bool, rule: Rule, block: int, steps: int | None, new: int
 ) -> None:
     config = GenerationConfig(
         strategy=STRATEGIES[rule],  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_every_step_is_that_of_the_plain_loop(
         skip_threshold=0.6,
         max_new_tokens=new,
         drop_after_eos=False,
-        published=published,
+        reference=reference,
     )
     rng = np.random.default_rng(block)
     compared = near_ties = 0
@@ -45,15 +45,15 @@ def test_every_step_is_that_of_the_plain_loop(
         prompt = rng.integers(3, 24, length).tolist()
         answer, plain = block_diffusion(
             network.network, prompt, rule=rule, block=block, steps=steps, threshold=0.6, new=new, mask=MASK, end=END,
-            published=published,
+            reference=reference,
         )  # fmt: skip
-        ours, decided = network.decode(prompt, config)
-        written = [step.fills for step in decided if len(step.fills.positions)]
-        for expected, fills in zip(plain, written, strict=False):
+        ours, decoded = network.decode(prompt, config)
+        written = [step.fills for step in decoded if len(step.fills.positions)]
+        for expected, tokens in zip(plain, written, strict=False):
             if expected.margin < NEAR_TIE:
                 near_ties += 1
                 break
-            assert dict(zip(fills.positions.tolist(), fills.tokens.tolist(), strict=True)) == expected.fills
+            assert dict(zip(tokens.positions.tolist(), tokens.tokens.tolist(), strict=True)) == expected.written
             compared += 1
         else:
             assert len(plain) == len(written)

@@ -1,34 +1,34 @@
-"""Golden argument lists: tests/runtime/ascend/arguments.json."""
+"""Expected argument lists: tests/runtime/ascend/arguments.json."""
 
 import json
 from pathlib import Path
 
 import onnx
 import pytest
-from tests.runtime.bundle.test_gears import GEARS, gear
+from tests.runtime.bundle.test_buckets import BUCKETS, bucket
 
 from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
 from lopa.export.ascend.contract import atc_contract
-from lopa.export.ascend.inputs import geared_inputs
+from lopa.export.ascend.inputs import bucketed_inputs
 from lopa.export.ascend.rules import check_call
 from lopa.runtime.ascend.manifest import EngineInput, Precision
 from lopa.runtime.bundle import Bundle
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "runtime" / "ascend" / "arguments.json").read_text())
-ALIKE = [gear(1, 4, 16, 64), gear(1, 2, 32, 64)]
+ALIKE = [bucket(1, 4, 16, 64), bucket(1, 2, 32, 64)]
 CASES: dict[str, tuple[list[object], str, Precision, bool]] = {
-    "three gears": (GEARS, "Ascend910_9392", "origin", False),
-    "two gears of one request, fp16": (GEARS[:2], "Ascend310P3", "fp16", False),
-    "one gear, bf16": (GEARS[:1], "Ascend910B1", "bf16", False),
-    "two gears that fold to one tuple": (ALIKE, "Ascend910B1", "origin", False),
-    "int8, three gears": (GEARS, "Ascend910B4-1", "fp16", True),
+    "three buckets": (BUCKETS, "Ascend910_9392", "origin", False),
+    "two buckets of one request, fp16": (BUCKETS[:2], "Ascend310P3", "fp16", False),
+    "one bucket, bf16": (BUCKETS[:1], "Ascend910B1", "bf16", False),
+    "two buckets that fold to one tuple": (ALIKE, "Ascend910B1", "origin", False),
+    "int8, three buckets": (BUCKETS, "Ascend910B4-1", "fp16", True),
 }
 
 
 def commands_of(case: str, model: onnx.ModelProto) -> list[list[str]]:
-    gears, soc, precision, int8 = CASES[case]
+    buckets, soc, precision, int8 = CASES[case]
     calls = calls_from_inputs(
-        geared_inputs(model, gears),  # type: ignore[arg-type]
+        bucketed_inputs(model, buckets),  # type: ignore[arg-type]
         graph="portable.onnx",
         soc_version=soc,
         precision=precision,
@@ -54,18 +54,18 @@ def test_a_scalar_has_no_numbers() -> None:
         EngineInput(name="s", dtype="float32", dims=[]),
         EngineInput(name="x", dtype="float32", dims=[1, -1]),
     )
-    arguments = arguments_from_call(AtcCall("g.onnx", "gears", "Ascend910B1", "origin", False, inputs, ((8,), (16,))))
+    arguments = arguments_from_call(AtcCall("g.onnx", "buckets", "Ascend910B1", "origin", False, inputs, ((8,), (16,))))
     assert "--input_shape=s:;x:1,-1" in arguments
     assert "--dynamic_dims=8;16" in arguments
 
 
 def test_a_model_of_28_layers_is_one_om(tiny_portable: Path) -> None:
-    """The number of inputs, and so that of their dims, does not grow with the layers."""
+    """Check that the number of inputs and their dims does not grow with the layers."""
     model = onnx.load(Bundle.open(tiny_portable).graph, load_external_data=False)
     model.graph.input[-1].type.tensor_type.shape.dim[0].dim_value = 2 * 28
-    geared = geared_inputs(model, GEARS)
-    (call,) = calls_from_inputs(geared, graph="g.onnx", soc_version="Ascend910B1", precision="origin", int8=False)
-    assert call.tuples == geared.tuples
+    bucketed = bucketed_inputs(model, BUCKETS)
+    (call,) = calls_from_inputs(bucketed, graph="g.onnx", soc_version="Ascend910B1", precision="origin", int8=False)
+    assert call.tuples == bucketed.tuples
     assert call.inputs[-1].dims == [56, -1, -1, 32]
     assert sum(len(each.dims) for each in call.inputs) == 19
     check_call(call, "bfloat16")

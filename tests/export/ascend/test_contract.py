@@ -5,8 +5,8 @@ import pytest
 from lopa.export.ascend.contract import atc_contract, codes_of_output, failure_of_output
 
 
-def test_how_every_entry_is_known() -> None:
-    """A machine with CANN has not been seen; who records something changes this number."""
+def test_the_evidence_of_every_entry() -> None:
+    """Check the evidence. No machine with CANN was available; a first recording must change these numbers."""
     entries = [*atc_contract().entries, *atc_contract().failures]
     assert {entry.evidence for entry in entries} == {"doc", "source"}
     assert len(atc_contract().failures) == 10
@@ -43,5 +43,5 @@ def test_a_failure_without_a_code() -> None:
 
 
 @pytest.mark.parametrize("output", ["", "E19999: Inner Error!", "0xE160021 FE10054", "Segmentation fault"])
-def test_what_is_not_known(output: str) -> None:
+def test_unknown_failures(output: str) -> None:
     assert failure_of_output(output) is None

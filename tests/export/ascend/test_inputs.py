@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.runtime.bundle.test_gears import GEARS, gear
+from tests.runtime.bundle.test_buckets import BUCKETS, bucket
 from tests.runtime.random_windows import random_batch
 
-from lopa.export.ascend.inputs import engine_outputs, geared_inputs
+from lopa.export.ascend.inputs import bucketed_inputs, engine_outputs
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.portable_form import portable_inputs, portable_past
 from lopa.runtime.errors import BadInputError
@@ -22,12 +22,12 @@ def model(tiny_portable: Path) -> onnx.ModelProto:
 def test_a_tuple_gives_the_shapes_that_the_runtime_sends(
     model: onnx.ModelProto, tiny_portable: Path, index: int
 ) -> None:
-    geared = geared_inputs(model, GEARS)
-    one = GEARS[index]
+    bucketed = bucketed_inputs(model, BUCKETS)
+    one = BUCKETS[index]
     rng = np.random.default_rng(index)
     batch = random_batch(rng, range(one.requests), one.branches, one.window, one.wanted)
     sent = portable_inputs(batch, rng.random((one.requests, one.prefix)) < 0.5)
-    filled = geared.filled(geared.tuples[index])
+    filled = bucketed.filled(bucketed.tuples[index])
     assert {each.name: tuple(each.dims) for each in filled[:6]} == {name: sent[name].shape for name in sent}
     assert {each.name: each.dtype for each in filled[:6]} == {name: sent[name].dtype.name for name in sent}
     cache = cache_shape_from_manifest(Bundle.open(tiny_portable).manifest).zeros(one.requests, one.prefix)
@@ -36,27 +36,27 @@ def test_a_tuple_gives_the_shapes_that_the_runtime_sends(
 
 
 def test_every_open_axis_has_a_number(model: onnx.ModelProto) -> None:
-    geared = geared_inputs(model, GEARS)
-    assert sum(dim == -1 for each in geared.inputs for dim in each.dims) == 13
-    assert {len(each) for each in geared.tuples} == {13}
-    assert geared.tuples[2] == (2, 384, 2, 384, 2, 384, 384, 2, 128, 512, 512, 4, 128)
+    bucketed = bucketed_inputs(model, BUCKETS)
+    assert sum(dim == -1 for each in bucketed.inputs for dim in each.dims) == 13
+    assert {len(each) for each in bucketed.tuples} == {13}
+    assert bucketed.tuples[2] == (2, 384, 2, 384, 2, 384, 384, 2, 128, 512, 512, 4, 128)
 
 
-def test_axes_that_all_gears_share_are_numbers(model: onnx.ModelProto) -> None:
-    geared = geared_inputs(model, GEARS[:2])
-    assert geared.inputs[0].dims == [1, -1]
-    assert geared.inputs[6].dims == [10, 2, -1, 32]
-    alone = geared_inputs(model, GEARS[:1])
+def test_axes_that_all_buckets_share_are_numbers(model: onnx.ModelProto) -> None:
+    bucketed = bucketed_inputs(model, BUCKETS[:2])
+    assert bucketed.inputs[0].dims == [1, -1]
+    assert bucketed.inputs[6].dims == [10, 2, -1, 32]
+    alone = bucketed_inputs(model, BUCKETS[:1])
     assert alone.tuples == ((),)
     assert alone.inputs == alone.filled(())
     assert alone.inputs[2].dims == [1, 1, 256, 256]
 
 
-def test_gears_that_fold_to_one_tuple(model: onnx.ModelProto) -> None:
-    """4 branches of 16 rows are 2 of 32."""
-    geared = geared_inputs(model, [gear(1, 4, 16, 64), gear(1, 2, 32, 64), gear(1, 1, 96, 128)])
-    assert geared.tuples[0] == geared.tuples[1] != geared.tuples[2]
-    assert geared.different == (geared.tuples[0], geared.tuples[2])
+def test_buckets_that_fold_to_one_tuple(model: onnx.ModelProto) -> None:
+    """Check that 4 branches of 16 rows and 2 of 32 have the same tuple."""
+    bucketed = bucketed_inputs(model, [bucket(1, 4, 16, 64), bucket(1, 2, 32, 64), bucket(1, 1, 96, 128)])
+    assert bucketed.tuples[0] == bucketed.tuples[1] != bucketed.tuples[2]
+    assert bucketed.different == (bucketed.tuples[0], bucketed.tuples[2])
 
 
 def test_outputs(model: onnx.ModelProto) -> None:
@@ -71,25 +71,25 @@ def test_outputs(model: onnx.ModelProto) -> None:
 
 
 def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
-    """Then the exporter gives the axis no factor."""
+    """Check the case in which the exporter gives the axis no factor."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "requests"
-    assert [numbers[-2:] for numbers in geared_inputs(model, GEARS).tuples] == [(1, 64), (1, 128), (2, 128)]
+    assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]
 
 
 def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto) -> None:
-    """As the portable form once was."""
+    """Check an earlier version of the portable form."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     past = model.graph.input.pop()
     for name in ("past_key_values.0.key", "past_key_values.0.value"):
         model.graph.input.add().CopyFrom(past)
         model.graph.input[-1].name = name
     with pytest.raises(BadInputError, match=r"8 inputs, the last past_key_values\.0\.value") as caught:
-        geared_inputs(model, GEARS)
+        bucketed_inputs(model, BUCKETS)
     assert "export the checkpoint again" in caught.value.remedy
 
 
 def test_a_graph_of_the_standard_dialect_is_refused(tiny_bundle: Path) -> None:
     standard = onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False)
     with pytest.raises(BadInputError, match="dynamic axes branches"):
-        geared_inputs(standard, GEARS)
+        bucketed_inputs(standard, BUCKETS)

@@ -12,7 +12,7 @@ CHILD += "pathlib.Path('child').write_text(str(p.pid)); "
 
 
 def ends(process: int) -> bool:
-    """Whether it ends soon. A zombie has ended; its parent (the machine's first process) has not looked yet."""
+    """Return True if the process ends soon. A zombie has ended, but its parent has not yet collected it."""
     for _ in range(100):
         try:
             if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -23,11 +23,11 @@ def ends(process: int) -> bool:
     return False
 
 
-def unheard(seconds: float) -> None:
-    """Nobody asks for the time."""
+def ignored(seconds: float) -> None:
+    """Ignore the time."""
 
 
-def run(code: str, folder: Path, elapsed: Elapsed = unheard) -> int:
+def run(code: str, folder: Path, elapsed: Elapsed = ignored) -> int:
     return run_command(
         ["python", "-c", code],
         program=Path(sys.executable),
@@ -49,7 +49,7 @@ def test_output_and_exit_code(tmp_path: Path) -> None:
     assert run("import os; os.kill(os.getpid(), 9)", tmp_path) == -9
 
 
-def test_the_time_is_told_while_it_runs(tmp_path: Path) -> None:
+def test_the_time_is_reported_while_it_runs(tmp_path: Path) -> None:
     seconds: list[float] = []
     assert run("import time; time.sleep(1.5)", tmp_path, seconds.append) == 0
     assert seconds
@@ -66,7 +66,7 @@ def test_leaving_early_ends_it_and_its_children(tmp_path: Path) -> None:
     assert ends(int((tmp_path / "child").read_text()))
 
 
-def test_one_that_does_not_listen_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_signals_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa.export.ascend.process._GRACE", 0.2)
 
     def interrupt(seconds: float) -> None:
@@ -80,6 +80,6 @@ def test_one_that_does_not_listen_is_ended(tmp_path: Path, monkeypatch: pytest.M
     assert ends(int((tmp_path / "child").read_text()))
 
 
-def test_what_it_leaves_running_is_ended(tmp_path: Path) -> None:
+def test_children_left_running_are_ended(tmp_path: Path) -> None:
     assert run(CHILD, tmp_path) == 0
     assert ends(int((tmp_path / "child").read_text()))

@@ -22,7 +22,7 @@ def call(
     precision: Precision = "origin",
     int8: bool = False,
 ) -> AtcCall:
-    return AtcCall("portable.onnx", "gears", soc, precision, int8, inputs, tuples)
+    return AtcCall("portable.onnx", "buckets", soc, precision, int8, inputs, tuples)
 
 
 def many(count: int) -> list[tuple[int, int]]:
@@ -43,35 +43,35 @@ FIXED = tuple(msgspec.structs.replace(each, dims=[1, 4]) for each in (X, Y))
         call((1, 2), (3, 4), soc="Ascend310P3", precision="fp16"),
     ],
 )
-def test_what_atc_takes(good: AtcCall) -> None:
+def test_valid_calls(good: AtcCall) -> None:
     check_call(good, "float32")
 
 
 @pytest.mark.parametrize(
-    ("bad", "code", "said"),
+    ("bad", "code", "message"),
     [
-        (call((1, 2)), "E10035", "1 gear with dynamic_dims"),
-        (call(*many(101)), "E10036", "101 gears for Ascend910B1, which takes at most 100"),
-        (call(*many(257), soc="Ascend950PR_9599"), "E10036", "at most 256"),
-        (call((1, 2), (3,)), "E10037", "gears with 1 and 2 numbers"),
-        (call((1, 2), (3, 4), (1, 2)), "E10039", "2 gears with the dims 1, 2"),
-        (call(), "E10001", "2 open axes and no gears"),
-        (call((1, 2), (3, 4), inputs=FIXED), "E10040", "no open axis"),
-        (call((1, 2, 3), (3, 4, 5)), "E10045", "for 2 open axes"),
+        (call((1, 2)), "E10035", "1 shape bucket with dynamic_dims"),
+        (call(*many(101)), "E10036", "101 shape buckets for Ascend910B1, whose limit is 100"),
+        (call(*many(257), soc="Ascend950PR_9599"), "E10036", "limit is 256"),
+        (call((1, 2), (3,)), "E10037", "with 1 and 2 numbers"),
+        (call((1, 2), (3, 4), (1, 2)), "E10039", "2 shape buckets with the dims 1, 2"),
+        (call(), "E10001", "2 dynamic axes without shape buckets"),
+        (call((1, 2), (3, 4), inputs=FIXED), "E10040", "without a dynamic axis"),
+        (call((1, 2, 3), (3, 4, 5)), "E10045", "for 2 dynamic axes"),
         (call((1, 2), (0, 4)), "", "a size of zero"),
         (call(inputs=(msgspec.structs.replace(X, dims=[1, 0]),)), "", "a size of zero"),
-        (call(inputs=(msgspec.structs.replace(X, dims=[1] * 5),)), "", "x has 5 axes; keep to 4"),
-        (call(*[(n,) * 132 for n in (1, 2)], inputs=(Y,) * 66 + (X,) * 66), "", "gears with 264 dims"),
-        (call((1, 2), (3, 4), int8=True, precision="fp16"), "", "int8 with gears"),
+        (call(inputs=(msgspec.structs.replace(X, dims=[1] * 5),)), "", "x has 5 axes, more than 4"),
+        (call(*[(n,) * 132 for n in (1, 2)], inputs=(Y,) * 66 + (X,) * 66), "", "264 dims"),
+        (call((1, 2), (3, 4), int8=True, precision="fp16"), "", "int8 with dynamic_dims"),
         (call(inputs=FIXED, int8=True), "", "int8 with precision origin"),
         (call((1, 2), (3, 4), soc="Ascend310P3", precision="bf16"), "", "precision bf16 for Ascend310P3"),
     ],
 )
-def test_what_atc_refuses_is_said_first(bad: AtcCall, code: str, said: str) -> None:
+def test_calls_that_atc_rejects(bad: AtcCall, code: str, message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         check_call(bad, "float32")
-    assert said in caught.value.received
-    assert (f"({code})" if code else said) in caught.value.received
+    assert message in caught.value.received
+    assert (f"({code})" if code else message) in caught.value.received
     assert caught.value.remedy
 
 
@@ -81,7 +81,7 @@ def test_a_bundle_in_bfloat16_is_not_for_310p() -> None:
     check_call(call((1, 2), (3, 4)), "bfloat16")
 
 
-def test_several_faults_are_said_together() -> None:
+def test_several_faults_are_reported_together() -> None:
     with pytest.raises(BadInputError) as caught:
         check_call(call((1,), soc="Ascend310P3", precision="bf16"), "bfloat16")
     assert "E10035" in caught.value.received
@@ -98,7 +98,7 @@ def test_a_portable_graph_is_fine(model: onnx.ModelProto) -> None:
     check_graph(model, int8=False)
 
 
-def test_a_node_that_the_parser_does_not_know_is_named(model: onnx.ModelProto) -> None:
+def test_an_unsupported_node_is_named(model: onnx.ModelProto) -> None:
     node = next(node for node in model.graph.node if node.op_type == "Sigmoid")
     node.op_type = "Gelu"
     with pytest.raises(BadInputError) as caught:
@@ -113,7 +113,7 @@ def test_a_second_opset_import(model: onnx.ModelProto) -> None:
         check_graph(model, int8=False)
 
 
-def test_operators_of_amct_are_for_int8_alone(model: onnx.ModelProto) -> None:
+def test_operators_of_amct_are_for_int8_only(model: onnx.ModelProto) -> None:
     quantized(model)
     check_graph(model, int8=True)
     with pytest.raises(BadInputError, match="AscendQuant q"):

@@ -4,11 +4,11 @@ from lopa.export.ascend.socs import SOCS, soc_from_name
 from lopa.runtime.errors import BadInputError
 
 
-def test_what_decides_how_a_graph_may_be_compiled() -> None:
+def test_properties_of_chips() -> None:
     assert soc_from_name("Ascend910B1").bfloat16
     assert not soc_from_name("Ascend310P3").bfloat16
-    assert soc_from_name("Ascend910_9392").most_gears == 100
-    assert soc_from_name("Ascend950PR_9599").most_gears == 256
+    assert soc_from_name("Ascend910_9392").max_buckets == 100
+    assert soc_from_name("Ascend950PR_9599").max_buckets == 256
     assert len(SOCS) == 20
 
 

@@ -14,7 +14,7 @@ def no_toolkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_atc_is_looked_for_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atc_is_found_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingBackendError, match=r"set_env\.sh"):
         atc_of_machine()
     binaries = stand_in_toolkit(tmp_path / "toolkit")
@@ -22,7 +22,7 @@ def test_atc_is_looked_for_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert atc_of_machine() == binaries / "atc"
 
 
-def test_the_version_is_that_above_the_program_also_behind_a_link(tmp_path: Path) -> None:
+def test_the_version_is_found_above_the_program_through_a_link(tmp_path: Path) -> None:
     binaries = stand_in_toolkit(tmp_path / "toolkit", "8.5.0")
     link = tmp_path / "atc"
     link.symlink_to(binaries / "atc")
@@ -32,7 +32,7 @@ def test_the_version_is_that_above_the_program_also_behind_a_link(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"])
-def test_set_env_tells_where_the_toolkit_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_set_env_gives_the_toolkit_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     stand_in_toolkit(tmp_path / "toolkit", "8.5.0")
     monkeypatch.setenv(name, str(tmp_path / "toolkit"))
     assert cann_version(Path("/elsewhere/atc")) == "8.5.0"

@@ -1,7 +1,7 @@
-"""A small tokenizer in the files that Dream's checkpoints have: vocab.json, merges.txt, tokenizer_config.json.
+"""A small tokenizer in the files of Dream's checkpoints: vocab.json, merges.txt, tokenizer_config.json.
 
-The vocabulary is trained on the spot, on text cut in another way than Qwen2 cuts it: it has merges for numbers and
-across contractions, which a tokenizer that cuts wrongly would use. Special tokens lie beyond it, as in Dream's files.
+The vocabulary is trained here on text that is not cut as Qwen2 cuts it. It therefore has merges for numbers and across
+contractions, which an incorrect cut would use. Special tokens have ids above it, as in Dream's files.
 """
 
 import json
@@ -22,7 +22,7 @@ TEXTS = (
 ADDED = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|beginoftext|>", "<|mask|>")
 NOT_SPECIAL = ("<tool_call>", "</tool_call>")
 BASE = 480
-"""Tokens in vocab.json; ADDED have the ids that follow."""
+"""Number of tokens in vocab.json. The tokens in ADDED have the following ids."""
 IDS = {content: BASE + i for i, content in enumerate(ADDED)}
 CONFIG_IDS = {
     "vocab_size": 512,
@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def slow_tokenizer(folder: Path, **changes: Any) -> Path:
-    """Write the files into `folder`, tokenizer_config.json with `changes`; there is no tokenizer.json afterwards."""
+    """Write the files to `folder`, with `changes` to tokenizer_config.json, and remove tokenizer.json."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary, merges = _trained()
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
@@ -66,7 +66,7 @@ def slow_tokenizer(folder: Path, **changes: Any) -> Path:
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({**SETTINGS, **changes}))
     (folder / "tokenizer.json").unlink(missing_ok=True)
-    # Never read: running it would end the tests.
+    # Must never run: it would end the tests.
     (folder / "tokenization_dream.py").write_text("raise SystemExit('code of a checkpoint was run')\n")
     return folder
 

@@ -38,13 +38,13 @@ def test_a_token_with_a_role_is_special(tmp_path: Path, role: dict[str, Any]) ->
 
 
 def test_a_role_of_a_token_of_the_vocabulary(tmp_path: Path) -> None:
-    """Older tokenizers have their end-of-text in vocab.json and nowhere else."""
+    """Check older tokenizers, which have their end-of-text in vocab.json only."""
     ((token_id, token),) = added_tokens_from_checkpoint(tmp_path, {"eos_token": "b", "unk_token": None}, VOCABULARY)
     assert (token_id, token.content, token.special) == (1, "b", True)
 
 
 def test_old_files_without_a_decoder(tmp_path: Path) -> None:
-    """added_tokens.json has ids only; what is special stands in special_tokens_map.json. As transformers reads them."""
+    """Check ids in added_tokens.json and roles in special_tokens_map.json, against transformers."""
     folder = slow_tokenizer(tmp_path)
     roles = {name: SETTINGS[name] for name in ("bos_token", "eos_token", "pad_token", "mask_token")}
     extra = ["<|im_start|>", "<|im_end|>"]
@@ -63,7 +63,7 @@ def test_old_files_without_a_decoder(tmp_path: Path) -> None:
 
 
 def test_both_files_with_the_same_tokens(tmp_path: Path) -> None:
-    """Dream has both. The flags are the decoder's; a token that only added_tokens.json has is kept."""
+    """Check Dream's case: the decoder's flags win, and a token that only added_tokens.json has is kept."""
     (tmp_path / "added_tokens.json").write_text(json.dumps({**IDS, "<|expand|>": BASE + 20}))
     found = added_tokens_from_checkpoint(tmp_path, SETTINGS, VOCABULARY)
     assert [i for i, _ in found] == [*IDS.values(), BASE + 20]
@@ -89,7 +89,7 @@ def test_both_files_with_the_same_tokens(tmp_path: Path) -> None:
         ({"mask_token": "<x>"}, "names the special token '<x>' without an id"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_rejected_entries(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         added_tokens_from_checkpoint(tmp_path, settings, VOCABULARY)
     assert message in caught.value.received

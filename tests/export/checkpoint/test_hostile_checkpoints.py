@@ -1,4 +1,4 @@
-"""Checkpoints that somebody altered: each ends as one error with a remedy, quickly, and leaves nothing behind."""
+"""Maliciously changed checkpoints: each quickly gives one error with a remedy, and nothing is left behind."""
 
 import json
 import os
@@ -131,8 +131,8 @@ def test_shards_that_an_index_may_not_name(
 
 @pytest.mark.parametrize("kind", ["loop", "fifo", "folder"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", SINGLE_NAME, INDEX_NAME])
-def test_files_that_are_none(checkpoint: Path, name: str, kind: str) -> None:
-    """Nothing waits for a FIFO. What is optional and no file counts as absent."""
+def test_paths_that_are_not_files(checkpoint: Path, name: str, kind: str) -> None:
+    """Check that a FIFO does not block, and that an optional file of another kind counts as absent."""
     if name == INDEX_NAME:
         shard(checkpoint)
     path = checkpoint / name
@@ -198,7 +198,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _adapter(folder: Path, **changes: Any) -> Path:
-    """The tiny model's adapter with another configuration."""
+    """Write the tiny model's adapter with another configuration. Return its folder."""
     config = json.loads((ADAPTER / "adapter_config.json").read_bytes())
     (folder / "adapter_config.json").write_text(json.dumps({**config, **changes}))
     (folder / "adapter_model.safetensors").symlink_to(ADAPTER / "adapter_model.safetensors")

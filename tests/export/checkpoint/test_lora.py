@@ -1,4 +1,4 @@
-"""Adapters saved by PEFT itself; what they change is compared with PEFT's own merge."""
+"""Adapters saved by PEFT itself; their changes are compared with PEFT's merge."""
 
 import json
 import warnings
@@ -30,7 +30,7 @@ PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 
 class _Modules(nn.Module):
-    """Modules that have the names of a state dict and nothing else: what PEFT needs to attach an adapter."""
+    """Modules with the names of a state dict, enough for PEFT to attach an adapter."""
 
     def __init__(self, state: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Modules(nn.Module):
 def _saved_adapter(
     checkpoint: Path, folder: Path, *, dtype: torch.dtype = torch.float32, **settings: Any
 ) -> dict[str, torch.Tensor]:
-    """Save an adapter with random values in `folder`; gives the tensors after PEFT has loaded and merged it."""
+    """Save an adapter with random values in `folder`. Return the tensors after PEFT has loaded and merged it."""
     torch.manual_seed(5)
     config = LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": PROJECTIONS, **settings})
     model = get_peft_model(_Modules(load_file(checkpoint / "model.safetensors")), config)
@@ -67,14 +67,14 @@ def _saved_adapter(
         if "lora_" in name or "modules_to_save" in name:
             nn.init.normal_(parameter, std=0.3)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the base has no configuration of its own
+        warnings.simplefilter("ignore")  # the base has no configuration of its own
         model.save_pretrained(folder, safe_serialization=True)
         loaded = PeftModel.from_pretrained(_Modules(load_file(checkpoint / "model.safetensors")), folder)
         return dict(loaded.to(dtype).merge_and_unload().state_dict())
 
 
-def _merged_by_us(source: Source, folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors in the weights file, as the checkpoint would have them."""
+def _our_merge(source: Source, folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in the weights file, in the checkpoint's layout."""
     records = tensor_records_from_plan(source.planned, "float32")
     write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
     data = (folder / "data").read_bytes()
@@ -109,7 +109,7 @@ def _merged_by_us(source: Source, folder: Path) -> dict[str, torch.Tensor]:
 def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     expected = _saved_adapter(checkpoint, tmp_path / "adapter", **settings)
-    merged = _merged_by_us(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
+    merged = _our_merge(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
     assert set(merged) == set(expected)
     base = load_file(checkpoint / "model.safetensors")
     assert any(not torch.equal(merged[name], base[name]) for name in base)
@@ -121,7 +121,7 @@ def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
     "settings",
     [
         {"r": 32, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "attn_out"]},
-        # The names of the MLP's matrices; one of them is the head's too, and PEFT changes both.
+        # Names of the MLP's matrices. The head has one of them too, and PEFT changes both.
         {"target_modules": ["ff_proj", "up_proj", "ff_out"]},
         {"target_modules": r".*\.blocks\.1\.(attn_out|ff_out)"},
         {"layers_to_transform": [1], "target_modules": ["q_proj", "attn_out"]},
@@ -130,9 +130,9 @@ def test_the_merge_is_peft_s(tmp_path: Path, settings: dict[str, Any]) -> None:
     ids=["d2f", "mlp", "pattern", "layers", "saved"],
 )
 def test_the_merge_is_peft_s_for_llada(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Of an adapter like D2F-LLaDA's, in float64: PEFT's matrices, rounded once."""
+    """Compare an adapter like D2F-LLaDA's with PEFT's merge in float64, rounded once."""
     expected = _saved_adapter(LLADA, tmp_path / "adapter", dtype=torch.float64, **settings)
-    merged = _merged_by_us(source_from_checkpoint(LLADA, tmp_path / "adapter"), tmp_path)
+    merged = _our_merge(source_from_checkpoint(LLADA, tmp_path / "adapter"), tmp_path)
     base = load_file(LLADA / "model.safetensors")
     assert set(merged) == set(expected) == set(base)
     changed = {name for name in base if not torch.equal(merged[name], base[name])}
@@ -157,7 +157,7 @@ def test_all_linear_leaves_the_head_of_every_family(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", MINIATURES)
 @pytest.mark.parametrize("other", MINIATURES)
 def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -> None:
-    """Where two families call all that it adapts the same, shapes and values alone tell: a head's size, here."""
+    """Check families with the same adapted names, where only shapes and values differ, e.g. by the head size."""
     for name in {family, other}:
         checkpoint_from_likeness(MINIATURES[name], tmp_path / name, lora=True)
     if family == other:
@@ -173,10 +173,10 @@ def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -
 
 @pytest.mark.parametrize("block", [5000, 1 << 24])
 def test_the_tiny_adapter_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    """Also when a matrix is merged in several blocks, the last one shorter."""
+    """Check also matrices that are merged in several blocks, the last one shorter."""
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
     source = source_from_checkpoint(CHECKPOINT, ADAPTER)
-    merged = _merged_by_us(source, tmp_path)
+    merged = _our_merge(source, tmp_path)
     base = load_file(CHECKPOINT / "model.safetensors")
     adapter = load_file(ADAPTER / "adapter_model.safetensors")
     changed = 0
@@ -204,7 +204,7 @@ def _configure(adapter: Path, **changes: Any) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """A checkpoint and an adapter that fits it."""
+    """Return a checkpoint and an adapter that fits it."""
     checkpoint, adapter = small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
     _saved_adapter(checkpoint, adapter, target_modules=["q_proj", "down_proj"])
     return checkpoint, adapter

@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def _edit(path: Path, change: Callable[[Header], object]) -> None:
-    """Change the header's object; the values stay."""
+    """Change the header's object and keep the values."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header: Header = json.loads(content[8 : 8 + length])
@@ -99,12 +99,12 @@ def test_a_header_longer_than_the_file(file: Path, length: int) -> None:
 def test_values_too_many(file: Path) -> None:
     with file.open("ab") as opened:
         opened.write(b"\0")
-    with pytest.raises(BadInputError, match="bytes, and its header describes"):
+    with pytest.raises(BadInputError, match="bytes, but its header describes"):
         headers_from_file(file)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder"])
-def test_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_not_a_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     if kind == "folder":
         path.mkdir()
@@ -113,7 +113,7 @@ def test_a_file_that_is_none(tmp_path: Path, kind: str) -> None:
 
 
 def _names(path: Path) -> list[str] | None:
-    """None for a file that is refused."""
+    """Return the names of the tensors, or None for a rejected file."""
     try:
         return sorted(headers_from_file(path))
     except BadInputError:
@@ -128,8 +128,8 @@ def _library_s_names(path: Path) -> list[str]:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_the_library_refuses_is_refused(tmp_path: Path, data: st.DataObject) -> None:
-    """A file with a few bytes of its header altered, or cut off."""
+def test_files_that_the_library_rejects_are_rejected(tmp_path: Path, data: st.DataObject) -> None:
+    """Check files with a few changed header bytes, and truncated files."""
     path = tmp_path / "altered.safetensors"
     save_file({name: tensor for name, tensor in TENSORS.items() if name in ("half", "brain")}, path)
     content = bytearray(path.read_bytes())

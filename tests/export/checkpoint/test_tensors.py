@@ -70,7 +70,7 @@ def test_an_index_that_names_a_missing_tensor(tmp_path: Path, capsys: pytest.Cap
         path.name for path in shards if path.name != index["weight_map"]["model.norm.weight"]
     )
     (checkpoint / INDEX_NAME).write_text(json.dumps(index))
-    assert "says that 'model.norm.weight' is in" in failed_export(capsys, checkpoint)
+    assert "places 'model.norm.weight' in" in failed_export(capsys, checkpoint)
 
 
 @pytest.mark.parametrize("place", ["../other.safetensors", "/etc/other.safetensors"])

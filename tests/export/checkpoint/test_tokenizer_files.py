@@ -51,8 +51,8 @@ def test_ids_come_from_the_tokenizer_where_the_config_has_none(tmp_path: Path) -
     assert _files(checkpoint).special_tokens == SpecialTokens(mask=9, eos=7, pad=7, bos=5)
 
 
-def test_the_tokenizer_s_beginning_of_text_goes_before_the_config_s(tmp_path: Path) -> None:
-    """Dream's config.json names its end-of-text id as bos_token_id; prompts start with the tokenizer's."""
+def test_the_tokenizer_s_bos_overrides_the_config_s(tmp_path: Path) -> None:
+    """Check Dream: bos_token_id in config.json is its end-of-text, but prompts start with the tokenizer's bos."""
     checkpoint = small_checkpoint(tmp_path)
     edit_config(checkpoint, bos_token_id=0)
     assert _files(checkpoint).special_tokens.bos == 1
@@ -74,7 +74,7 @@ def test_no_mask_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     [("dream", 639), ("llada", 639), ("sdar", 639), ("wedlm", 639), ("fast-dllm-v2", 639), ("stable-diffcoder", 5)],
 )
 def test_the_mask_token_of_every_family(tmp_path: Path, family: str, mask_id: int) -> None:
-    """config.json names it, or an added token is it by its text; without both it is missing, or assumed."""
+    """Check that config.json or the text of an added token names it; without both it is missing or assumed."""
     likeness = MINIATURES[family]
     checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
     files = _files(tmp_path / "checkpoint")
@@ -95,21 +95,21 @@ def test_the_mask_token_of_every_family(tmp_path: Path, family: str, mask_id: in
         assert "or the token |<MASK>|" in caught.value.expected
 
 
-def test_an_assumed_mask_token_is_said(tmp_path: Path) -> None:
-    heard: list[str] = []
+def test_an_assumed_mask_token_is_reported(tmp_path: Path) -> None:
+    reports: list[str] = []
 
-    def heard_until_weights(stage: str, _done: int, _total: int) -> None:
-        heard.append(stage)
+    def record_until_weights(stage: str, _done: int, _total: int) -> None:
+        reports.append(stage)
         if stage == "writing weights":
             raise KeyboardInterrupt
 
     for text, said in (("<[OTHER]>", True), ("<[MASK_TOKEN]>", False)):
         checkpoint = tmp_path / str(said)
         checkpoint_from_likeness(replace(MINIATURES["stable-diffcoder"], mask_text=text), checkpoint)
-        heard.clear()
+        reports.clear()
         with pytest.raises(KeyboardInterrupt):
-            bundle_from_checkpoint(checkpoint, tmp_path / "bundle", progress=heard_until_weights)
-        assert ("no file names the mask token: taking 5, as Stable-DiffCoder-8B has it" in heard) == said
+            bundle_from_checkpoint(checkpoint, tmp_path / "bundle", progress=record_until_weights)
+        assert ("no file names the mask token: using 5, the default of Stable-DiffCoder-8B" in reports) == said
 
 
 def test_two_different_mask_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +156,7 @@ def test_a_broken_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def _slow_checkpoint(folder: Path, **changes: Any) -> Path:
-    """Dream's files: no tokenizer.json, special tokens beyond vocab.json; `changes` are to config.json."""
+    """Write Dream's files: no tokenizer.json, special ids above vocab.json, and `changes` to config.json."""
     return slow_tokenizer(small_checkpoint(folder, changes={**ONE_LAYER, **CONFIG_IDS, **changes}))
 
 
@@ -181,7 +181,7 @@ def test_the_same_slow_tokenizer_gives_the_same_bytes(tmp_path: Path) -> None:
     assert one == two
 
 
-def test_a_tokenizer_json_goes_before_the_vocabulary_files(tmp_path: Path) -> None:
+def test_a_tokenizer_json_overrides_the_vocabulary_files(tmp_path: Path) -> None:
     checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
     made = _files(checkpoint).tokenizer
     (checkpoint / "tokenizer.json").write_bytes(made + b"\n")
@@ -193,10 +193,10 @@ def test_a_tokenizer_json_goes_before_the_vocabulary_files(tmp_path: Path) -> No
     ("changes", "message"),
     [
         ({"mask_token_id": IDS["<|im_end|>"]}, "but the tokenizer's mask token has the id"),
-        ({"mask_token_id": 5}, "mask_token_id 5 in config.json is the id of no special token"),
-        ({"eos_token_id": IDS["<tool_call>"]}, "eos_token_id 483 in config.json is the id of no special token"),
-        ({"pad_token_id": 511}, "pad_token_id 511 in config.json is the id of no special token"),
-        ({"bos_token_id": 0}, "bos_token_id 0 in config.json is the id of no special token"),
+        ({"mask_token_id": 5}, "mask_token_id 5 in config.json is not the id of a special token"),
+        ({"eos_token_id": IDS["<tool_call>"]}, "eos_token_id 483 in config.json is not the id of a special token"),
+        ({"pad_token_id": 511}, "pad_token_id 511 in config.json is not the id of a special token"),
+        ({"bos_token_id": 0}, "bos_token_id 0 in config.json is not the id of a special token"),
         ({"vocab_size": 486}, "mask_token_id = 486"),
         ({"vocab_size": 486, "mask_token_id": IDS["<|im_end|>"]}, "has a token with the id 486"),
     ],

@@ -1,4 +1,4 @@
-"""Against transformers' Qwen2Tokenizer, and against the slow algorithm of Dream's own tokenizer written out here."""
+"""The tokenizer against transformers' Qwen2Tokenizer, and against the slow algorithm of Dream's own tokenizer."""
 
 import json
 import unicodedata
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> Tokenizer:
-    """As the bundle has it: written and read again."""
+    """Return the tokenizer of a bundle, that is, after writing and reading."""
     return Tokenizer.from_str(tokenizer_from_vocabulary(folder, SETTINGS).to_str())
 
 
@@ -51,7 +51,7 @@ def theirs(folder: Path) -> Any:
 def test_ids_and_text_are_those_of_transformers(ours: Tokenizer, theirs: Any, text: str) -> None:
     ids = ours.encode(text, add_special_tokens=False).ids
     assert ids == theirs.encode(text, add_special_tokens=False)
-    # The pieces too: the small vocabulary has no merge across most of their borders.
+    # Compare the pieces too: few merges of the small vocabulary cross their borders.
     cut = theirs.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
     assert ours.pre_tokenizer.pre_tokenize_str(text) == cut
     for skip in (False, True):
@@ -61,12 +61,12 @@ def test_ids_and_text_are_those_of_transformers(ours: Tokenizer, theirs: Any, te
 @given(text=ANY_TEXT)
 def test_text_comes_back_composed(ours: Tokenizer, text: str) -> None:
     decoded = ours.decode(ours.encode(text).ids, skip_special_tokens=False)
-    # Special tokens are cut out before the rest is composed (NFC), so parts of the text may be composed one by one.
+    # Special tokens are split off before the rest is composed (NFC), so parts of the text may be composed separately.
     assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
 
 
 def slow_ids(folder: Path, text: str) -> list[int]:
-    """Dream's own way for text without added tokens: compose, cut, spell as bytes, join the pair of the least rank."""
+    """Encode text without added tokens by Dream's algorithm: compose, cut, spell as bytes, merge by lowest rank."""
     vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()[1:]
     ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
@@ -108,7 +108,7 @@ def test_added_tokens_keep_ids_and_flags(ours: Tokenizer) -> None:
 
 
 def test_ids_with_gaps_are_kept(tmp_path: Path) -> None:
-    """The tokenizers library alone would number added tokens from the length of the vocabulary on."""
+    """Check ids with gaps: the tokenizers library would number added tokens from the length of the vocabulary."""
     gaps = {content: BASE + 10 + 3 * i for i, content in enumerate(reversed(ADDED))}
     decoder = {str(gaps[content]): SETTINGS["added_tokens_decoder"][str(IDS[content])] for content in ADDED}
     folder = slow_tokenizer(tmp_path)

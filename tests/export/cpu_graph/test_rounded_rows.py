@@ -1,4 +1,4 @@
-"""Rows of integer products for CPUs: the same integers, the same answers to the last bit, in fewer operators."""
+"""Rounded rows for CPUs: the same integers and bit-equal results in fewer operators."""
 
 from collections import Counter
 from dataclasses import replace
@@ -30,7 +30,7 @@ INPUTS, OUTPUTS = 96, 40
 
 
 def _rounded_products(*, dtype: ir.DataType = ir.DataType.FLOAT, dims: tuple[str | None, ...] = ("n", "w")) -> ir.Model:
-    """Two int8 products of one factor [*dims, INPUTS], one of another, and one of a residual and a gate."""
+    """Return two int8 products of one factor [*dims, INPUTS], one of another, and one of a residual and a gate."""
     names = ("a", "b", "c", "d")
     type_ = ir.TensorType(dtype)
     weights = {f"w{name}": RNG.standard_normal((INPUTS, INPUTS)).astype(np.float32) for name in names}
@@ -65,7 +65,7 @@ def _operators(model: ir.Model) -> Counter[str]:
 
 
 def _hard_rows() -> np.ndarray:
-    """[2, 8, INPUTS]: of every magnitude; all 0, all below 0, subnormal, infinite, a NaN in front."""
+    """Return rows [2, 8, INPUTS] of every magnitude: all zero, all negative, subnormal, infinite, and with a NaN."""
     x = RNG.standard_normal((2, 8, INPUTS)) * np.logspace(-6, 4, 8)[:, None]
     x[1, 0], x[1, 1] = 0, -np.abs(x[1, 1])
     x[1, 2] *= 1e-40
@@ -89,7 +89,7 @@ def test_integers_and_scales_are_the_same(dims: tuple[str | None, ...]) -> None:
     assert operators["ConstantOfShape"] == (3 if None in dims else 1)
 
 
-def test_weights_tell_the_length_of_rows_of_unknown_shape() -> None:
+def test_weights_give_the_length_of_rows_of_unknown_shape() -> None:
     model = _rounded_products()
     x = _hard_rows()
     before = _run(model, x)
@@ -120,8 +120,8 @@ def test_a_sum_takes_the_scales_and_stays_the_same() -> None:
     assert (operators["GatedAdd"], operators["Add"]) == (1, 0)
 
 
-def test_a_sum_with_another_shape_is_left() -> None:
-    """A bias: GatedAdd does not repeat what it adds to."""
+def test_a_sum_with_another_shape_is_unchanged() -> None:
+    """Add a bias, which GatedAdd does not broadcast."""
     model = _rounded_products()
     RoundedRowsPass()(model)
     total = next(node for node in model.graph if node.name == "total")
@@ -143,18 +143,18 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("kept", [RoundedRowsPass(), RowScalesPass()])
-def test_a_float_graph_is_left_as_it_is(tiny_bundle: Path, kept: ir.passes.InPlacePass) -> None:
+def test_a_float_graph_is_unchanged(tiny_bundle: Path, kept: ir.passes.InPlacePass) -> None:
     model = ir.from_proto(onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False))
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     assert not kept(model).modified
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-# Whole bundles.
+# Complete bundles.
 
 
 def _answers(bundle: Bundle, device: str) -> Statistics:
-    """Of two requests with three branches, on one thread."""
+    """Return the statistics of two requests with three branches, computed on one thread."""
     batch = random_batch(np.random.default_rng(7), [0, 1], 3, 11, 5)
     batch = replace(batch, input_ids=batch.input_ids % bundle.manifest.dimensions.vocab_size)
     session = open_session(bundle, device, threads=1)
@@ -169,7 +169,7 @@ def test_every_product_of_the_tiny_model(tiny_quantized: Path, tmp_path: Path) -
     bundle = Bundle.open(tiny_quantized)
     assert bundle.graph_for_cpu() != bundle.graph
     operators = operators_when_optimized(bundle.graph_for_cpu(), tmp_path)
-    # The last layer's queries are of wanted rows alone, which are rounded apart; the shapes of its sums are not known.
+    # Queries of the last layer exist for sampled positions only, rounded separately. Its sums have unknown shapes.
     assert (operators["MatMulIntegerToFloat"], operators["QuantizeLinear"], operators["GatedAdd"]) == (36, 22, 8)
     assert operators["MatMul"] == operators["DequantizeLinear"] == operators["Abs"] == 0
 

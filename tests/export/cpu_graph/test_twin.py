@@ -1,4 +1,4 @@
-"""Twins for CPUs: made by the export, opened in the place of their graphs, checked by verify, refused when stale."""
+"""Twins for CPUs: the export makes them, sessions use them, verify checks them, stale ones are rejected."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ from lopa.tiny import CHECKPOINT
 
 
 class MoreEntropyPass(ir.passes.InPlacePass):
-    """Adds one to the entropy: an answer by which a twin is known. Changes nothing where there is none."""
+    """Pass that adds one to the entropy, which identifies a twin. Other graphs stay unchanged."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         for node in model.graph:
@@ -40,13 +40,13 @@ class MoreEntropyPass(ir.passes.InPlacePass):
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    """Of two stages, with a pass that is wrong on purpose."""
+    """Return a bundle of two stages whose twins have a deliberate error."""
     monkeypatch.setattr(twin, "CPU_PASSES", [lambda _: MoreEntropyPass()])
     return bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", stages=2)
 
 
 def entropy(bundle: Bundle, device: str = "cpu") -> float:
-    """Of one row of a window that is always the same."""
+    """Return the entropy of one row of a fixed window."""
     batch = random_batch(np.random.default_rng(0), [0], 1, 4, 1)
     session = open_session(bundle, device, threads=1)
     try:
@@ -62,7 +62,7 @@ def edit_manifest(bundle: Bundle, **fields: object) -> None:
 
 def test_twins_are_listed_and_run_on_the_cpu_alone(bundle: Bundle) -> None:
     names = [(each.source, each.graph) for each in bundle.manifest.cpu_graphs]
-    assert names == [  # the first stage has no statistics: nothing to do there
+    assert names == [  # the first stage has no statistics and so no twin
         ("model.onnx", "model.cpu.onnx"),
         ("model.stage-1-of-2.onnx", "model.stage-1-of-2.cpu.onnx"),
     ]

@@ -1,4 +1,4 @@
-"""int4 bundles whose matrices a session unpacks: the answers of an int8 bundle of the same numbers; what is opened."""
+"""int4 bundles whose matrices a session unpacks: results equal an int8 bundle's with the same numbers."""
 
 import logging
 from collections.abc import Iterator
@@ -23,12 +23,12 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import open_session
 
 SIZES = {"intermediate_size": 64, "vocab_size": 33}
-"""Two layers, and an odd number of outputs in the head."""
+"""Two layers, and a head with an odd number of outputs."""
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[IntegerDtype, Bundle]:
-    """Of one checkpoint."""
+    """Return an int8 and an int4 bundle of one checkpoint."""
     folder = tmp_path_factory.mktemp("unpacked")
     checkpoint = small_checkpoint(folder / "checkpoint", changes=SIZES)
     kinds: tuple[IntegerDtype, ...] = ("int4", "int8")
@@ -39,14 +39,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[IntegerDtype, Bund
 
 @pytest.fixture(autouse=True)
 def undecided() -> Iterator[None]:
-    """Each test is as a process of its own."""
+    """Reset the process-wide choice, so that each test starts like a new process."""
     int4_form._has_room.cache_clear()
     yield
     int4_form._has_room.cache_clear()
 
 
 def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
-    """Of random windows, always the same."""
+    """Return the log-probabilities of fixed random windows."""
     batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
     batch = replace(batch, input_ids=batch.input_ids % SIZES["vocab_size"])
     session = open_session(bundle, device, threads=1)
@@ -57,7 +57,7 @@ def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
 
 
 def with_the_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
-    """`int8` with the integers and scales of `int4` unpacked."""
+    """Return `int8` with the unpacked integers and scales of `int4`."""
     for record in int8.manifest.files:
         (folder / record.path).write_bytes(int8.file(record.path).read_bytes())
     data = np.memmap(folder / int8.manifest.weights, np.uint8, mode="r+")

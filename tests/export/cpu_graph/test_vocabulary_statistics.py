@@ -1,4 +1,4 @@
-"""Statistics row by row: the standard graph's best tokens, float64's numbers, in graphs and bundles of every kind."""
+"""Statistics row by row: the standard graph's best tokens and float64's numbers, for all kinds of bundles."""
 
 import shutil
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from onnx_ir.passes import common
 
 from lopa.export.cpu_graph import vocabulary_statistics
 from lopa.export.cpu_graph.vocabulary_statistics import (
-    LEAST_VOCABULARY,
+    MIN_VOCABULARY,
     VocabularyStatisticsPass,
     group_of_vocabulary,
 )
@@ -27,15 +27,15 @@ from lopa.runtime.errors import NonFiniteAnswerError
 Array = npt.NDArray[Any]
 
 LARGE, PRIME = 80_000, 80_021
-"""Groups of 64 ids; groups of one, since no size divides it."""
-SUMMED = {LARGE: 4e-6, LEAST_VOCABULARY: 4e-6, PRIME: 3e-5}
-"""Allowed difference from float64: two units of the greatest logits; one sum over all ids loses more."""
+"""Vocabularies with groups of 64 ids, and of one id because no size divides it."""
+SUMMED = {LARGE: 4e-6, MIN_VOCABULARY: 4e-6, PRIME: 3e-5}
+"""Tolerance against float64: two units of the largest logits. One sum over all ids loses more."""
 NAMES = (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)
 
 
 @pytest.fixture(scope="module")
 def head(tiny_bundle: Path) -> bytes:
-    """The end of a graph as it is exported, its logits given, for any number of ids."""
+    """Return the end of an exported graph with logits as its input, for any number of ids."""
     model = ir.load(tiny_bundle / "model.onnx")
     outputs = {value.name: value for value in model.graph.outputs}
     best = outputs[TOPK_IDS].producer()
@@ -52,12 +52,12 @@ def head(tiny_bundle: Path) -> bytes:
 
 @pytest.fixture
 def any_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pass takes small ones too."""
-    monkeypatch.setattr(vocabulary_statistics, "LEAST_VOCABULARY", 1)
+    """Let the pass accept small vocabularies."""
+    monkeypatch.setattr(vocabulary_statistics, "MIN_VOCABULARY", 1)
 
 
 def _answers(graph: bytes | Path, inputs: Mapping[str, Array]) -> list[Array]:
-    """The statistics."""
+    """Return the statistics."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -80,7 +80,7 @@ def _inputs(logits: Array, temperature: Array) -> dict[str, Array]:
 
 
 def _in_float64(logits: Array, temperature: Array) -> tuple[Array, Array, Array]:
-    """The contract's statistics; equal candidates by lower id."""
+    """Return the contract's statistics in float64, with equal candidates by lower id."""
     z = logits.astype(np.float64) / temperature.reshape(-1, 1, 1, 1)
     ids = np.argsort(-z, axis=-1, kind="stable")[..., :TOP_K]
     above = z - z.max(-1, keepdims=True)
@@ -88,7 +88,7 @@ def _in_float64(logits: Array, temperature: Array) -> tuple[Array, Array, Array]
     return ids, np.take_along_axis(logprobs, ids, -1), -(np.exp(logprobs) * logprobs).sum(-1)
 
 
-@pytest.mark.parametrize("vocabulary", [LARGE, PRIME, LEAST_VOCABULARY])
+@pytest.mark.parametrize("vocabulary", [LARGE, PRIME, MIN_VOCABULARY])
 def test_random_logits_of_several_requests(head: bytes, vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)
     logits = rng.normal(0, 3, (2, 3, 2, vocabulary)).astype(np.float32)
@@ -107,7 +107,7 @@ def test_random_logits_of_several_requests(head: bytes, vocabulary: int) -> None
 
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
 def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> None:
-    """Few distinct values, all the same, and equal greatest ones whose groups come in another order than their ids."""
+    """Check logits with few distinct values, all equal, and equal maxima whose groups are not in the order of ids."""
     rng = np.random.default_rng(5)
     logits = rng.integers(-3, 4, (1, 1, 5, vocabulary)).astype(np.float32)
     logits[0, 0, 1] = 2.5
@@ -118,7 +118,7 @@ def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> Non
     inputs = _inputs(logits, temperature)
     found = _answers(_by_row(head, vocabulary), inputs)
     np.testing.assert_array_equal(found[0], _in_float64(logits, temperature)[0])
-    # One sum over all ids loses what the standard graph's loses.
+    # One sum over all ids loses as much as the standard graph's.
     expected = _answers(head, inputs) if vocabulary == PRIME else _in_float64(logits, temperature)
     np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=4e-6)
     np.testing.assert_allclose(found[2], expected[2], rtol=0, atol=4e-6)
@@ -127,7 +127,7 @@ def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> Non
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 777, slice(None)])
-def test_a_row_that_is_no_distribution_is_seen(head: bytes, vocabulary: int, broken: float, place: int | slice) -> None:
+def test_a_row_that_is_no_distribution_shows(head: bytes, vocabulary: int, broken: float, place: int | slice) -> None:
     logits = np.random.default_rng(6).normal(0, 3, (1, 2, 1, vocabulary)).astype(np.float32)
     logits[0, 1, 0, place] = broken
     ids, logprobs, entropy = _answers(_by_row(head, vocabulary), _inputs(logits, np.array([1.0])))
@@ -143,7 +143,7 @@ def test_groups_divide_the_vocabulary() -> None:
 
 def test_small_vocabularies_and_graphs_without_statistics_stay(head: bytes) -> None:
     model = ir.from_proto(onnx.load_from_string(head))
-    assert not VocabularyStatisticsPass(LEAST_VOCABULARY - 1)(model).modified
+    assert not VocabularyStatisticsPass(MIN_VOCABULARY - 1)(model).modified
     assert model.graph.outputs[0].producer().op_type == "TopK"  # type: ignore[union-attr]
     del model.graph.outputs[:]
     assert not VocabularyStatisticsPass(LARGE)(model).modified
@@ -151,7 +151,7 @@ def test_small_vocabularies_and_graphs_without_statistics_stay(head: bytes) -> N
 
 @pytest.fixture(params=["tiny_bundle", "tiny_bundle_logits", "tiny_half", "tiny_staged"])
 def bundle(request: pytest.FixtureRequest) -> Path:
-    """Of a type, with logits, or whose last part is a stage."""
+    """Return bundles of several types, with logits, and with a stage as the last part."""
     return Path(request.getfixturevalue(request.param))
 
 
@@ -162,7 +162,7 @@ def test_whole_bundles(bundle: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("any_vocabulary")
 def test_quantized_bundles(tiny_quantized: Path, tmp_path: Path) -> None:
-    """Of int8, the scales of rows go into the factor: no product with them over the vocabulary is left."""
+    """Check that int8 row scales become part of the factor, so that no product over the vocabulary applies them."""
     graph = _assert_same_answers(tiny_quantized, tmp_path, tolerance=5e-6)
     int8 = Bundle.open(tiny_quantized).manifest.quantization.kind == "int8"  # type: ignore[union-attr]
     left = {node.name for node in onnx.load(graph, load_external_data=False).graph.node}
@@ -172,7 +172,7 @@ def test_quantized_bundles(tiny_quantized: Path, tmp_path: Path) -> None:
 
 
 def _assert_same_answers(path: Path, folder: Path, tolerance: float) -> Path:
-    """Every last part of the bundle's graphs, with the pass beside without; the last graph with the pass."""
+    """Compare each last part of the bundle with and without the pass. Return the last graph with the pass."""
     manifest = Bundle.open(path).manifest
     copy = shutil.copytree(path, folder / "copy")
     parts = [manifest.graph, *(stage.graph for stage in manifest.stages[-1:])]
@@ -190,7 +190,7 @@ def _assert_same_answers(path: Path, folder: Path, tolerance: float) -> Path:
 
 
 def _inputs_of_graph(graph: Path, rng: np.random.Generator) -> dict[str, Array]:
-    """Random windows: 2 requests of 3 branches, windows of 5 rows of which 4 are wanted, a prefix of 64."""
+    """Return random windows: 2 requests of 3 branches, 5 rows with 4 sampled positions, a prefix of 64."""
     sizes = {"requests": 2, "branches": 3, "window": 5, "rows": 4, "prefix": 64}
     inputs: dict[str, Array] = {}
     for value in onnx.load(graph, load_external_data=False).graph.input:

@@ -1,4 +1,4 @@
-"""Every entry of every family's config.json that a size is read from: absent, of another type, out of range."""
+"""Every entry of a family's config.json that gives a size: absent, of another type, out of range."""
 
 import json
 from pathlib import Path
@@ -63,13 +63,13 @@ ABSENT = {
     ("llada", "embedding_size"): ("vocab_size", 640),
     ("llada", "mlp_hidden_size"): ("intermediate_size", 4 * 64),
 }
-"""What stands for an entry that is not there; every other has to be there."""
+"""Meaning of absent entries, by family and name. All other entries are required."""
 NULL = {each for each in ABSENT if each[1] != "num_key_value_heads"}
-"""Those that may be null as well."""
+"""Entries that may also be null."""
 
 
 def write_config(folder: Path, family: str, **changes: Any) -> dict[str, Any]:
-    """The miniature's config.json, with changes; an entry changed to `...` is left out."""
+    """Write the miniature's config.json with changes, without entries changed to `...`. Return its content."""
     content = {**config_from_likeness(MINIATURES[family]), **changes}
     content = {name: value for name, value in content.items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(content))
@@ -98,7 +98,7 @@ def test_numbers(tmp_path: Path, family: str, name: str) -> None:
     for wrong in NOT_NUMBERS:
         if wrong is None and (family, name) in NULL:
             continue
-        if name == "rope_theta" and wrong in (2.5, 2**31):  # an odd one, but a number
+        if name == "rope_theta" and wrong in (2.5, 2**31):  # unusual but valid
             continue
         write_config(tmp_path, family, **{name: wrong})
         with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
@@ -141,7 +141,7 @@ def test_token_ids(tmp_path: Path, family: str, role: str) -> None:
 
 @pytest.mark.parametrize("family", NUMBERS)
 def test_several_ends(tmp_path: Path, family: str) -> None:
-    """Of config.json and generation_config.json, the first of config.json is the eos."""
+    """Check config.json and generation_config.json together; the first id of config.json is eos."""
     write_config(tmp_path, family, eos_token_id=[600, 601])
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [603, 601]}))
     if not FAMILIES[family].more_ends:

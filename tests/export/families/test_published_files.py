@@ -1,7 +1,6 @@
-"""Checkpoints in the published file formats are exported and opened: those of the recordings, and small ones.
+"""Export of checkpoints in published file formats: those of the recordings, and small ones.
 
-What their graphs compute is tested where graphs are; here, that names, sizes, tokens and defaults arrive in the bundle,
-and every tensor with its values.
+Names, sizes, tokens, defaults and all values must arrive in the bundle. Other tests check the results of the graphs.
 """
 
 import json
@@ -30,7 +29,7 @@ from lopa.runtime.errors import BadInputError
 def checkpoints(
     wedlm_checkpoint: Path, stable_diffcoder_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """By family: the recordings', and small ones of the others."""
+    """Return checkpoints by family: those of the recordings, and small ones of the other families."""
     return {
         "dream": small_checkpoint(tmp_path_factory.mktemp("dream") / "checkpoint", changes=ONE_LAYER),
         "llada": RECORDED / "llada",
@@ -50,7 +49,7 @@ def bundles(
     wedlm: Bundle,
     stable_diffcoder: Bundle,
 ) -> dict[str, Bundle]:
-    """Of each, in float32."""
+    """Return a float32 bundle of each checkpoint."""
     dream = bundle_from_checkpoint(checkpoints["dream"], checkpoints["dream"].parent / "bundle")
     return dict(zip(checkpoints, (dream, llada, fast_dllm_v2, sdar, wedlm, stable_diffcoder), strict=True))
 
@@ -62,14 +61,14 @@ def test_every_tensor_has_one_place_in_the_bundle(checkpoints: dict[str, Path], 
     planned = [weight.source for weight in source.planned]
     if source.config.tied_embeddings:
         outer = FAMILIES[name].architecture.outer_names
-        stored.discard(outer["head.weight"])  # it may be there still
+        stored.discard(outer["head.weight"])  # it may be present with tied embeddings
         planned.remove(outer["embedding.weight"])
     assert sorted(planned) == sorted(stored)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str) -> None:
-    """By its name in the checkpoint, written out here: the gate is silu's, not the other."""
+    """Check values by their checkpoint names, written here independently: silu applies to the gate."""
     stored = weights_from_bundle(bundles[name])
     tensors = {
         each: value.float().numpy()
@@ -104,9 +103,7 @@ def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bu
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_bundle_is_opened_and_says_what_it_is(
-    checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str
-) -> None:
+def test_the_manifest_of_each_bundle(checkpoints: dict[str, Path], bundles: dict[str, Bundle], name: str) -> None:
     family, manifest = FAMILIES[name], bundles[name].manifest
     assert (manifest.architecture, manifest.prediction_shift) == (name, family.architecture.prediction_shift)
     source = source_from_checkpoint(checkpoints[name], None)
@@ -129,14 +126,14 @@ DECODING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_how_it_is_decoded_by_default(bundles: dict[str, Bundle], name: str) -> None:
+def test_decoding_defaults(bundles: dict[str, Bundle], name: str) -> None:
     decoding = bundles[name].manifest.decoding
     expected = {"add_bos": True, "block_steps": None, **DECODING[name]}
     assert {option: getattr(decoding, option) for option in expected} == expected
 
 
 def test_an_adapter_makes_llada_block_causal(bundles: dict[str, Bundle], tmp_path: Path) -> None:
-    """D2F's; and with it the values of LoPA."""
+    """Check that D2F's adapter also brings LoPA's default values."""
     (tmp_path / "lora").mkdir()
     modules = ("attention.query", "attention.key", "attention.value", "attention.output")
     plain = bundles["llada"]
@@ -178,7 +175,7 @@ def test_blocks_are_as_large_as_the_checkpoint_was_trained(
 
 
 def _copy(checkpoint: Path, place: Path) -> Path:
-    """One that may be altered."""
+    """Return a copy that a test may change."""
     (place / "checkpoint").mkdir()
     for file in checkpoint.iterdir():
         if file.is_file():
@@ -189,7 +186,7 @@ def _copy(checkpoint: Path, place: Path) -> Path:
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("other", FAMILIES)
 def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path, name: str, other: str) -> None:
-    """Families with the same tensors in the same shapes cannot be told apart by them; nothing but config.json can."""
+    """Check families with the same tensors and shapes, which only config.json tells apart."""
     for file in checkpoints[name].glob("*.json"):
         if not file.name.startswith("model"):
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -212,7 +209,7 @@ def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path,
     [
         ({"n_layers": None}, "n_layers = None"),
         ({"alibi": True}, "alibi = True"),
-        ({"model_type": "sdar"}, "at once"),
+        ({"model_type": "sdar"}, "belong to llada and sdar"),
         ({"model_type": "llada2_moe"}, "mixture of experts"),
         ({"n_layers": 2}, "model.transformer.blocks.2"),
         ({"n_layers": 4}, "no tensor model.transformer.blocks.3.attn_norm.weight"),
@@ -231,7 +228,7 @@ def test_nothing_is_left_of_an_export_that_fails(
     assert message in failed_export(capsys, checkpoint)
 
 
-def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
+def test_an_autoregressive_checkpoint_is_exported_as_requested(
     checkpoints: dict[str, Path], bundles: dict[str, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = _copy(checkpoints["fast-dllm-v2"], tmp_path)
@@ -240,7 +237,7 @@ def test_an_autoregressive_checkpoint_is_exported_as_what_it_is_asked_for(
     settings |= {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
     (checkpoint / "config.json").write_text(json.dumps(settings))
     assert "--family" in failed_export(capsys, checkpoint)
-    assert "asked for" in failed_export(capsys, checkpoint, "--family", "llada")
+    assert "was requested" in failed_export(capsys, checkpoint, "--family", "llada")
     made = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", family="fast-dllm-v2")
     assert made.weights.read_bytes() == bundles["fast-dllm-v2"].weights.read_bytes()
     assert made.manifest.decoding == bundles["fast-dllm-v2"].manifest.decoding

@@ -1,4 +1,4 @@
-"""What config.json may ask for and no network here has is refused by name, family by family."""
+"""Settings of config.json that no network supports are rejected by name, family by family."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("family", "name", "value"), REFUSED)
-def test_it_is_refused_by_name(tmp_path: Path, family: str, name: str, value: Any) -> None:
+def test_an_unsupported_setting_is_named(tmp_path: Path, family: str, name: str, value: Any) -> None:
     write_config(tmp_path, family, **{name: value})
     with pytest.raises(BadInputError, match=rf"config\.json has {name} = ") as caught:
         config_from_checkpoint(tmp_path)
@@ -63,7 +63,7 @@ def test_it_is_refused_by_name(tmp_path: Path, family: str, name: str, value: An
 
 
 @pytest.mark.parametrize(("family", "name"), [(family, name) for family in OF_FAMILIES for name in OF_FAMILIES[family]])
-def test_it_asks_for_nothing_where_it_is_absent_unless_it_is_needed(tmp_path: Path, family: str, name: str) -> None:
+def test_an_absent_setting_is_allowed_unless_required(tmp_path: Path, family: str, name: str) -> None:
     values = OF_FAMILIES[family][name]
     if ... not in values:
         for absent in (None, ...):

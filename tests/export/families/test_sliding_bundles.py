@@ -1,4 +1,4 @@
-"""Bundles of the families without recordings, from checkpoint to answer: the command line, company, devices."""
+"""Bundles of the families without recordings, from checkpoint to answer: command line, batch mates, devices."""
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from lopa.runtime.decoding.decoding import Step
 
 
 def some_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfig:
-    """Anything that a sliding block can be asked for, for an answer of at most 40 positions."""
+    """Return a random configuration of a sliding block, for an answer of at most 40 positions."""
     strategy = str(rng.choice(["lopa", "lopa", "threshold", "vanilla", "sequential", "d2f"]))
     return decoder.config(
         strategy=strategy,
@@ -40,7 +40,7 @@ def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationCon
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
-    """Alone, beside others in an engine, by numpy, and with branches over two devices."""
+    """Compare decodes alone, batched in an engine, in numpy, and with branches over two devices."""
     with Decoder.open(wedlm.path, threads=1) as decoder:
         asked = some_mix(seed, decoder)
         expected = [alone(decoder, *each) for each in asked]
@@ -53,12 +53,12 @@ def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
 
 
 def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
-    """Here those of the decided run in front of a lookahead, and of masks none."""
+    """Check shared rows of unmasked tokens before a lookahead; rows of masks are not shared."""
     steps: list[Step] = []
     with Decoder.open(wedlm.path, threads=1) as decoder:
         for prompt, config in some_mix(7, decoder):
             apart, once = (
-                deque(decoder.stream(prompt, replace(config, shared_rows=on), on_step=heard), maxlen=1)[0]
+                deque(decoder.stream(prompt, replace(config, deduplicate_rows=on), on_step=heard), maxlen=1)[0]
                 for on, heard in ((False, None), (True, steps.append))
             )
             assert once.result.token_ids == apart.result.token_ids
@@ -96,7 +96,7 @@ def test_the_other_one_by_the_command_line(stable_diffcoder: Bundle, stable_diff
     assert verified.returncode == 0, verified.stderr
 
 
-def test_models_whose_rows_speak_of_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:
+def test_models_whose_rows_predict_the_next_position_do_not_slide(fast_dllm_v2: Bundle) -> None:
     with Decoder.open(fast_dllm_v2.path, threads=1) as decoder:
         config = decoder.config(alignment="sliding", window="causal", confidence="neg_entropy")
         with pytest.raises(BadInputError, match="alignment 'sliding' for a bundle of architecture 'fast-dllm-v2'"):

@@ -1,4 +1,4 @@
-"""What rules are told of a graph, and what they say in one line. The rules themselves: test_portable_lint, tensorrt."""
+"""The base of the linters: queries of rules, and violations as text. Rules have their own tests."""
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from lopa.export.graph.lint import LintedGraph, Violation
 
 
 def _graph(*imports: tuple[str, int]) -> LintedGraph:
-    """y = x [2, n] @ w [4, 3], z = an operator of another domain, of which nothing can be inferred."""
+    """Return y = x [2, n] @ w [4, 3], and z by an operator of another domain, whose type cannot be inferred."""
     nodes = [
         make.make_node("MatMul", ["x", "w"], ["y"], name="product"),
         make.make_node("FusedThing", ["y"], ["z"], domain="com.microsoft"),
@@ -67,12 +67,12 @@ def test_a_place_is_a_node_or_a_value_or_the_model() -> None:
         ),
     ],
 )
-def test_a_line_names_place_opset_type_axes_and_mend(violation: Violation, line: str) -> None:
+def test_a_line_names_place_opset_type_axes_and_remedy(violation: Violation, line: str) -> None:
     assert str(violation) == line
 
 
 def test_the_two_names_of_the_standard_domain_count_as_one() -> None:
-    """Gelu is of opset 20."""
+    """Gelu exists since opset 20."""
     x = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])
     graph = make.make_graph([make.make_node("Gelu", ["x"], ["y"])], "g", [x], [make.make_empty_tensor_value_info("y")])
     imports = [make.make_opsetid("", 16), make.make_opsetid("ai.onnx", 23)]

@@ -1,4 +1,4 @@
-"""The traced modules against implementations that are not ours: transformers' Qwen2, Qwen3 and Llama."""
+"""The traced modules against independent implementations: transformers' Qwen2, Qwen3 and Llama."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from tests.export.layer_kinds import LAYER_KINDS, LayerKind, as_in_bundle, weights_of_network
 
 from lopa.export.graph.module import ContractForward
-from lopa.export.graph.portable_module import PortableForward
+from lopa.export.graph.portable_module import PortableContractForward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract import TILE, WindowBatch
@@ -20,7 +20,7 @@ from lopa.runtime.sessions.numpy_session import NumpyForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 SIZES = [(1, 1, 1, 1), (2, 3, 11, 7), (3, 1, 6, 20)]
-"""Requests, branches, window, wanted rows."""
+"""Requests, branches, window rows, sampled positions."""
 
 
 def _module(form: type[Any], kind: LayerKind, dtype: torch.dtype) -> Any:
@@ -43,7 +43,7 @@ def _windows(sizes: tuple[int, int, int, int]) -> WindowBatch:
 
 
 def _by_transformers(model: Any, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Logits [R, B, Q, V], and each layer's new key and value, [R, B, Hkv, W, D]."""
+    """Return logits [R, B, Q, V], and each layer's new key and value, [R, B, Hkv, W, D]."""
     r, b, w = batch.input_ids.shape
     mask = torch.from_numpy(batch.window_mask).reshape(r * b, 1, w, w)
     answer = model(
@@ -87,16 +87,16 @@ def test_windows_in_the_portable_form(kind: LayerKind, sizes: tuple[int, int, in
         for name, each in portable_inputs(batch, torch.zeros(r, TILE).bool().numpy()).items()
     }
     inputs[PAST] = torch.randn((4, r * 2, TILE, kind.head_size))
-    module = _module(PortableForward, kind, torch.float32)
+    module = _module(PortableContractForward, kind, torch.float32)
     *_, found = answer = module(*(inputs[name] for name in portable_input_names()))
     rows = [torch.from_numpy(rows_from_portable(each.numpy(), b)) for each in answer[3:-1]]
     _check(found.reshape(r, b, q, -1), rows, kind, torch.float32, batch)
 
 
-@pytest.mark.parametrize("form", [ContractForward, PortableForward])
+@pytest.mark.parametrize("form", [ContractForward, PortableContractForward])
 @torch.no_grad()
 def test_layers_may_differ(form: type[Any], tiny_bundle_logits: Path) -> None:
-    """A network whose second layer has a wider MLP computes in torch what it computes in numpy."""
+    """Check that a network whose second layer has a wider MLP computes the same in torch and in numpy."""
     sizes = LayerKind(qkv_bias=True, qk_norm=False, head_size=8).dimensions
     narrow = network_from_dimensions(sizes)
     wide = network_from_dimensions(msgspec.structs.replace(sizes, intermediate_size=80))
@@ -114,7 +114,7 @@ def test_layers_may_differ(form: type[Any], tiny_bundle_logits: Path) -> None:
         cache_shape_from_manifest(manifest),
     )
     prefix = torch.zeros(2, TILE, dtype=torch.bool)
-    if form is PortableForward:
+    if form is PortableContractForward:
         inputs = {name: torch.from_numpy(each) for name, each in portable_inputs(batch, prefix.numpy()).items()}
         inputs[PAST] = torch.zeros((4, 4, TILE, 8))
         *_, found = module(*(inputs[name] for name in portable_input_names()))
@@ -130,7 +130,7 @@ def test_layers_may_differ(form: type[Any], tiny_bundle_logits: Path) -> None:
 def _check(
     logits: torch.Tensor, rows: list[torch.Tensor], kind: LayerKind, dtype: torch.dtype, batch: WindowBatch
 ) -> None:
-    """In float64 angles and transformers' norms are still float32, so that it says more, but not all digits."""
+    """Compare. Float64 has a smaller tolerance, but angles and transformers' norms are still float32."""
     tolerance = 1e-4 if dtype == torch.float32 else 1e-5
     expected, expected_rows = _by_transformers(kind.network(dtype), batch)
     assert expected.abs().max() > 0.5

@@ -1,4 +1,4 @@
-"""The table of ATC's operators, against what the vendor's list says of some of them."""
+"""The table of ATC's operators, against the vendor's list for some of them."""
 
 import pytest
 

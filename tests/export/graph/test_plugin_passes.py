@@ -1,4 +1,4 @@
-"""Graphs with the functions of domain lopa: the same bits as without them, and their bodies against float64."""
+"""Graphs with functions of domain lopa: bit-equal to those without, and their bodies against float64."""
 
 import itertools
 import json
@@ -65,7 +65,7 @@ def _operators(bundle: Bundle, name: str | None = None) -> Counter[tuple[str, st
     return Counter((node.domain, node.op_type) for node in model.graph.node)
 
 
-def test_the_graph_has_the_functions_in_place_of_what_they_do(tiny_plugins: Path, tiny_bundle: Path) -> None:
+def test_functions_replace_their_nodes(tiny_plugins: Path, tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_plugins)
     assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
     assert "plugins" not in json.loads((tiny_bundle / "manifest.json").read_text())
@@ -80,7 +80,7 @@ def test_the_graph_has_the_functions_in_place_of_what_they_do(tiny_plugins: Path
         "ConfidenceMerge",
         "ConfidencePartials",
     ]
-    # What TensorRT's parser looks for, to take a plugin in place of the body.
+    # TensorRT's parser looks for this attribute to use a plugin instead of the body.
     marked = [node for node in (*model.graph.node, *model.functions[1].node) if node.domain and node.attribute]
     assert {node.op_type for node in marked} >= {"BranchAttention", "ConfidencePartials", "ConfidenceMerge"}
     assert all(node.attribute[0].name == "plugin_namespace" and node.attribute[0].s == b"lopa" for node in marked)
@@ -95,7 +95,7 @@ def test_the_same_bits_as_without_functions(tiny_plugins: Path, tiny_bundle: Pat
 
 
 def test_stages(tmp_path: Path) -> None:
-    """Both stages have branch attention, the last one the confidence head; together they decode as the whole graph."""
+    """Check that both stages have branch attention, the last one the confidence head, and that they decode equally."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 2})
     fast = bundle_from_checkpoint(checkpoint, tmp_path / "staged", stages=2, plugins=True)
     first, last = (_operators(fast, stage.graph) for stage in fast.manifest.stages)
@@ -109,7 +109,7 @@ def test_stages(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
 
 
-def test_float16_and_quantized_matrices_below_a_head_of_floats(tmp_path: Path) -> None:
+def test_float16_and_quantized_matrices_with_a_float_head(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     plain, fast = (
         bundle_from_checkpoint(
@@ -125,8 +125,8 @@ def test_float16_and_quantized_matrices_below_a_head_of_floats(tmp_path: Path) -
     _assert_same_bits(fast, plain)
 
 
-def test_with_logits_and_beside_a_portable_graph(tmp_path: Path) -> None:
-    """Logits among the outputs leave nothing to a confidence head; a portable graph has no functions at all."""
+def test_with_logits_and_a_portable_graph(tmp_path: Path) -> None:
+    """Check that a graph with logits has no confidence head, and a portable graph no functions."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     plain = bundle_from_checkpoint(checkpoint, tmp_path / "plain", with_logits=True)
     both = bundle_from_checkpoint(
@@ -172,7 +172,7 @@ def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit) as ended:
         main(["onnx", str(tiny.CHECKPOINT), "-o", str(tmp_path / "bundle"), "--plugins", "--dialect", "portable"])
     assert ended.value.code == 2
-    assert "plugins in the portable dialect alone" in capsys.readouterr().err
+    assert "plugins with the portable dialect only" in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()
 
 
@@ -186,7 +186,7 @@ def test_an_attention_of_another_form_is_refused() -> None:
 
 
 def _model_of_function(plugin: str, name: str, inputs: dict[str, Array], outputs: int) -> bytes:
-    """A model of one node, which is the function `name`."""
+    """Return a model whose only node is the function `name`."""
     values = [
         onnx.helper.make_tensor_value_info(key, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim)
         for key, x in inputs.items()
@@ -222,10 +222,10 @@ def test_the_body_of_branch_attention_is_the_reference() -> None:
 
 
 def test_the_body_of_the_merge_takes_several_splits() -> None:
-    """Partials of three parts of a vocabulary, by the body of one part, give the statistics of the whole."""
+    """Merge partial results of three parts of a vocabulary, computed by the body for one part."""
     rng = np.random.default_rng(4)
     hidden, weight = rng.standard_normal((2, 3, 4, 12)).astype(np.float32), rng.standard_normal((12, 90))
-    weight[:, 70] = weight[:, 65] = weight[:, 3]  # equal in two parts, and twice in one
+    weight[:, 70] = weight[:, 65] = weight[:, 3]  # equal logits in two parts, and twice in one
     temperature = np.array([1.0, 0.5], np.float32)
     parts = []
     for first in (0, 30, 60):

@@ -1,4 +1,4 @@
-"""The portable graph of every type beside the standard one, and what it computes."""
+"""The portable graph of every type, together with the standard one, and its results."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 
 @pytest.fixture(scope="module", params=DTYPES)
 def both(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Bundle:
-    """A small random checkpoint with both graphs, in every type."""
+    """Return a small random checkpoint with both graphs, in every type."""
     folder = tmp_path_factory.mktemp("both")
     checkpoint = small_checkpoint(folder / "checkpoint", changes={"num_hidden_layers": 1})
     return bundle_from_checkpoint(
@@ -67,7 +67,7 @@ def test_the_bundle_gives_each_graph_alone(both: Bundle) -> None:
         both.of_dialect("portable").of_dialect("standard")
 
 
-def test_the_graph_keeps_the_dialect(both: Bundle) -> None:
+def test_the_graph_follows_the_dialect(both: Bundle) -> None:
     model = _graph(both)
     onnx.checker.check_model(str(both.of_dialect("portable").graph), full_check=True)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
@@ -124,7 +124,7 @@ def test_verify_compares_both_graphs(both: Bundle) -> None:
 @pytest.mark.parametrize("both", ["float32"], indirect=True)
 @pytest.mark.parametrize("constant", ["scale of attention", "epsilon of a norm"])
 def test_verify_sees_a_wrong_portable_graph(both: Bundle, tmp_path: Path, constant: str) -> None:
-    """And only that: the standard graph beside it is still right."""
+    """Check that verify finds an error of the portable graph, while the standard graph passes."""
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in both.path.iterdir():
@@ -160,13 +160,13 @@ def test_integers_are_refused_before_any_work(tmp_path: Path, dialects, kind) ->
 
 
 @pytest.mark.parametrize("dialects", [(), ("portable", "standard"), ("portable", "portable")])
-def test_other_sets_of_dialects_are_a_fault_of_the_caller(tmp_path: Path, dialects) -> None:
+def test_other_sets_of_dialects_raise_value_error(tmp_path: Path, dialects) -> None:
     with pytest.raises(ValueError, match="received dialects"):
         bundle_from_checkpoint(tmp_path, tmp_path / "bundle", dialects=dialects)
 
 
 def test_stages_of_a_portable_graph_are_refused(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    with pytest.raises(BadInputError, match="2 stages in the portable dialect alone"):
+    with pytest.raises(BadInputError, match="--stages 2 with the portable dialect only"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), stages=2)
     assert not (tmp_path / "bundle").exists()

@@ -1,4 +1,4 @@
-"""Every rule of the portable dialect, broken on purpose in a graph that keeps them all."""
+"""Every rule of the portable dialect, violated on purpose in a correct graph."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def _node(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
 
 
 def _insert(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
-    """Behind all others; its outputs are used by nobody."""
+    """Append a node whose outputs are not used."""
     model.graph.node.append(node)
 
 
@@ -153,12 +153,12 @@ def _function(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "rule", "node", "operator", "rank", "mend"),
+    ("change", "rule", "node", "operator", "rank", "remedy"),
     [
-        (_second_import, "opset import", "", "", None, "import ai.onnx 17 and nothing else"),
-        (_imported_twice, "opset import", "", "", None, "import ai.onnx 17 and nothing else"),
-        (_not_imported, "opset import", "", "", None, "import ai.onnx 17 and nothing else"),
-        (_newer_opset, "opset import", "", "", None, "import ai.onnx 17 and nothing else"),
+        (_second_import, "opset import", "", "", None, "import only ai.onnx 17"),
+        (_imported_twice, "opset import", "", "", None, "import only ai.onnx 17"),
+        (_not_imported, "opset import", "", "", None, "import only ai.onnx 17"),
+        (_newer_opset, "opset import", "", "", None, "import only ai.onnx 17"),
         (_function, "opset import", "local::bad", "", None, "inline it"),
         (_unregistered, "unregistered operator", "layers.0.mlp/Sigmoid", "Gelu", None, "plain operators"),
         (_other_domain, "unregistered operator", "layers.0.mlp/Sigmoid", "Sigmoid", None, "operators of the dialect"),
@@ -168,8 +168,8 @@ def _function(model: onnx.ModelProto) -> None:
         (_last_index, "operator to avoid", "bad", "ArgMax", None, "leave it 0"),
         (_five_axes, "rank", "bad", "Unsqueeze", 5, "fold axes"),
         (_input_of_five_axes, "rank", "bad", "", 5, "fold axes"),
-        (_empty_axis, "empty axis", "bad", "", 2, "leave it out"),
-        (_empty_slice, "empty axis", "bad", "Slice", 2, "leave it out"),
+        (_empty_axis, "empty axis", "bad", "", 2, "remove it"),
+        (_empty_slice, "empty axis", "bad", "Slice", 2, "remove it"),
         (_computed_reshape, "data-dependent shape", "bad", "Reshape", None, "masks and positions as inputs"),
         (_shape_chain, "operator to avoid", "bad", "Shape", None, "masks and positions as inputs"),
         (_shape_chain, "data-dependent shape", "worse", "Expand", None, "masks and positions as inputs"),
@@ -183,7 +183,7 @@ def _function(model: onnx.ModelProto) -> None:
     ],
 )
 def test_a_broken_rule_is_named(
-    clean: onnx.ModelProto, change: Change, rule: str, node: str, operator: str, rank: int | None, mend: str
+    clean: onnx.ModelProto, change: Change, rule: str, node: str, operator: str, rank: int | None, remedy: str
 ) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(clean)
@@ -191,11 +191,11 @@ def test_a_broken_rule_is_named(
     found = violations_of_model(model, ascend_operators())
     meant = [each for each in found if (each.rule, each.node, each.operator, each.rank) == (rule, node, operator, rank)]
     assert len(meant) == 1, found
-    assert mend in meant[0].mend
+    assert remedy in meant[0].remedy
     assert meant[0].opset == (model.opset_import[0].version if model.opset_import else 0)
 
 
-def test_a_graph_that_keeps_the_rules(clean: onnx.ModelProto) -> None:
+def test_a_graph_that_follows_the_rules(clean: onnx.ModelProto) -> None:
     assert violations_of_model(clean, ascend_operators()) == []
     check_portable(clean, "clean.onnx")
 
@@ -217,7 +217,7 @@ def test_the_exporter_stops_at_a_violation(clean: onnx.ModelProto) -> None:
 
 def test_nothing_is_left_of_an_export_that_breaks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
-    monkeypatch.setattr("lopa.export.graph.portable_lint.MOST_AXES", 3)
+    monkeypatch.setattr("lopa.export.graph.portable_lint.MAX_AXES", 3)
     with pytest.raises(CheckFailedError, match="has 4 axes"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), with_logits=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

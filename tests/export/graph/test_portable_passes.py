@@ -1,4 +1,4 @@
-"""From opset 18 to 17 on graphs small enough to see, run before and after on ONNX Runtime."""
+"""Conversion from opset 18 to 17 on tiny graphs, which ONNX Runtime runs before and after."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""The graphs of quantized bundles: operators, what ONNX Runtime makes of them, and what they compute."""
+"""Graphs of quantized bundles: operators, ONNX Runtime's optimizations, and results."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_onnx_runtime_computes_every_product_with_integers(tiny_quantized: Path,
     operators = operators_when_optimized(bundle.graph, tmp_path)
     assert operators[FUSED[bundle.manifest.quantization.kind]] == 36
     assert operators["DequantizeLinear"] == operators["MatMul"] == 0
-    # q, k and v share their rounded rows, as do gate and up: four a layer, and one for the head.
+    # q, k and v share their rounded rows, as do gate and up: four roundings per layer, and one for the head.
     assert operators["QuantizeLinear"] == (21 if bundle.manifest.quantization.kind == "int8" else 0)
 
 
@@ -59,13 +59,13 @@ def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) ->
     session.close()
 
 
-# One product by itself.
+# A single product.
 
 
 def _product_model(
     kind: IntegerDtype, values: np.ndarray, dtype: ir.DataType, uses: int
 ) -> tuple[ir.Model, np.ndarray]:
-    """A graph of `uses` products with one matrix, before the pass, and what the integers stand for after it."""
+    """Return a graph of `uses` products with one matrix before the pass, and the dequantized matrix after it."""
     inputs, outputs = values.shape
     x = ir.Value(name="x", shape=ir.Shape(["rows", inputs]), type=ir.TensorType(dtype))
     matrix = ir.Value(name="w", shape=ir.Shape(values.shape), type=ir.TensorType(dtype))
@@ -87,7 +87,7 @@ def _product_model(
 
 def _run(model: ir.Model, x: np.ndarray) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
-    # Without its optimizations ONNX Runtime computes what the operators say.
+    # Without optimizations ONNX Runtime computes exactly the operators.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return list(onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options).run(None, {"x": x}))
 
@@ -116,7 +116,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.FLOAT16])
-def test_int4_is_the_product_with_what_the_integers_stand_for(dtype: ir.DataType) -> None:
+def test_int4_is_the_product_with_dequantized_integers(dtype: ir.DataType) -> None:
     values = RNG.standard_normal((96, 10)).astype(np.float32)
     x = RNG.standard_normal((6, 96)).astype(dtype.numpy())
     model, stands_for = _product_model("int4", values, dtype, uses=1)
@@ -151,7 +151,7 @@ def _two_uses(kind: str) -> ir.Model:
 @pytest.mark.parametrize("kind", ["added", "first factor"])
 def test_a_matrix_with_another_use_is_refused(kind: str) -> None:
     replacement = QuantizedMatrix(ir.tensor(np.ones((4, 4), np.int8), name="w"), ir.tensor(np.ones(4, np.float32)))
-    with pytest.raises(ir.passes.PreconditionError, match="not only the second factor"):
+    with pytest.raises(ir.passes.PreconditionError, match="must only be the second factor"):
         QuantizedMatricesPass({"w": replacement})(_two_uses(kind))
 
 

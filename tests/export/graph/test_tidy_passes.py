@@ -1,4 +1,4 @@
-"""Each pass on a graph small enough to see, run before and after on ONNX Runtime."""
+"""Each pass on a tiny graph, which ONNX Runtime runs before and after."""
 
 import numpy as np
 import onnx
@@ -66,7 +66,7 @@ TWO_PRODUCTS = BATCHES_TOGETHER.replace(
 ).replace("float[r, b, w] x", "float[r, b, w, b2] x")
 
 
-def test_sizes_are_used_as_shape_gives_them() -> None:
+def test_sizes_are_used_directly() -> None:
     model = _model(BATCHES_TOGETHER)
     result = DirectShapesPass()(model)
     assert result.modified
@@ -76,7 +76,7 @@ def test_sizes_are_used_as_shape_gives_them() -> None:
     assert not DirectShapesPass()(model).modified
 
 
-def test_a_target_that_says_what_0_and_1_say_becomes_a_constant() -> None:
+def test_a_target_equal_to_0_and_1_becomes_constant() -> None:
     x = np.random.default_rng(0).standard_normal((4, 5, 6)).astype(np.float32)
     before = _run(_model(HEADS_APART), x)
     model = tidy(_model(HEADS_APART))

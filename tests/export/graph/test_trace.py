@@ -1,4 +1,4 @@
-"""The exported graph: its signature and operators, and its numbers against the torch module that was traced."""
+"""The exported graph: its signature and operators, and its results against the traced torch module."""
 
 from collections import Counter
 from pathlib import Path
@@ -33,7 +33,7 @@ def _session(bundle: Path) -> onnxruntime.InferenceSession:
 
 
 def _module(bundle: Path, *, with_logits: bool) -> ContractForward:
-    """The module in float32, with the weights that lie in the bundle."""
+    """Return the module in float32 with the bundle's weights."""
     opened = Bundle.open(bundle)
     module = ContractForward(
         network_from_dimensions(opened.manifest.dimensions), dtype=torch.float32, with_logits=with_logits
@@ -58,7 +58,7 @@ def module(tiny_bundle_logits: Path) -> ContractForward:
 
 
 def _random_inputs(r: int, b: int, w: int, p: int, q: int, *, seed: int, dtype: str = "float32") -> Arrays:
-    """Random everything; a row always sees itself, as the contract asks."""
+    """Return random inputs; every row sees itself, as the contract requires."""
     generator = np.random.default_rng(seed)
     inputs: Arrays = {
         "input_ids": generator.integers(0, 1024, (r, b, w)),
@@ -86,7 +86,7 @@ def _check_against_torch(found: list[np.ndarray], expected: list[np.ndarray], *,
     for name, ours, theirs in zip(names, found, expected, strict=True):
         assert ours.shape == theirs.shape
         if name == "topk_ids":
-            # A different order is right only between candidates of nearly equal probability.
+            # Only candidates of nearly equal probability may change their order.
             gaps = -np.diff(expected[1], axis=-1)
             clear = np.concatenate([gaps, gaps[..., -1:]], -1) > 2 * tolerance
             clear[..., 1:] &= gaps > 2 * tolerance
@@ -94,7 +94,7 @@ def _check_against_torch(found: list[np.ndarray], expected: list[np.ndarray], *,
             assert clear.any()
             np.testing.assert_array_equal(ours[clear], theirs[clear])
         else:
-            # Of sums of large numbers a small one may be the result: it has the error of the large ones.
+            # A small sum of large numbers has the error of the large numbers.
             allowed = tolerance * max(1.0, float(np.abs(theirs).max()))
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=allowed, err_msg=name)
 
@@ -121,7 +121,7 @@ def test_onnx_runtime_agrees_with_the_module(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.tuples(*(st.integers(1, most) for most in (3, 5, 20, 3, 12))),
+    st.tuples(*(st.integers(1, upper) for upper in (3, 5, 20, 3, 12))),
     st.integers(0, 1 << 30),
 )
 def test_any_sizes(
@@ -143,7 +143,7 @@ def test_statistics_are_those_of_the_tempered_logits(session: onnxruntime.Infere
 
 
 def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -> None:
-    """Rows that come out, given back as prefix, leave the later rows' statistics as in one whole window."""
+    """Commit new rows as prefix, and check that statistics of later rows equal those of one window."""
     rows, early = 80, 48
     inputs = _random_inputs(1, 1, rows, TILE, rows - early, seed=11)
     block = np.arange(rows) // 16
@@ -163,7 +163,7 @@ def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -
         "temperature": inputs["temperature"],
     }
     for name in input_names(LAYERS)[6:]:
-        later[name] = inputs[name].copy()  # what lies in masked rows must not matter
+        later[name] = inputs[name].copy()  # content of masked rows must not matter
         later[name][:, :, :early] = whole[name.replace("past", "window")][:, 0, :, :early]
     rest = dict(zip(whole, session.run(None, later), strict=True))
     np.testing.assert_array_equal(rest["topk_ids"][..., 0], whole["topk_ids"][..., 0])
@@ -216,7 +216,7 @@ def test_the_operators_are_standard_and_few(tiny_bundle: Path) -> None:
     assert counts["RotaryEmbedding"] == 2 * LAYERS
     assert counts["MatMul"] == 7 * LAYERS + 1
     assert counts["Expand"] == 2 * LAYERS + 1
-    # Heads apart, heads together; nothing transposes a weight or an attention input twice.
+    # Transposes split and join heads; no weight or attention input is transposed twice.
     assert counts["Transpose"] == 4 * LAYERS
     assert counts["Cast"] == counts["Cos"] == counts["Sin"] == 1
     assert counts["Shape"] <= 4

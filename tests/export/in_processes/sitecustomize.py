@@ -1,6 +1,6 @@
-"""Makes the exports of a process that a test starts use the kept traces of the run (kept_traces.py).
+"""Trace cache for processes that tests start (kept_traces.py), active with this folder on their PYTHONPATH.
 
-Python imports this module at start when its folder is on PYTHONPATH. It does not import torch.
+Python imports this module when it starts. It does not import torch earlier than the process itself does.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ _TRACES = "lopa.export.graph.trace"
 
 
 class _KeepTraces:
-    """Import hook that replaces traced_graph when the tracing module is imported."""
+    """Import hook that finds the tracing module normally and installs the cached traces in it."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name != _TRACES:

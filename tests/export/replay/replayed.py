@@ -1,4 +1,4 @@
-"""Polygraphy as a process, on folders that were saved."""
+"""Polygraphy as a process, on saved folders."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ POLYGRAPHY = (sys.executable, "-c", "import sys; from polygraphy.tools import ma
 
 
 def replayed(graph: Path, folder: Path, *, rule: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Runs `graph` on ONNX Runtime's CPU over the forwards in `folder`, by the rule there or by options `rule`."""
+    """Run `graph` on ONNX Runtime's CPU over the forwards in `folder`; `rule` replaces the folder's comparison."""
     return subprocess.run(
         [
             *(*POLYGRAPHY, "run", str(graph), "--onnxrt"),

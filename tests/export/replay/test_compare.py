@@ -1,4 +1,4 @@
-"""The rule by which a replay is judged: what rounding explains passes, everything else is named."""
+"""Comparison of replays: rounding errors pass, other errors are named."""
 
 from collections import OrderedDict
 from typing import Any
@@ -14,13 +14,13 @@ INTEGERS = FLOATS | {"tolerance": 0.1, "by_rms": True}
 GATE = FLOATS | {"tolerance": 0.5, "margin": 0.2}
 
 
-class Answers(OrderedDict[str, Any]):
+class RunnerOutputs(OrderedDict[str, Any]):
     runner_name = "numpy"
 
 
-def answers(seed: int = 0, rows: tuple[int, ...] = (2, 3, 5)) -> Answers:
+def outputs(seed: int = 0, rows: tuple[int, ...] = (2, 3, 5)) -> RunnerOutputs:
     rng = np.random.default_rng(seed)
-    return Answers(
+    return RunnerOutputs(
         topk_ids=np.argsort(rng.random((*rows, 100)), axis=-1)[..., :8],
         topk_logprobs=-np.sort(rng.exponential(2, (*rows, 8)), axis=-1).astype(np.float32),
         entropy=rng.random(rows, np.float32) * 4,
@@ -28,21 +28,21 @@ def answers(seed: int = 0, rows: tuple[int, ...] = (2, 3, 5)) -> Answers:
     )
 
 
-def wrong(found: Answers, rule: dict[str, Any] = FLOATS) -> set[str]:
-    return {name for name, ok in outputs_found(answers(), found, rule).items() if not ok}
+def wrong(found: RunnerOutputs, rule: dict[str, Any] = FLOATS) -> set[str]:
+    return {name for name, ok in outputs_found(outputs(), found, rule).items() if not ok}
 
 
 def test_small_errors_pass_in_arrays_and_tensors() -> None:
-    found = answers()
+    found = outputs()
     found["topk_logprobs"] = found["topk_logprobs"] + np.float32(5e-3)
     found["row"] = torch.from_numpy(found["row"]).to(torch.bfloat16)
-    assert set(outputs_found(answers(), found, FLOATS)) == {"topk_ids", "topk_logprobs", "entropy", "row"}
+    assert set(outputs_found(outputs(), found, FLOATS)) == {"topk_ids", "topk_logprobs", "entropy", "row"}
     assert wrong(found) == set()
 
 
 @pytest.mark.parametrize("name", ["topk_logprobs", "entropy", "row"])
 def test_large_errors_are_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answers()
+    found = outputs()
     found[name] = found[name].copy()
     found[name].flat[7] += 0.3
     assert wrong(found) == {name}
@@ -71,22 +71,22 @@ def with_equal_ids(ids: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("rule", [FLOATS, INTEGERS, GATE])
-def test_what_is_no_answer(name: str, change: Any, rule: dict[str, Any]) -> None:
-    found = answers()
+def test_invalid_outputs_fail(name: str, change: Any, rule: dict[str, Any]) -> None:
+    found = outputs()
     found[name] = change(found[name])
     assert wrong(found, rule) == {name}
 
 
 def test_an_output_that_is_missing() -> None:
-    found = answers()
+    found = outputs()
     del found["entropy"]
     found["another"] = np.zeros(1)
     assert wrong(found) == {"entropy"}
 
 
-def swapped(lead: float, first: int = 0) -> tuple[Answers, Answers]:
-    """Answers of which one row has two ids that are `lead` nats apart, and the same with these two exchanged."""
-    expected, found = answers(), answers()
+def swapped(lead: float, first: int = 0) -> tuple[RunnerOutputs, RunnerOutputs]:
+    """Return expected outputs with two ids of one row `lead` nats apart, and the same with these ids swapped."""
+    expected, found = outputs(), outputs()
     logprobs = expected["topk_logprobs"]
     logprobs[1, 2, 3] = np.linspace(-1, -4, 8)
     logprobs[1, 2, 3, first + 1] = logprobs[1, 2, 3, first] - lead
@@ -112,7 +112,7 @@ def test_a_first_token_beyond_the_margin_is_another() -> None:
 
 
 def test_an_unexpected_id_counts_as_the_last_expected_one() -> None:
-    found = answers()
+    found = outputs()
     found["topk_ids"][0, 0, 0, 7] = 1000
     assert wrong(found) == set()
     found["topk_ids"][0, 0, 0, 2] = 1001

@@ -1,4 +1,4 @@
-"""Folders of forwards: bfloat16 as Polygraphy keeps it, and what is refused before anything is computed."""
+"""Folders of forwards: storage of bfloat16, and errors that are raised before any computation."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from polygraphy.json import load_json
 
 from lopa.export.replay.answered_forward import AnsweredForward
-from lopa.export.replay.folder import Rule, check_folder, write_forwards
+from lopa.export.replay.folder import ComparisonRule, check_folder, write_forwards
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.stored_floats import float32_from_stored
@@ -19,7 +19,7 @@ from lopa.runtime.sessions.prefix_cache import Prefix
 
 
 def bits(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """bfloat16 numbers between -2 and 2."""
+    """Return bfloat16 numbers between -2 and 2."""
     return (rng.uniform(-2, 2, shape).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -34,7 +34,7 @@ def test_bfloat16_is_kept_bit_by_bit(tmp_path: Path) -> None:
     prefix = Prefix(bits(rng, 4, 2, 2, 64, 8), rng.random((2, 64)) < 0.5)
     rows = tuple(bits(rng, 2, 3, 2, 4, 8) for _ in range(4))
     forward = AnsweredForward(batch, prefix, statistics, rows)
-    write_forwards(tmp_path, [forward], "standard", Rule("cuda:0", 0.2, by_rms=False, margin=1.0))
+    write_forwards(tmp_path, [forward], "standard", ComparisonRule("cuda:0", 0.2, by_rms=False, margin=1.0))
     (inputs,) = load_json(str(tmp_path / "inputs.json"))
     ((_, (outputs,)),) = load_json(str(tmp_path / "outputs.json")).items()
     assert list(inputs)[:2] == ["input_ids", "position_ids"]
@@ -47,7 +47,9 @@ def test_bfloat16_is_kept_bit_by_bit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.float().numpy(), float32_from_stored(stored))
 
     (tmp_path / "portable").mkdir()
-    write_forwards(tmp_path / "portable", [forward], "portable", Rule("cuda:0", 0.2, by_rms=False, margin=None))
+    write_forwards(
+        tmp_path / "portable", [forward], "portable", ComparisonRule("cuda:0", 0.2, by_rms=False, margin=None)
+    )
     ((_, (folded,)),) = load_json(str(tmp_path / "portable" / "outputs.json")).items()
     assert folded["window_key_values.0.key"].shape == (2, 2, 12, 8)
     np.testing.assert_array_equal(
@@ -69,7 +71,7 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("absent", "dtype"), [("polygraphy", "float32"), ("torch", "bfloat16")])
-def test_what_is_not_installed(absent: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries(absent: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == absent else real(name))
     with pytest.raises(MissingBackendError, match=f"{absent} is not installed") as caught:

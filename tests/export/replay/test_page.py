@@ -1,4 +1,4 @@
-"""The commands of docs/polygraphy.md, as they stand there: run in one folder, or their options held against --help."""
+"""Commands of docs/polygraphy.md: run in one folder, or with their options checked against --help."""
 
 import os
 import re
@@ -36,26 +36,26 @@ def test_the_commands_for_the_cpu_do_what_the_page_says(tiny_bundle: Path, tmp_p
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$@"\n')
         (programs / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    said = {}
+    outputs = {}
     for command in RUN:
         done = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        said[command] = done.stdout
-    compared = [output for command, output in said.items() if "--load-outputs CASES/outputs.json" in command]
+        outputs[command] = done.stdout
+    compared = [output for command, output in outputs.items() if "--load-outputs CASES/outputs.json" in command]
     assert len(compared) == 2
     assert all("Passed: 18/18 iterations" in output for output in compared)
     for name in ("CASES/trt-shapes.txt", "one.json", "golden.json", "part.onnx", "folded.onnx"):
         assert (tmp_path / name).stat().st_size > 0
     rows = re.findall(r"^\| (`.+?`) \|", PAGE, re.MULTILINE)
-    told = {name for names in rows for name in re.findall(r"`([\w-]+\.\w+)`", names)}
-    assert {each.name for each in (tmp_path / "CASES").iterdir()} - {"__pycache__"} == told
+    listed = {name for names in rows for name in re.findall(r"`([\w-]+\.\w+)`", names)}
+    assert {each.name for each in (tmp_path / "CASES").iterdir()} - {"__pycache__"} == listed
 
 
 @cache
 def help_of(tool: str) -> str:
-    """What `polygraphy TOOL --help` prints."""
+    """Return the output of `polygraphy TOOL --help`."""
     command = [*POLYGRAPHY, *tool.split(), "--help"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""What is recorded of a session is what its forward read and answered."""
+"""Recordings of a session have the inputs and results of its forwards."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -36,7 +36,7 @@ def test_a_forward_can_be_run_again(tiny_bundle: Path, recorded: RecordedSession
     recorded.forward(random_windows((4,), (1, 8, 8), vocabulary, rng, start=80))
     alone = recorded.last_forward()
     recorded.commit(4, 0, 8)
-    assert alone.prefix.mask.sum() == 80  # what is committed later is not in it
+    assert alone.prefix.mask.sum() == 80  # without the later commit
     assert alone.prefix.mask.shape == (1, 128)
     batch = random_windows((9, 4), (2, 6, 3), vocabulary, rng, start=90)
     statistics = recorded.forward(batch)
@@ -69,5 +69,5 @@ def test_a_forward_that_failed_was_none(recorded: RecordedSession) -> None:
     recorded.forward(random_windows((1,), (1, 4, 1), 50, rng, start=0))
     with pytest.raises(ValueError, match="expected"):
         recorded.forward(random_windows((1, 1), (1, 4, 1), 50, rng, start=0))
-    with pytest.raises(AssertionError, match="a forward before"):
+    with pytest.raises(AssertionError, match="no forward yet"):
         recorded.last_forward()

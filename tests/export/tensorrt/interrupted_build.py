@@ -1,6 +1,6 @@
-"""A build in a process of its own that gets a real Ctrl-C. It asserts nothing: what was seen is printed.
+"""A build in a separate process that receives a real Ctrl-C, and prints what happened, without assertions.
 
-Of its own, since what goes wrong there may end the process.
+Errors there may end the process, so tests start it as a program.
 """
 
 import importlib
@@ -14,8 +14,8 @@ from pathlib import Path
 from signal import SIGINT
 from types import ModuleType
 
-from tests.gears import gear
-from tests.runtime.tensorrt.gears import target
+from tests.buckets import bucket
+from tests.runtime.tensorrt.buckets import target
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.export.progress import Progress
@@ -32,19 +32,19 @@ _SECONDS = 60
 
 @dataclass(frozen=True)
 class Seen:
-    """What a build left that was interrupted."""
+    """State after an interrupted build."""
 
     interrupted: bool
-    """KeyboardInterrupt came out of it."""
+    """True if it raised KeyboardInterrupt."""
     told: list[tuple[str, int, int]]
     building: bool
-    """A thread of it was there after it."""
+    """True if a build thread still existed."""
     left: list[str]
     """Files in engines/."""
 
 
-def seen_of_interrupted(bundle: Path, rtx: ModuleType | None = None) -> Seen:
-    """Build for `bundle` with the stand-in or TensorRT for RTX, interrupted when it first says how far it is."""
+def state_after_interrupt(bundle: Path, rtx: ModuleType | None = None) -> Seen:
+    """Build for `bundle` with the stand-in or TensorRT for RTX, and interrupt at the first report of progress."""
     folder = "" if rtx is None else str(Path(str(rtx.__file__)).parents[1])
     process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-m", __name__, bundle, folder],
@@ -63,18 +63,18 @@ def seen_of_interrupted(bundle: Path, rtx: ModuleType | None = None) -> Seen:
 
 
 def main() -> None:
-    """Arguments: a bundle, and the folder of TensorRT for RTX, empty for the stand-in."""
+    """Take two arguments: a bundle, and the folder of TensorRT for RTX, empty for the stand-in."""
     bundle, told, cancelled = Bundle.open(sys.argv[1]), list[tuple[str, int, int]](), threading.Event()
 
     def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
         monitor = progress_monitor(trt, tell)
         cancel = monitor.cancel
 
-        def cancel_and_say() -> None:
+        def cancel_and_print() -> None:
             cancel()
             cancelled.set()
 
-        monitor.cancel = cancel_and_say  # type: ignore[method-assign]
+        monitor.cancel = cancel_and_print  # type: ignore[method-assign]
         return monitor
 
     def tell(phase: str, done: int, total: int) -> None:
@@ -82,7 +82,7 @@ def main() -> None:
         if len(told) == 1:
             print(_BUILDING, flush=True)
             cancelled.wait(_SECONDS)
-            time.sleep(0.2)  # as a long step does: the calling thread must not be gone by then
+            time.sleep(0.2)  # like a long step: the calling thread must not return before it
 
     builder.progress_monitor = watched_monitor
     flags, interrupted = BuildFlags(), False
@@ -93,12 +93,12 @@ def main() -> None:
     else:
         trt = stand_in_tensorrt(10)
         wanted = target(trt)
-    job = job_from_bundle(bundle, [gear(1, 2, 32, 64), gear(1, 1, 96, 128)], flags)
+    job = job_from_bundle(bundle, [bucket(1, 2, 32, 64), bucket(1, 1, 96, 128)], flags)
     try:
         engine_from_job(job, trt, wanted, None, tell)
     except KeyboardInterrupt:
         interrupted = True
-    time.sleep(0.1)  # a thread that has ended goes
+    time.sleep(0.1)  # lets an ended thread disappear
     engines = bundle.path / "engines"
     seen = Seen(
         interrupted=interrupted,

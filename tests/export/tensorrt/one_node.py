@@ -1,4 +1,4 @@
-"""ONNX models of one node, for what TensorRT takes and does not."""
+"""ONNX models of one node, for what TensorRT accepts and rejects."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def model_of_node(
     domain: str = "",
     **attributes: object,
 ) -> onnx.ModelProto:
-    """One node over inputs and then constants, in this order."""
+    """Return a model of one node, over inputs and then constants, in this order."""
     known = constants or {}
     node = onnx.helper.make_node(operator, [*inputs, *known], list(outputs), name="node", domain=domain, **attributes)
     graph = onnx.helper.make_graph(
@@ -43,6 +43,6 @@ def model_of_node(
 def attention_model(
     *, dtype: int = F16, sizes: Shape = (2, 3, 4, 8), mask: tuple[int, Shape] | None = None, **changes: object
 ) -> onnx.ModelProto:
-    """Of q, k and v in `sizes`, 4 axes or 3; may be made of several kernels unless TRT_decomposable is 0."""
+    """Return a model of one Attention over q, k and v of `sizes`, with 3 or 4 axes, decomposable by default."""
     inputs = dict.fromkeys("qkv", (dtype, sizes)) | ({} if mask is None else {"m": mask})
     return model_of_node("Attention", inputs, **{"TRT_decomposable": 1} | changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A model of one node for every operator of our graphs, its data of a given type."""
+"""A model of one node for every operator of our graphs, with data of a given type."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def _cast(dtype: int) -> onnx.ModelProto:
 
 
 def _constant(dtype: int) -> onnx.ModelProto:
-    """Widened where no other node can read it."""
+    """Return a Constant, widened if no other node can read its type."""
     value = onnx.helper.make_tensor("value", dtype, [4], [1, 0, 1, 1])
     nodes = [onnx.helper.make_node("Constant", [], ["c"], name="node", value=value)]
     if dtype in (onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT4E2M1, onnx.TensorProto.INT4):
@@ -73,4 +73,4 @@ MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "Squeeze": lambda dtype: model_of_node("Squeeze", {"x": (dtype, [2, 1])}, {"axes": _ONE}),
     "TopK": lambda dtype: model_of_node("TopK", {"x": (dtype, _X)}, {"k": np.int64([2])}, outputs=("y", "i")),
 }
-"""By operator: the model for data of a type."""
+"""Functions from a data type to a model, by operator."""

@@ -1,7 +1,7 @@
-"""Small graphs with what our check of a graph says of them, and what a real parser and builder say.
+"""Small graphs with the results of our check and of a real parser and builder.
 
-The real ones are those of TensorRT for RTX 1.7.1. Where ours refuses what they take, `why` says why it stays so:
-engines are built by TensorRT 10.15 to 11 too, of which no parser could be asked, but documents read.
+The real ones are those of TensorRT for RTX 1.7.1. Where our check rejects graphs that they accept, `why` has the
+reason. Engines are also built by TensorRT 10.15 to 11, for which only documents were available, no parser.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,23 @@ BOOL, DOUBLE, INT8, INT16, INT32, UINT8, FP8 = (
     onnx.TensorProto.UINT8,
     onnx.TensorProto.FLOAT8E4M3FN,
 )
-Verdict = Literal["built", "parser refuses", "builder refuses"]
+Verdict = Literal["built", "parser rejects", "builder rejects"]
 
 
 @dataclass(frozen=True)
 class Control:
-    """One model."""
+    """One model with its expected results."""
 
     make: Callable[[], onnx.ModelProto]
     rule: str | None
-    """That ours refuses it by; None where it takes it."""
+    """Rule of our check that rejects it; None if our check accepts it."""
     ours: str
-    """In what ours says."""
+    """Part of our message."""
     real: Verdict
     said: str = ""
-    """In what the real one says."""
+    """Part of the real one's message."""
     why: str = ""
-    """That ours refuses what is built."""
+    """Reason why our check rejects a model that the real one builds."""
 
 
 def _top_k(count: int, **changes: object) -> onnx.ModelProto:
@@ -46,7 +46,7 @@ def _top_k(count: int, **changes: object) -> onnx.ModelProto:
 
 
 def _rounded(zero: np.generic | None, scale: float = 1) -> onnx.ModelProto:
-    """QuantizeLinear by one scale and zero point."""
+    """Return a QuantizeLinear with a scale and a zero point."""
     constants = {"scale": np.float32(scale)} | ({} if zero is None else {"zero": zero})
     return model_of_node("QuantizeLinear", {"x": (F32, [2, 8])}, constants)
 
@@ -76,21 +76,21 @@ CONTROLS: dict[str, Control] = {
         lambda: model_of_node("MatMulInteger", {"a": (INT8, [2, 2]), "b": (INT8, [2, 2])}),
         "operator",
         "ai.onnx::MatMulInteger is not supported; export the checkpoint in floats",
-        "parser refuses",
+        "parser rejects",
         "MatMulInteger",
     ),
     "operator of ONNX Runtime's products": Control(
         lambda: model_of_node("DynamicQuantizeLinear", {"x": (F32, [2, 2])}, outputs=("y", "s", "z")),
         "operator",
         "ai.onnx::DynamicQuantizeLinear is not supported",
-        "parser refuses",
+        "parser rejects",
         "DynamicQuantizeLinear",
     ),
     "domain": Control(
         lambda: model_of_node("FusedThing", {"x": (F32, [2])}, domain="com.microsoft"),
         "operator",
         "com.microsoft::FusedThing",
-        "parser refuses",
+        "parser rejects",
         "Plugin not found",
     ),
     "type": Control(
@@ -104,38 +104,38 @@ CONTROLS: dict[str, Control] = {
         lambda: model_of_node("Where", {"c": (BOOL, [2]), "a": (INT8, [2])}, {"b": np.int8([1])}),
         "type",
         "a is INT8",
-        "builder refuses",
+        "builder rejects",
         "Quantized constant (b) is only allowed before DQ",
     ),
     "type of a range": Control(
         lambda: model_of_node("Range", {}, {"a": np.float16(0), "b": np.float16(4), "c": np.float16(1)}),
         "type",
         "a is FLOAT16, and it takes FLOAT INT32 INT64",
-        "parser refuses",
+        "parser rejects",
         "only supports int32, int64, and float",
     ),
     "type of an attention": Control(
-        lambda: attention_model(dtype=INT8), "type", "q is INT8", "parser refuses", "query has type Int8 but must have"
+        lambda: attention_model(dtype=INT8), "type", "q is INT8", "parser rejects", "query has type Int8 but must have"
     ),
     "made type": Control(
         lambda: model_of_node("Cast", {"x": (F32, [2])}, to=INT16),
         "made type",
         "y is made INT16, and it can be FLOAT FLOAT16",
-        "parser refuses",
+        "parser rejects",
         "Unsupported data type for the Cast operator",
     ),
     "made type of 8 bits": Control(
         lambda: model_of_node("Cast", {"x": (F32, [2])}, to=FP8),
         "made type",
         "y is made FLOAT8E4M3FN",
-        "builder refuses",
+        "builder rejects",
         "has datatype FP8 but is not produced by",
     ),
     "rounded to uint8": Control(
         lambda: model_of_node("QuantizeLinear", {"x": (F32, [2])}, {"s": np.float32(1)}, output_dtype=UINT8),
         "made type",
         "y is made UINT8, and it can be INT8",
-        "parser refuses",
+        "parser rejects",
         "dtype == DataType::kINT8",
     ),
     "rounded to uint8 by a zero point": Control(
@@ -156,14 +156,14 @@ CONTROLS: dict[str, Control] = {
         lambda: model_of_node("Add", {"a": (F32, [2]), "b": (F16, [2])}),
         "one type",
         "b is FLOAT16 beside FLOAT; put a Cast",
-        "parser refuses",
+        "parser rejects",
         "must have same input types",
     ),
     "types of one of many": Control(
         lambda: model_of_node("Concat", {"a": (F32, [2]), "b": (F32, [2]), "c": (BF16, [2])}, axis=0),
         "one type",
         "c is BFLOAT16 beside FLOAT",
-        "parser refuses",
+        "parser rejects",
         "must all be of the same type",
     ),
     "types of an attention": Control(
@@ -174,7 +174,7 @@ CONTROLS: dict[str, Control] = {
         ),
         "one type",
         "v is FLOAT beside FLOAT16",
-        "builder refuses",
+        "builder rejects",
         "shape inference",
     ),
     "types of a rotation": Control(
@@ -183,14 +183,14 @@ CONTROLS: dict[str, Control] = {
         ),
         "one type",
         "c is FLOAT beside FLOAT16",
-        "parser refuses",
+        "parser rejects",
         "must have identical types",
     ),
     "axes": Control(
         lambda: model_of_node("Relu", {"x": (F32, [1] * 9)}),
         "axes",
         "x has 9 axes, more than 8",
-        "parser refuses",
+        "parser rejects",
         "Failed to convert ONNX dimensions",
     ),
     "attention of 3 axes": Control(
@@ -204,21 +204,21 @@ CONTROLS: dict[str, Control] = {
         lambda: attention_model(outputs=("y", "k2", "v2")),
         "attention",
         "uses k2, v2",
-        "parser refuses",
+        "parser rejects",
         "only supports Attention nodes with one output",
     ),
     "attention with softcap": Control(
         lambda: attention_model(softcap=2.0),
         "attention",
         "attribute softcap",
-        "parser refuses",
+        "parser rejects",
         "Setting softcap is not supported",
     ),
     "attention with a type of softmax": Control(
         lambda: attention_model(softmax_precision=1),
         "attention",
         "attribute softmax_precision",
-        "parser refuses",
+        "parser rejects",
         "Setting softmax precision is not supported",
     ),
     "attention with another product": Control(
@@ -232,14 +232,14 @@ CONTROLS: dict[str, Control] = {
         lambda: attention_model(dtype=F32, sizes=(2, 4, 32, 64), TRT_decomposable=0),
         "attention",
         "is not marked TRT_decomposable",
-        "builder refuses",
+        "builder rejects",
         "is_decomposable()",
     ),
     "small attention that must be fused": Control(
         lambda: attention_model(TRT_decomposable=0),
         "attention",
         "is not marked TRT_decomposable",
-        "builder refuses",
+        "builder rejects",
         "not supported by a dedicated kernel",
     ),
     "attention that is fused": Control(
@@ -260,35 +260,35 @@ CONTROLS: dict[str, Control] = {
         lambda: attention_model(mask=(F32, [2, 1, 4, 4])),
         "attention",
         "m is FLOAT beside FLOAT16; make it BOOL",
-        "builder refuses",
+        "builder rejects",
         "element type (half) differs from",
     ),
     "mask of integers": Control(
         lambda: attention_model(mask=(INT8, [2, 1, 4, 4])),
         "attention",
         "m is INT8",
-        "parser refuses",
+        "parser rejects",
         "mask has type Int8",
     ),
     "two masks": Control(
         lambda: attention_model(mask=(BOOL, [2, 1, 4, 4]), is_causal=1),
         "attention",
         "has m and is_causal",
-        "parser refuses",
+        "parser rejects",
         "IAttention::setMask",
     ),
     "computed axes": Control(
         lambda: model_of_node("ReduceSum", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
         "constant operand",
         "its axes axes are computed",
-        "parser refuses",
+        "parser rejects",
         "must resolve to a build-time constant",
     ),
     "computed axes of an Unsqueeze": Control(
         lambda: model_of_node("Unsqueeze", {"x": (F32, [2, 2]), "axes": (I64, [1])}),
         "constant operand",
         "its axes axes are computed",
-        "parser refuses",
+        "parser rejects",
         "unsqueeze axis is not a constant",
     ),
     "computed axis of a CumSum": Control(
@@ -320,31 +320,31 @@ CONTROLS: dict[str, Control] = {
         why=_CONSTANT_SCALE,
     ),
     "scale of 0": Control(
-        lambda: _rounded(None, 0), "positive scale", "scale is not above 0", "parser refuses", "must all be positive"
+        lambda: _rounded(None, 0), "positive scale", "scale is not above 0", "parser rejects", "must all be positive"
     ),
     "negative scale": Control(
         lambda: model_of_node("DequantizeLinear", {"x": (INT8, [2])}, {"scale": np.float32([1, -1])}, axis=0),
         "positive scale",
         "scale is not above 0",
-        "parser refuses",
+        "parser rejects",
         "must all be positive",
     ),
     "zero point": Control(
-        lambda: _rounded(np.int8(3)), "zero point", "zero is not 0", "parser refuses", "Non-zero zero point"
+        lambda: _rounded(np.int8(3)), "zero point", "zero is not 0", "parser rejects", "Non-zero zero point"
     ),
     "zero point of ONNX Runtime's products": Control(
-        lambda: _rounded(np.uint8(128)), "zero point", "zero is not 0", "parser refuses", "Non-zero zero point"
+        lambda: _rounded(np.uint8(128)), "zero point", "zero is not 0", "parser rejects", "Non-zero zero point"
     ),
     "computed zero point": Control(
         lambda: model_of_node("DequantizeLinear", {"x": (INT8, [8]), "s": (F32, []), "zero": (INT8, [])}),
         "zero point",
         "zero is not 0",
-        "builder refuses",
+        "builder rejects",
         "`zero_point` which is not an initializer",
     ),
     "most candidates": Control(lambda: _top_k(3840), None, "", "built"),
     "one candidate more": Control(
-        lambda: _top_k(3841), "top k", "K is 3841", "builder refuses", "exceeds the maximum value allowed (3840)"
+        lambda: _top_k(3841), "top k", "K is 3841", "builder rejects", "exceeds the maximum value allowed (3840)"
     ),
     "unsorted candidates": Control(lambda: _top_k(4, sorted=0), "top k", "sorted 0", "built", why=_DOCUMENTED),
     "rotary positions": Control(

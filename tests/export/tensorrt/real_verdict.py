@@ -1,4 +1,4 @@
-"""What a real parser and builder of TensorRT say of a model. One profile, every dynamic axis 4 long."""
+"""Result of a real parser and builder of TensorRT for a model. One profile; every dynamic axis has size 4."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ AXIS = 4
 def verdict_of_model(
     trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Verdict, str]:
-    """Also what it says; empty where it builds. `shapes`: of inputs, in place of AXIS. External data is not read."""
+    """Return the verdict and the message, empty if it builds. `shapes` override AXIS. External data is not read."""
     with garbage_held():
         return _verdict_of_model(trt, model, shapes or {})
 
@@ -32,7 +32,7 @@ def _verdict_of_model(
     parser = trt.OnnxParser(network, messages)
     if not parser.parse(_with_typed_outputs(model).SerializeToString()):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        return "parser refuses", "; ".join(f"{error.node_operator()}: {error.desc()}" for error in errors)
+        return "parser rejects", "; ".join(f"{error.node_operator()}: {error.desc()}" for error in errors)
     config = builder.create_builder_config()
     profile = builder.create_optimization_profile()
     for tensor in (network.get_input(index) for index in range(network.num_inputs)):
@@ -43,14 +43,14 @@ def _verdict_of_model(
             profile.set_shape(tensor.name, *[shapes.get(tensor.name, plain)] * 3)
     config.add_optimization_profile(profile)
     if builder.build_serialized_network(network, config) is None:
-        return "builder refuses", "; ".join(messages.kept)
+        return "builder rejects", "; ".join(messages.kept)
     return "built", ""
 
 
 def _with_typed_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """As ONNX infers them, or float32 where it cannot: an output without a type is refused for that alone."""
+    """Give outputs the types that ONNX infers, or float32: an output without a type would be rejected for that."""
     typed = onnx.ModelProto.FromString(model.SerializeToString())
-    with contextlib.suppress(onnx.shape_inference.InferenceError):  # of what is no ONNX either
+    with contextlib.suppress(onnx.shape_inference.InferenceError):  # for models that are invalid ONNX too
         typed = onnx.shape_inference.infer_shapes(typed)
     for value in typed.graph.output:
         value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT

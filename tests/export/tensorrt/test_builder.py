@@ -1,4 +1,4 @@
-"""How a plan comes onto the disk, and what is checked before minutes of building."""
+"""Writing of plans to disk, and checks before a build of minutes."""
 
 import hashlib
 import platform
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.tensorrt.gears import GEARS, target
+from tests.runtime.tensorrt.buckets import BUCKETS, target
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 import lopa.export.tensorrt.builder as builder
@@ -22,19 +22,19 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.manifest import BuildFlags
-from lopa.runtime.tensorrt.profiles import profiles_of_gears
+from lopa.runtime.tensorrt.profiles import profiles_of_buckets
 
 TRT = stand_in_tensorrt(11)
 
 
 @pytest.fixture
 def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
-    job = job_from_bundle(Bundle.open(tiny_bundle), GEARS[:1], BuildFlags())
+    job = job_from_bundle(Bundle.open(tiny_bundle), BUCKETS[:1], BuildFlags())
     return BuildRequest(
         model=job.model,
-        beside=job.bundle.graph,
+        graph_path=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=profiles_of_gears(job.gears, job.prefill),
+        profiles=profiles_of_buckets(job.buckets, job.prefill),
         flags=job.flags,
         target=target(TRT),
         timing_cache=None,
@@ -45,7 +45,7 @@ def test_a_plan_is_written_as_it_comes(
     request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = [np.random.default_rng(seed).bytes(size) for seed, size in enumerate((300, 1, 100_000))]
-    monkeypatch.setattr(builder, "_built", _gives(*pieces))
+    monkeypatch.setattr(builder, "_build", _writes(*pieces))
     built = plan_from_request(TRT, request_of_tiny, tmp_path / "a.plan", silent)
     data = b"".join(pieces)
     assert (tmp_path / "a.plan").read_bytes() == data
@@ -54,27 +54,27 @@ def test_a_plan_is_written_as_it_comes(
     assert built.timing_cache is None
 
 
-def test_a_plan_that_the_disk_has_no_room_for(request_of_tiny: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What TensorRT says then is that it could not build."""
-    monkeypatch.setattr(builder, "_built", _gives(bytes(100_000)))
+def test_a_plan_on_a_full_disk(request_of_tiny: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the error: TensorRT itself would only say that it could not build."""
+    monkeypatch.setattr(builder, "_build", _writes(bytes(100_000)))
     with pytest.raises(OSError, match="No space left"):
         plan_from_request(TRT, request_of_tiny, Path("/dev/full"), silent)
 
 
-def _gives(*pieces: bytes) -> Callable[..., bool]:
-    """A build that gives the plan in these pieces, and fails when one is not taken."""
+def _writes(*pieces: bytes) -> Callable[..., bool]:
+    """Return a build that writes the plan in these pieces, and fails when one is not written."""
     return lambda _builder, _network, _config, writer, _monitor: all(writer.write(each) == len(each) for each in pieces)
 
 
-# 200 blocks of 1 MB below a larger one that stays, after a block was freed that had raised glibc's threshold.
+# 200 blocks of 1 MB below a larger one that stays, after a freed block had raised glibc's threshold.
 FREED = """
 import ctypes, re, sys
-from lopa.export.tensorrt.builder import give_freed_memory_back
+from lopa.export.tensorrt.builder import return_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 if sys.argv[1] == "back":
-    give_freed_memory_back()
+    return_freed_memory()
 libc.free(libc.malloc(20_000_000))
 blocks = [libc.malloc(1_000_000) for _ in range(200)]
 for block in blocks:
@@ -87,12 +87,12 @@ print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
-def test_freed_memory_is_given_back() -> None:
+def test_freed_memory_is_returned() -> None:
     kept, back = (
         int(subprocess.run([sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True).stdout)
         for how in ("keep", "back")
     )
-    assert kept - back > 150_000  # of 1024 bytes
+    assert kept - back > 150_000  # in units of 1024 bytes
 
 
 NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"]}
@@ -111,7 +111,7 @@ def test_axes_of_one_name_have_one_size() -> None:
 def test_a_profile_that_contradicts_itself_is_not_built(
     request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the names of the axes in the graph itself."""
+    """Check by the axis names of the graph itself."""
     right = GraphArrays.input_shapes
 
     def wrong(arrays: GraphArrays, sizes: Any) -> dict[str, tuple[int, ...]]:
@@ -119,7 +119,7 @@ def test_a_profile_that_contradicts_itself_is_not_built(
         return shapes | {"position_ids": (*shapes["position_ids"][:2], shapes["position_ids"][2] + 1)}
 
     monkeypatch.setattr(GraphArrays, "input_shapes", wrong)
-    monkeypatch.setattr(builder, "_built", lambda *_: pytest.fail("it was built"))
+    monkeypatch.setattr(builder, "_build", lambda *_: pytest.fail("it was built"))
     with pytest.raises(BadInputError, match=r"profile 0 gives \w+ the size 32 in input_ids, axis 2 and 33 in position"):
         plan_from_request(TRT, replace(request_of_tiny), tmp_path / "a.plan", silent)
     assert not (tmp_path / "a.plan").exists()

@@ -1,4 +1,4 @@
-"""Builds over the recorded API of TensorRT 10 and 11: what is asked of it, what is kept, and what is refused."""
+"""Builds over the recorded API of TensorRT 10 and 11: calls, kept files and errors."""
 
 import json
 import shutil
@@ -14,8 +14,8 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from tests.export.tensorrt.interrupted_build import seen_of_interrupted
-from tests.runtime.tensorrt.gears import DEVICE, GEARS, target
+from tests.export.tensorrt.interrupted_build import state_after_interrupt
+from tests.runtime.tensorrt.buckets import BUCKETS, DEVICE, target
 from tests.runtime.tensorrt.recorded_api import MAJORS
 from tests.runtime.tensorrt.stand_in_tensorrt import PHASES, stand_in_tensorrt
 
@@ -35,13 +35,13 @@ TRT = stand_in_tensorrt(10)
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    """A copy, which gets engines. No hard links: ONNX refuses to read external data that has several."""
+    """Return a copy for engines. Hard links do not work: ONNX rejects external data that has several."""
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture
 def job(bundle: Bundle) -> EngineJob:
-    return job_from_bundle(bundle, GEARS, BuildFlags())
+    return job_from_bundle(bundle, BUCKETS, BuildFlags())
 
 
 def _description(folder: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, majo
     assert found == made.found
     engine = found.engine
     assert engine.target == target(trt)
-    assert (engine.gears, engine.verified_on) == (GEARS, [])
+    assert (engine.buckets, engine.verified_on) == (BUCKETS, [])
     assert json.loads((found.folder / "layers.json").read_text()) == {"Layers": ["a layer"]}
     assert json.loads(check_file(found, PLAN_NAME).read_bytes()) == _description(found.folder)
     cache = f"timing-stand-in-gpu-{trt.__version__}.cache"
@@ -70,36 +70,36 @@ def test_an_engine_is_built_and_found_again(bundle: Bundle, job: EngineJob, majo
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_plugins_are_registered_for_the_gpu_when_they_are_asked_for(
+def test_requested_plugins_are_registered_for_the_gpu(
     tiny_plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     registered: list[tuple[tuple[int, int], list[str]]] = []
     monkeypatch.setattr("lopa.export.tensorrt.engine.register_plugins", lambda *given: registered.append(given))
     bundle = Bundle.open(shutil.copytree(tiny_plugins, tmp_path / "bundle"))
-    job = job_from_bundle(bundle, GEARS, BuildFlags(plugins=wanted))
+    job = job_from_bundle(bundle, BUCKETS, BuildFlags(plugins=wanted))
     made = engine_from_job(job, TRT, target(TRT), None, silent)
     assert registered == ([((9, 0), ["BranchAttention", "ConfidenceHead"])] if wanted else [])
     assert made.found.engine.flags.plugins == wanted
     assert engine_from_job(job, TRT, target(TRT), None, silent).cached
-    assert len(registered) == wanted  # nothing is built, so nothing is needed
+    assert len(registered) == wanted  # nothing is built, so nothing is required
 
 
 def test_plugins_for_a_graph_without_them_are_refused(bundle: Bundle) -> None:
-    with pytest.raises(BadInputError, match="whose graph calls none"):
-        job_from_bundle(bundle, GEARS, BuildFlags(plugins=True))
+    with pytest.raises(BadInputError, match="whose graph calls no plugins"):
+        job_from_bundle(bundle, BUCKETS, BuildFlags(plugins=True))
 
 
-def test_profiles_are_those_of_the_gears_and_the_range(bundle: Bundle, job: EngineJob) -> None:
+def test_profiles_are_those_of_the_buckets_and_the_range(bundle: Bundle, job: EngineJob) -> None:
     folder = engine_from_job(job, TRT, target(TRT), None, silent).found.folder
     profiles = _description(folder)["profiles"]
     layers = bundle.manifest.dimensions.layers
-    assert [list(each) for each in profiles] == [input_names(layers)] * (len(GEARS) + 1)
-    for gear, profile in zip(GEARS, profiles, strict=False):
-        window = [gear.requests, gear.branches, gear.window]
+    assert [list(each) for each in profiles] == [input_names(layers)] * (len(BUCKETS) + 1)
+    for bucket, profile in zip(BUCKETS, profiles, strict=False):
+        window = [bucket.requests, bucket.branches, bucket.window]
         assert profile["input_ids"] == [window] * 3
-        assert profile["window_mask"] == [[*window, gear.window]] * 3
-        assert profile["prefix_mask"] == [[gear.requests, gear.prefix]] * 3
-        assert profile["logits_index"] == [[gear.requests, gear.branches, gear.wanted]] * 3
+        assert profile["window_mask"] == [[*window, bucket.window]] * 3
+        assert profile["prefix_mask"] == [[bucket.requests, bucket.prefix]] * 3
+        assert profile["logits_index"] == [[bucket.requests, bucket.branches, bucket.wanted]] * 3
     assert profiles[-1]["input_ids"] == [[1, 1, 289], [1, 1, 512], [2, 1, 640]]
     assert [shape[2] for shape in profiles[-1]["past_key_values.0.key"]] == [64, 64, 896]
 
@@ -118,7 +118,7 @@ def test_flags_exist_in_both_versions(
     bundle: Bundle, flags: BuildFlags, names: list[str], limits: dict[str, int], major: int
 ) -> None:
     trt = stand_in_tensorrt(major)
-    made = engine_from_job(job_from_bundle(bundle, GEARS, flags), trt, target(trt), None, silent)
+    made = engine_from_job(job_from_bundle(bundle, BUCKETS, flags), trt, target(trt), None, silent)
     found = _description(made.found.folder)
     assert (found["flags"], found["cleared"], found["limits"]) == (names, ["TF32"], limits)
     assert made.found.engine.flags == flags
@@ -136,11 +136,11 @@ def _other_flags(job: EngineJob) -> EngineJob:
     return replace(job, flags=BuildFlags(workspace=1 << 30))
 
 
-def _other_gears(job: EngineJob) -> EngineJob:
-    return replace(job, gears=GEARS[1:])
+def _other_buckets(job: EngineJob) -> EngineJob:
+    return replace(job, buckets=BUCKETS[1:])
 
 
-@pytest.mark.parametrize("change", [_other_flags, _other_gears])
+@pytest.mark.parametrize("change", [_other_flags, _other_buckets])
 def test_a_changed_request_replaces_the_engine(job: EngineJob, change: Callable[[EngineJob], EngineJob]) -> None:
     first = engine_from_job(job, TRT, target(TRT), None, silent)
     second = engine_from_job(change(job), TRT, target(TRT), None, silent)
@@ -163,7 +163,7 @@ def test_everything_that_matters_is_in_the_key(bundle: Bundle, job: EngineJob) -
         replace(job, model=job.model + b" ").cache_key(target_of_device(DEVICE, "10.15.1.29")),
         replace(job, bundle=other_bundle).cache_key(target_of_device(DEVICE, "10.15.1.29")),
         _other_flags(job).cache_key(target_of_device(DEVICE, "10.15.1.29")),
-        _other_gears(job).cache_key(target_of_device(DEVICE, "10.15.1.29")),
+        _other_buckets(job).cache_key(target_of_device(DEVICE, "10.15.1.29")),
     }
     assert len(keys) == 8
     assert job.cache_key(target_of_device(replace(DEVICE, number=3), "10.15.1.29")) in keys
@@ -181,7 +181,7 @@ def test_a_timing_cache_is_read_and_written(job: EngineJob, tmp_path: Path) -> N
     engine_from_job(job, TRT, target(TRT), cache, silent)
     first = cache.read_bytes()
     engine_from_job(_other_flags(job), TRT, target(TRT), cache, silent)
-    assert cache.read_bytes() == first * 2  # the stand-in adds what it timed
+    assert cache.read_bytes() == first * 2  # the stand-in appends its timings
     assert [path.name for path in cache.parent.iterdir()] == ["timing.cache"]
 
 
@@ -198,7 +198,7 @@ def test_a_timing_cache_of_something_else_is_refused(
     assert (_left(bundle), cache.read_bytes()) == ([], content)
 
 
-def test_a_timing_cache_that_cannot_be_written_is_said_before_the_build(job: EngineJob, tmp_path: Path) -> None:
+def test_a_timing_cache_that_cannot_be_written_fails_before_the_build(job: EngineJob, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = len(TRT.__dict__["calls"])
     with pytest.raises(BadInputError, match="cannot be written"):
@@ -214,13 +214,13 @@ def test_progress_is_that_of_the_outermost_phases(job: EngineJob) -> None:
 
 
 def test_an_interrupted_build_ends_and_leaves_nothing(bundle: Bundle) -> None:
-    """Ctrl-C comes while the calling thread waits for the build, which is told and waited for."""
-    seen = seen_of_interrupted(bundle.path)
+    """Press Ctrl-C while the calling thread waits. It must cancel the build and wait for its end."""
+    seen = state_after_interrupt(bundle.path)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
     assert [step for _, step, _ in seen.told] == [0, 1]
 
 
-def test_who_keeps_an_error_keeps_no_builder(job: EngineJob) -> None:
+def test_a_stored_error_keeps_no_builder(job: EngineJob) -> None:
     trt = stand_in_tensorrt(10, cannot_build="no kernel")
     builders, make = list[weakref.ref[Any]](), trt.Builder.__init__
 
@@ -244,7 +244,7 @@ def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, j
     assert _left(bundle) == names
 
 
-def test_what_the_parser_says_is_passed_on(bundle: Bundle, job: EngineJob) -> None:
+def test_the_parser_s_message_is_passed_on(bundle: Bundle, job: EngineJob) -> None:
     bare = replace(job, model=job.model.replace(b"TRT_decomposable", b"TRT_d_composable"))
     with pytest.raises(BadInputError, match="parser refuses the graph: Attention node 0: there is no a fused kernel"):
         engine_from_job(bare, TRT, target(TRT), None, silent)
@@ -252,7 +252,7 @@ def test_what_the_parser_says_is_passed_on(bundle: Bundle, job: EngineJob) -> No
 
 
 def test_an_engine_that_does_not_open_is_kept(bundle: Bundle, job: EngineJob) -> None:
-    """It was minutes of work, and may have been refused for want of memory alone: only its report is missing."""
+    """Check that only the report is missing: the build took minutes, and opening may have failed for lack of memory."""
     trt = stand_in_tensorrt(11)
 
     def refuse(runtime: Any, **_reader: Any) -> None:
@@ -266,9 +266,9 @@ def test_an_engine_that_does_not_open_is_kept(bundle: Bundle, job: EngineJob) ->
     assert made.found.engine.verified_on == []
 
 
-def test_rounded_rows_are_signed_in_what_is_built(tiny_quantized: Path, tmp_path: Path) -> None:
+def test_rounded_rows_are_signed_for_the_parser(tiny_quantized: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shutil.copytree(tiny_quantized, tmp_path / "bundle"))
-    made = engine_from_job(job_from_bundle(bundle, GEARS, BuildFlags()), TRT, target(TRT), None, silent)
+    made = engine_from_job(job_from_bundle(bundle, BUCKETS, BuildFlags()), TRT, target(TRT), None, silent)
     assert bundle.manifest.quantization is not None
     expected = ["INT8"] if bundle.manifest.quantization.kind == "int8" else []
     assert _description(made.found.folder)["zero_points"] == expected
@@ -276,16 +276,16 @@ def test_rounded_rows_are_signed_in_what_is_built(tiny_quantized: Path, tmp_path
 
 def test_a_portable_bundle_is_refused(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
-        job_from_bundle(Bundle.open(tiny_portable), GEARS, BuildFlags())
+        job_from_bundle(Bundle.open(tiny_portable), BUCKETS, BuildFlags())
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
 def test_an_int8_build_computes_what_an_int8_bundle_does(tiny_bundle: Path, tiny_quantized: Path) -> None:
-    """As the parser is given them, by ONNX Runtime."""
+    """Compare the models for the parser, run by ONNX Runtime."""
     plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
-    in_floats, in_integers = (job_from_bundle(each, GEARS, BuildFlags()) for each in (plain, quantized))
-    built = job_from_bundle(plain, GEARS, BuildFlags(products="int8"))
-    expected, ours, theirs = (_logprobs(each) for each in (in_floats, built, in_integers))
+    in_floating_point, in_integers = (job_from_bundle(each, BUCKETS, BuildFlags()) for each in (plain, quantized))
+    built = job_from_bundle(plain, BUCKETS, BuildFlags(products="int8"))
+    expected, ours, theirs = (_logprobs(each) for each in (in_floating_point, built, in_integers))
     rounding = np.abs(theirs - expected).mean()
     assert rounding > 1e-3
     assert np.abs(ours - theirs).mean() < 0.02 * rounding
@@ -319,11 +319,11 @@ def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
 @pytest.mark.parametrize("products", ["int8", "fp8"])
 def test_8_bit_products_of_integers_are_refused(tiny_quantized: Path, products: Products) -> None:
     with pytest.raises(BadInputError, match=f"--{products} for .*, whose matrices are int"):
-        job_from_bundle(Bundle.open(tiny_quantized), GEARS, BuildFlags(products=products))
+        job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags(products=products))
 
 
-def test_fp8_needs_a_gpu_that_has_it(bundle: Bundle) -> None:
-    job = job_from_bundle(bundle, GEARS, BuildFlags(products="fp8"))
+def test_fp8_needs_a_gpu_with_fp8(bundle: Bundle) -> None:
+    job = job_from_bundle(bundle, BUCKETS, BuildFlags(products="fp8"))
     with pytest.raises(BadInputError, match=r"--fp8 for Stand-in GPU, of compute capability 8\.6"):
         engine_from_job(job, TRT, target(TRT, replace(DEVICE, capability="8.6")), None, silent)
     for capability in ("8.9", "10.0"):

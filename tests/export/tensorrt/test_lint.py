@@ -1,4 +1,4 @@
-"""What TensorRT's parser refuses is named before a build, and the graphs that we export are not refused."""
+"""The check names what TensorRT's parser rejects before a build, and accepts all exported graphs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.export.tensorrt.parser_controls import CONTROLS
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.trace import graph_from_dimensions
-from lopa.export.tensorrt.lint import check_parser_takes, refusals_of_model
+from lopa.export.tensorrt.lint import check_parser_accepts, refusals_of_model
 from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.export.tensorrt.parser_graph import let_attention_decompose, model_for_parser
 from lopa.export.weights.plan import Dtype
@@ -23,7 +23,7 @@ from lopa.tiny import CHECKPOINT
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is not None])
-def test_what_the_parser_refuses_is_named(case: str) -> None:
+def test_what_the_parser_rejects_is_named(case: str) -> None:
     control = CONTROLS[case]
     found = refusals_of_model(control.make(), tensorrt_operators())
     assert control.rule in {each.rule for each in found}
@@ -31,25 +31,25 @@ def test_what_the_parser_refuses_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is None])
-def test_what_the_parser_takes_is_not_refused(case: str) -> None:
+def test_what_the_parser_accepts_is_accepted(case: str) -> None:
     assert refusals_of_model(CONTROLS[case].make(), tensorrt_operators()) == []
 
 
-def test_a_refusal_names_node_operator_opset_type_axes_and_mend() -> None:
+def test_a_refusal_names_node_operator_opset_type_axes_and_remedy() -> None:
     (refusal,) = refusals_of_model(attention_model(softcap=2.0), tensorrt_operators())
     assert str(refusal) == "Attention node (opset 23, FLOAT16, 4 axes): has the attribute softcap; leave it out"
     with pytest.raises(BadInputError, match=r"model\.onnx has 1 places that TensorRT's parser refuses: Attention node"):
-        check_parser_takes(attention_model(softcap=2.0), "model.onnx")
+        check_parser_accepts(attention_model(softcap=2.0), "model.onnx")
 
 
-def test_exported_graphs_are_taken(tiny_bundle_logits: Path) -> None:
+def test_exported_graphs_are_accepted(tiny_bundle_logits: Path) -> None:
     model = model_for_parser(Bundle.open(tiny_bundle_logits))
     assert refusals_of_model(model, tensorrt_operators()) == []
     assert {node.op_type for node in model.graph.node} >= {"Attention", "RMSNormalization", "RotaryEmbedding", "TopK"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_graphs_of_16_bits_are_taken(tiny_bundle: Path, dtype: Dtype) -> None:
+def test_graphs_of_16_bits_are_accepted(tiny_bundle: Path, dtype: Dtype) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     records = {
         name: msgspec.structs.replace(record, dtype=dtype)
@@ -65,7 +65,7 @@ def test_graphs_of_16_bits_are_taken(tiny_bundle: Path, dtype: Dtype) -> None:
     assert (F16 if dtype == "float16" else BF16) in types
 
 
-def test_functions_are_looked_at_by_their_bodies(tmp_path: Path) -> None:
+def test_functions_are_checked_by_their_bodies(tmp_path: Path) -> None:
     bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", plugins=True)
     model = model_for_parser(bundle)
     inside = [node for function in model.functions for node in function.node if node.op_type == "Attention"]
@@ -76,7 +76,7 @@ def test_functions_are_looked_at_by_their_bodies(tmp_path: Path) -> None:
     assert {each.rule for each in refusals_of_model(model, tensorrt_operators())} >= {"operator"}
 
 
-def test_stages_are_taken(tiny_staged: Path) -> None:
+def test_stages_are_accepted(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     for stage in bundle.manifest.stages:
         model = onnx.load(bundle.file(stage.graph), load_external_data=False)
@@ -84,9 +84,9 @@ def test_stages_are_taken(tiny_staged: Path) -> None:
         assert refusals_of_model(model, tensorrt_operators()) == []
 
 
-def test_quantized_graphs_are_taken_as_they_are_given_to_the_parser(tiny_quantized: Path) -> None:
+def test_converted_quantized_graphs_are_accepted(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
-    check_parser_takes(model_for_parser(bundle), "model.onnx")
+    check_parser_accepts(model_for_parser(bundle), "model.onnx")
     assert bundle.manifest.quantization is not None
     plain = refusals_of_model(onnx.load(bundle.graph, load_external_data=False), tensorrt_operators())
     expected = {"type", "made type", "zero point"} if bundle.manifest.quantization.kind == "int8" else set()
@@ -113,7 +113,7 @@ def test_only_attention_and_zero_points_are_changed_and_the_file_is_not(tiny_qua
 
 
 def test_signed_rows_are_the_same_numbers() -> None:
-    """uint8 around 128 and int8 around 0, rounded and saturated alike, also where a row is out of range."""
+    """Check that uint8 around 128 and int8 around 0 round and saturate alike, also for rows out of range."""
     x = np.random.default_rng(3).normal(0, 80, (16, 24)).astype(np.float32)
     results = []
     for zero in (np.uint8(128), np.int8(0)):

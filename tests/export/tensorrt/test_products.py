@@ -1,4 +1,4 @@
-"""Products in 8 bits: their numbers on ONNX Runtime, and what TensorRT's parser says of them."""
+"""8-bit products: their results on ONNX Runtime, and the check of TensorRT's parser."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ ROWS, INPUTS, OUTPUTS = 7, 48, 24
 
 
 def _numbers() -> tuple[Array, Array, Array]:
-    """Rows and columns of very different magnitudes, a row and a column of zeros among them."""
+    """Return rows and columns of very different magnitudes, including a zero row and a zero column."""
     random = np.random.default_rng(11)
     x = random.normal(0, 1, (ROWS, INPUTS)) * 10.0 ** random.uniform(-3, 3, (ROWS, 1))
     first, second = (
@@ -32,7 +32,7 @@ def _numbers() -> tuple[Array, Array, Array]:
 
 
 def _model(dtype: str, weights: dict[str, Array]) -> onnx.ModelProto:
-    """Two products of one factor, and a third that has no weight."""
+    """Return two products with one factor, and a third product without a weight."""
     kind = TYPES[dtype]
     nodes = [
         onnx.helper.make_node("MatMul", ["x", "first"], ["y"], name="one"),
@@ -65,7 +65,7 @@ def _quantized(dtype: str, products: Products, weights: dict[str, Array]) -> onn
 
 
 def _run(model: onnx.ModelProto, x: Array) -> list[Array]:
-    """Without ONNX Runtime's own fusions: it has none for fp8."""
+    """Run without ONNX Runtime's own fusions, which it lacks for fp8."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -92,7 +92,7 @@ def test_int8_is_rounding_to_127_steps() -> None:
 @pytest.mark.parametrize(("products", "error"), [("int8", 0.02), ("fp8", 0.06)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_and_columns_keep_their_own_magnitudes(dtype: str, products: Products, error: float) -> None:
-    """Errors are relative to each row's own length; fp8, with one scale for a weight, has weights of one magnitude."""
+    """Compare errors relative to each row's length. fp8 has one scale per weight, so its weights have one magnitude."""
     x, first, second = _numbers()
     if products == "fp8":
         first, second = (each / np.maximum(np.abs(each).max(0), 1e-30) for each in (first, second))
@@ -114,12 +114,12 @@ def test_a_product_of_activations_stays_as_it_is() -> None:
     np.testing.assert_allclose(p, y @ z.T, rtol=1e-4, atol=1e-3)
     operators = [node.op_type for node in model.graph.node]
     assert operators.count("MatMul") == 3
-    assert operators.count("QuantizeLinear") == 3  # two weights, and the factor that they share once
+    assert operators.count("QuantizeLinear") == 3  # two weights, and the factor that they share
 
 
 @pytest.mark.parametrize("products", ["int8", "fp8"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_the_parser_takes_it(dtype: str, products: Products) -> None:
+def test_the_parser_accepts_it(dtype: str, products: Products) -> None:
     _, first, second = _numbers()
     model = _quantized(dtype, products, {"first": first, "second": second})
     assert refusals_of_model(model, tensorrt_operators()) == []
@@ -132,7 +132,7 @@ def test_the_parser_takes_it(dtype: str, products: Products) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_weight_is_rounded_and_widened_by_the_same_scales(dtype: str) -> None:
-    """Also that of a column of zeros is a number that the weight's type holds with all its digits."""
+    """Check also that the scale of a zero column is a normal number of the weight's type."""
     _, first, second = _numbers()
     model = _quantized(dtype, "int8", {"first": first, "second": second})
     known = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -147,7 +147,7 @@ def test_a_weight_is_rounded_and_widened_by_the_same_scales(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_magnitudes_of_a_stored_weight(tmp_path: Path, dtype: str) -> None:
-    """More rows than are widened at a time; the largest of a column is negative, and in the last rows."""
+    """Check more rows than are widened at a time, with a column's largest magnitude negative and in the last rows."""
     values = np.random.default_rng(2).uniform(-1, 1, (2500, 3)).astype(np.float32)
     values[2400] = [-3, 2, -5]
     stored = stored_from_float32(values, stored_dtype(dtype))

@@ -1,4 +1,4 @@
-"""Every kind of bundle, parsed and built by the real TensorRT for RTX, without a GPU: no engine is opened here."""
+"""Every kind of bundle, parsed and built by the real TensorRT for RTX without a GPU; no engine is opened."""
 
 import re
 import shutil
@@ -10,11 +10,11 @@ from typing import Any
 
 import onnx
 import pytest
-from tests.export.tensorrt.interrupted_build import seen_of_interrupted
-from tests.gears import gear
+from tests.buckets import bucket
+from tests.export.tensorrt.interrupted_build import state_after_interrupt
 
 from lopa.export.progress import silent
-from lopa.export.tensorrt.builder import BuildRequest, Built, plan_from_request
+from lopa.export.tensorrt.builder import BuildRequest, BuiltPlan, plan_from_request
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
 from lopa.export.tensorrt.rtx import target_of_rtx
@@ -27,61 +27,61 @@ from lopa.runtime.tensorrt.profiles import exact_range
 
 pytestmark = pytest.mark.tensorrt_rtx
 
-GEAR = gear(1, 2, 32, 64)
-GEARS = [GEAR, gear(1, 1, 96, 128)]
+BUCKET = bucket(1, 2, 32, 64)
+BUCKETS = [BUCKET, bucket(1, 1, 96, 128)]
 PLAN_START = b"vtrt"
-"""Of every plan of 1.7."""
+"""First bytes of every plan of version 1.7."""
 FUSED: dict[str, set[bytes]] = {
     "float32": set(),
     "float16": {b"fmha::Ampere_hmma_fp16_traits"},
     "bfloat16": {b"fmha::Ampere_hmma_bf16_traits"},
 }
-"""Names of kernels for the whole of an attention, by the bundle's type."""
+"""Names of fused attention kernels, by the bundle's type."""
 TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
-"""As the contract and as TensorRT call them."""
+"""TensorRT's names of the contract's types."""
 
 
 @pytest.fixture(params=["tiny_bundle", "tiny_half", "tiny_bfloat16"])
-def in_floats(request: pytest.FixtureRequest) -> Path:
+def in_floating_point(request: pytest.FixtureRequest) -> Path:
     return Path(request.getfixturevalue(request.param))
 
 
 @pytest.mark.parametrize("products", ["graph", "int8", "fp8"])
-def test_a_gear_in_floats_and_in_8_bits(
-    in_floats: Path, products: Products, real_rtx: ModuleType, tmp_path: Path
+def test_a_bucket_in_floating_point_and_in_8_bits(
+    in_floating_point: Path, products: Products, real_rtx: ModuleType, tmp_path: Path
 ) -> None:
-    job = _job(in_floats, BuildFlags(products=products))
+    job = _job(in_floating_point, BuildFlags(products=products))
     plan = _checked_plan(real_rtx, job, tmp_path)
     if job.bundle.manifest.dtype == "float32":
         assert (len(plan) > job.bundle.weights.stat().st_size) == (products == "graph")
 
 
-def test_a_gear_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_bucket_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
 
 
-def test_a_gear_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_a_bucket_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     job = _job(tiny_plugins)
     assert {each.domain for each in onnx.load_model_from_string(job.model).functions} == {"lopa"}
     _checked_plan(real_rtx, job, tmp_path)
 
 
-def test_a_gear_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """And heads that together are wider than the hidden size."""
+def test_a_bucket_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Check also heads that are wider in total than the hidden size."""
     _checked_plan(real_rtx, _job(wedlm.path), tmp_path)
 
 
 def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:
-    """Built it is not: `lopa-export tensorrt` wants the standard dialect."""
+    """Check the parser only: `lopa-export tensorrt` requires the standard dialect."""
     bundle = Bundle.open(tiny_portable)
     assert _parsed(real_rtx, bundle.graph.read_bytes(), bundle)["outputs"]
 
 
-def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """The whole way of `lopa-export tensorrt --rtx`, for a GPU that is named."""
+def test_buckets_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Run all steps of `lopa-export tensorrt --rtx` for a given GPU."""
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     flags = BuildFlags()
-    job, target = job_from_bundle(bundle, GEARS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
+    job, target = job_from_bundle(bundle, BUCKETS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
     told: list[tuple[str, int, int]] = []
     made = engine_from_job(job, real_rtx, target, None, lambda *what: told.append(what))
     plan = (made.found.folder / PLAN_NAME).read_bytes()
@@ -93,16 +93,16 @@ def test_gears_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: Module
 
 
 def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """When it is through, nothing builds any more, most of the build was not done, nothing is left."""
-    seen = seen_of_interrupted(shutil.copytree(tiny_bundle, tmp_path / "bundle"), real_rtx)
+    """Check that no thread builds afterwards, most of the build was skipped, and nothing is left."""
+    seen = state_after_interrupt(shutil.copytree(tiny_bundle, tmp_path / "bundle"), real_rtx)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
-    # A phase that ends early says that it is through.
+    # An interrupted phase reports that it is complete.
     assert {step for _, step, _ in seen.told} < set(range(seen.told[0][2] + 1))
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_what_the_real_parser_refuses_is_said(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """The graph as ONNX Runtime takes it, with zero points of 128."""
+def test_errors_of_the_real_parser_are_reported(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Use the graph of ONNX Runtime, with zero points of 128."""
     job = _job(tiny_quantized)
     with pytest.raises(
         BadInputError, match=r"parser refuses the graph: QuantizeLinear .*Non-zero zero point"
@@ -112,8 +112,8 @@ def test_what_the_real_parser_refuses_is_said(tiny_quantized: Path, real_rtx: Mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Attention in float32 that must be one kernel."""
+def test_errors_of_the_real_builder_are_reported(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
+    """Use float32 attention that must be one kernel."""
     job = _job(tiny_bundle)
     fused = job.model.replace(b"TRT_decomposable", b"TRT_d_composable")
     with pytest.raises(BadInputError, match=r"could not build the network\n(.*\n)*.*TensorRT: .*is_decomposable"):
@@ -122,7 +122,7 @@ def test_what_the_real_builder_refuses_is_said(tiny_bundle: Path, real_rtx: Modu
 
 
 def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """With the oldest one's kernels for all of them, by their names."""
+    """Check that it has the oldest capability's kernels for all of them, by their names."""
     names = [name[2:] for name in real_rtx.ComputeCapability.__members__ if name.startswith("SM")]
     assert len(names) == 6
     _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
@@ -130,39 +130,39 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
 
 
 @pytest.mark.parametrize(
-    ("in_floats", "said"),
+    ("in_floating_point", "said"),
     [
         ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
         ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
     ],
     ids=["float32", "bfloat16"],
-    indirect=["in_floats"],
+    indirect=["in_floating_point"],
 )
-def test_other_floats_are_not_for_7_5(in_floats: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
+def test_other_floats_are_not_for_7_5(in_floating_point: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=said) as raised:
-        _built(real_rtx, _job(in_floats), tmp_path / PLAN_NAME, ["7.5"])
+        _built(real_rtx, _job(in_floating_point), tmp_path / PLAN_NAME, ["7.5"])
     assert "export in another dtype" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Are built for engines that are not captured: the builder refuses both together."""
+    """Check that such engines are built without capture, because the builder rejects both together."""
     job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
     _built(real_rtx, job, tmp_path / PLAN_NAME)
     assert (tmp_path / PLAN_NAME).stat().st_size > job.bundle.weights.stat().st_size
 
 
 def _job(path: Path, flags: BuildFlags | None = None) -> EngineJob:
-    return job_from_bundle(Bundle.open(path), [GEAR], flags or BuildFlags())
+    return job_from_bundle(Bundle.open(path), [BUCKET], flags or BuildFlags())
 
 
 def _checked_plan(rtx: ModuleType, job: EngineJob, folder: Path) -> bytes:
-    """The plan of one gear, of a network that has the inputs and outputs of the contract."""
+    """Return the plan for one shape bucket, of a network with the inputs and outputs of the contract."""
     manifest = job.bundle.manifest
     whole = whole_model(manifest.dimensions.layers)
     assert _parsed(rtx, job.model, job.bundle) == {
-        "inputs": _as_tensorrt_has_them(inputs_of_graph(manifest, whole)),
-        "outputs": _as_tensorrt_has_them(outputs_of_graph(manifest, whole)),
+        "inputs": _tensorrt_types(inputs_of_graph(manifest, whole)),
+        "outputs": _tensorrt_types(outputs_of_graph(manifest, whole)),
     }
     built = _built(rtx, job, folder / PLAN_NAME)
     plan = (folder / PLAN_NAME).read_bytes()
@@ -177,12 +177,12 @@ def _fused_kernels(plan: bytes) -> set[bytes]:
     return set(re.findall(rb"fmha::\w+_traits\b", plan))
 
 
-def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[str] = ()) -> Built:
+def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[str] = ()) -> BuiltPlan:
     request = BuildRequest(
         model=job.model,
-        beside=job.bundle.graph,
+        graph_path=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=[exact_range(GEAR)],
+        profiles=[exact_range(BUCKET)],
         flags=job.flags,
         target=target_of_rtx(rtx, capabilities, job.flags),
         timing_cache=None,
@@ -191,10 +191,10 @@ def _built(rtx: ModuleType, job: EngineJob, path: Path, capabilities: Sequence[s
 
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
-"""Type and axes by name, -1 for a dynamic one."""
+"""Type and axes by name, with -1 for a dynamic axis."""
 
 
-def _as_tensorrt_has_them(values: dict[str, ValueForm]) -> Tensors:
+def _tensorrt_types(values: dict[str, ValueForm]) -> Tensors:
     return {
         name: (TYPES[form.type], tuple(axis if isinstance(axis, int) else -1 for axis in form.axes))
         for name, form in values.items()

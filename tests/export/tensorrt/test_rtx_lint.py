@@ -1,4 +1,4 @@
-"""Our check of a graph beside the real parser and builder of TensorRT for RTX, rule by rule and type by type."""
+"""Our check of a graph against the real parser and builder of TensorRT for RTX, rule by rule and type by type."""
 
 import ast
 import inspect
@@ -8,11 +8,11 @@ from types import ModuleType
 import onnx
 import onnx.defs
 import pytest
+from tests.buckets import BUCKETS
 from tests.export.tensorrt.one_node import F32, model_of_node
 from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
-from tests.gears import GEARS
 
 from lopa.export.tensorrt import lint
 from lopa.export.tensorrt.builder import check_named_dimensions
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.tensorrt_rtx
 
 
 @pytest.mark.parametrize("case", CONTROLS)
-def test_the_real_one_says_the_same_or_ours_says_why(case: str, real_rtx: ModuleType) -> None:
+def test_our_check_agrees_with_the_real_one_or_has_a_reason(case: str, real_rtx: ModuleType) -> None:
     control = CONTROLS[case]
     verdict, said = verdict_of_model(real_rtx, control.make())
     assert (verdict, control.said in said) == (control.real, True), said
@@ -53,13 +53,13 @@ def test_the_table_lists_what_the_parser_lists(real_rtx: ModuleType) -> None:
     listed = set(tensorrt_operators().operators)
     known = listed | {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
     real = {name for name in known if parser.supports_operator(name)}
-    assert listed - real == {"DeformConv"}  # a plugin, which RTX has none of; no graph of ours needs it
-    assert real - listed == {"CausalConvWithState", "LinearAttention", "Swish"}  # younger than 10.15
+    assert listed - real == {"DeformConv"}  # a plugin that RTX lacks; no graph of ours needs it
+    assert real - listed == {"CausalConvWithState", "LinearAttention", "Swish"}  # newer than 10.15
 
 
 @pytest.mark.parametrize("operator", MODELS)
 def test_every_type_that_the_table_has_is_built(operator: str, real_rtx: ModuleType) -> None:
-    """Of the operators of our graphs."""
+    """Check the operators of our graphs."""
     types = tensorrt_operators().operators[operator].types.split()
     models = {name: MODELS[operator](onnx.TensorProto.DataType.Value(name)) for name in types}
     assert {name: verdict_of_model(real_rtx, model)[0] for name, model in models.items()} == dict.fromkeys(
@@ -67,17 +67,17 @@ def test_every_type_that_the_table_has_is_built(operator: str, real_rtx: ModuleT
     )
 
 
-def test_those_are_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: Path) -> None:
+def test_the_operators_of_our_graphs(tiny_bundle_logits: Path, tiny_quantized: Path) -> None:
     jobs = [
-        job_from_bundle(Bundle.open(tiny_bundle_logits), GEARS, BuildFlags(products="int8")),
-        job_from_bundle(Bundle.open(tiny_quantized), GEARS, BuildFlags()),
+        job_from_bundle(Bundle.open(tiny_bundle_logits), BUCKETS, BuildFlags(products="int8")),
+        job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags()),
     ]
     used = {node.op_type for job in jobs for node in onnx.load_model_from_string(job.model).graph.node}
     assert used <= set(MODELS)
 
 
 def test_axes_of_one_name_have_one_size(real_rtx: ModuleType) -> None:
-    """A profile that contradicts itself is taken, and refused when it is built: so ours looks before."""
+    """Check that the builder accepts an inconsistent profile and fails later, so that our own check is needed."""
     shapes = {"a": (2, 8), "b": (3, 8)}
     model = model_of_node("Add", {name: (F32, ["n", 8]) for name in shapes})
     assert verdict_of_model(real_rtx, model, shapes)[0] == "builder refuses"

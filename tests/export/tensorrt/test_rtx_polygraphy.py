@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.tensorrt.bindings import installed_rtx
 
 from lopa.export.replay.folder import shape_options
@@ -22,12 +22,12 @@ COMMANDS = re.findall(
     r"^    (POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy .*?)  # needs the wheels$", PAGE.read_text(), re.M
 )
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
-"""What its script does, which may lie in another folder than this Python."""
+"""Program of Polygraphy's command, whose script may be installed for another Python."""
 
 
 @pytest.fixture
 def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
-    """With the wheels, the module that the page speaks of, and the command."""
+    """Return the environment with the wheels, the module that the page mentions, and the command."""
     pytest.importorskip("polygraphy")
     words = re.search(r"`(from tensorrt_rtx_bindings\s+import \*)` and `(from .*?)`", PAGE.read_text())
     assert words is not None
@@ -44,22 +44,22 @@ def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def _said(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A command of the page, in `folder`, which gets the shapes of one small gear as the saved cases have them."""
+def _run(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of the page in `folder`, with the shapes of one small shape bucket in saved cases."""
     opened = Bundle.open(bundle)
-    shapes = GraphArrays(opened.manifest).input_shapes(gear(1, 2, 32, 64))
+    shapes = GraphArrays(opened.manifest).input_shapes(bucket(1, 2, 32, 64))
     (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
     line = command.replace("BUNDLE/model.onnx", str(opened.graph)).replace("CASES", str(folder))
     return subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_page_has_a_look_and_a_build() -> None:
+def test_the_page_inspects_and_builds() -> None:
     assert [" ".join(command.split()[1:3]) for command in COMMANDS] == ["polygraphy inspect", "polygraphy convert"]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=["inspect", "convert"])
 def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    done = _said(command, tiny_bfloat16, tmp_path, environment)
+    done = _run(command, tiny_bfloat16, tmp_path, environment)
     assert done.returncode == 0, done.stdout + done.stderr
     plan = tmp_path / "engine.plan"
     if "inspect" in command:
@@ -70,11 +70,11 @@ def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: di
 
 @pytest.mark.parametrize("command", COMMANDS, ids=["inspect", "convert"])
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_what_the_page_says_is_refused_is_refused(
+def test_failures_on_the_page_occur(
     command: str, tiny_quantized: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Zero points of 128: so what is said above of others is said for a reason."""
-    done = _said(command, tiny_quantized, tmp_path, environment)
+    """Use zero points of 128, to show that the failures of others have their stated reason."""
+    done = _run(command, tiny_quantized, tmp_path, environment)
     assert "Graph is fully supported" not in done.stdout
     assert not (tmp_path / "engine.plan").exists()
     assert "zero point" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The inputs of a check: the same tokens in pieces and whole, reproducible, and of every kind that a decode makes."""
+"""Inputs of a check: the same tokens in pieces and in complete sequences, reproducible, and of every kind."""
 
 from pathlib import Path
 

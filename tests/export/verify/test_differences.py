@@ -1,4 +1,4 @@
-"""How differences are measured: what counts, relative to what, and what is never within tolerance."""
+"""Measures of differences: their references, and results that are never within tolerance."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_statistics_at_another_temperature_differ() -> None:
     assert found["entropy"].relative > 0.1
 
 
-def test_order_counts_by_the_gap_between_the_candidates() -> None:
+def test_order_counts_by_gaps_between_candidates() -> None:
     statistics = right()
     ids = statistics.topk_ids.copy()
     ids[1, 2, 3, :2] = ids[1, 2, 3, 1::-1]
@@ -51,7 +51,7 @@ def test_order_counts_by_the_gap_between_the_candidates() -> None:
 
 def test_near_ties_may_be_in_either_order_and_at_either_side_of_the_last_rank() -> None:
     logits = LOGITS[:1, :1, :1].copy()
-    logits[..., :10] = 30 - np.arange(10) * 1e-7  # float32 cannot tell neighbours apart
+    logits[..., :10] = 30 - np.arange(10) * 1e-7  # float32 cannot distinguish neighbours
     statistics = statistics_from_logits(logits, TEMPERATURE[:1], keep_logits=False)
     ids = np.array([9, 1, 2, 3, 4, 5, 6, 0]).reshape(1, 1, 1, 8)
     found = differences_of_statistics(replace(statistics, topk_ids=ids), logits, TEMPERATURE[:1])["topk_ids"]
@@ -59,7 +59,7 @@ def test_near_ties_may_be_in_either_order_and_at_either_side_of_the_last_rank() 
 
 
 @pytest.mark.parametrize("bad", [[0, 0], [-1, 3], [50, 3]])
-def test_ids_that_cannot_be_are_never_within_tolerance(bad: list[int]) -> None:
+def test_impossible_ids_are_never_within_tolerance(bad: list[int]) -> None:
     statistics = right()
     ids = statistics.topk_ids.copy()
     ids[0, 0, 0, :2] = bad
@@ -67,7 +67,7 @@ def test_ids_that_cannot_be_are_never_within_tolerance(bad: list[int]) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_no_numbers_are_never_within_tolerance(value: float) -> None:
+def test_nan_and_infinity_are_never_within_tolerance(value: float) -> None:
     statistics = right()
     entropy = statistics.entropy.copy()
     entropy[1, 0, 4] = value
@@ -93,7 +93,7 @@ def test_differences_are_relative_to_the_largest_value_of_the_reference() -> Non
 
 
 def test_several_comparisons_keep_the_largest_of_each() -> None:
-    both = Difference(0.1, 8.0, 0.01, 100.0).with_another(Difference(0.4, 2.0, 0.35, 44.0))
+    both = Difference(0.1, 8.0, 0.01, 100.0).merged_with(Difference(0.4, 2.0, 0.35, 44.0))
     assert both == Difference(0.4, 8.0, 0.36, 144.0)
     assert both.relative_rms == pytest.approx(0.05)
 

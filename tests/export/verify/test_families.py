@@ -1,4 +1,4 @@
-"""Bundles of every family, in every form, against transformers on the checkpoints that they were made from."""
+"""Bundles of every family and form, against transformers on the checkpoints that they were made from."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_integers_agree(name: str, kind: Literal["int8", "int4"], request: Fixtu
 
 @pytest.mark.parametrize("name", ["sdar", "llada"])
 def test_wrong_names_in_a_family_are_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference has names of its own: one that took ours would make the same mistake."""
+    """Check that the reference has its own names: with the family's names it would make the same mistake."""
     family = FAMILIES[name]
     names = dict(family.architecture.layer_names)
     one, other = ("mlp.gate.weight", "mlp.up.weight")
@@ -89,7 +89,7 @@ def test_stages_in_a_pipeline(sdar: Bundle) -> None:
 
 
 @pytest.mark.parametrize("name", ["sdar", "llada"])
-def test_plugins_serve_and_leave_the_numbers_alone(name: str, request: Fixture, tmp_path: Path) -> None:
+def test_plugins_do_not_change_results(name: str, request: Fixture, tmp_path: Path) -> None:
     bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle", plugins=True)
     assert bundle.manifest.plugins == ["BranchAttention", "ConfidenceHead"]
     batch = random_batch(np.random.default_rng(1), (0, 1), 3, 12, 6)
@@ -110,5 +110,5 @@ def test_float16(wedlm_checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_tensorrt_s_parser_takes_the_graph(name: str, request: Fixture) -> None:
+def test_tensorrt_s_parser_accepts_the_graph(name: str, request: Fixture) -> None:
     assert refusals_of_model(model_for_parser(request.getfixturevalue(name)), tensorrt_operators()) == []

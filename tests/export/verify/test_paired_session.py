@@ -1,4 +1,4 @@
-"""Two sessions that are asked the same."""
+"""Two sessions that run the same forwards."""
 
 from pathlib import Path
 

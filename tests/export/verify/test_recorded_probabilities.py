@@ -1,7 +1,7 @@
-"""Forwards without a cache, of numpy and of transformers, against what the published code of every family recorded.
+"""Forwards of numpy and transformers without a cache, against recordings of every family's reference code.
 
-Each step of a trace says which token it put where, with which probability: that of one forward of all that was there
-before, under the mask that the family has.
+Each step of a trace has the tokens that it unmasked, their positions and their probabilities. One forward of the
+previous state under the family's mask must give the same probabilities.
 """
 
 import gzip
@@ -22,7 +22,7 @@ from lopa.runtime.contract import Bool
 MASK = 2
 TOLERANCE = 1e-4
 EVERY = 7
-"""Trace."""
+"""Interval of the compared traces."""
 Blocks = Literal["none", "behind the prompt", "from position 0"]
 
 FILES: list[tuple[str, str, Blocks]] = [
@@ -35,7 +35,7 @@ FILES: list[tuple[str, str, Blocks]] = [
 
 
 def mask_of_blocks(rows: int, prompt: int, size: int, blocks: Blocks) -> Bool:
-    """[rows, rows]: what each row sees."""
+    """Return the attention mask, [rows, rows]."""
     place = np.arange(rows)
     number = {
         "none": np.zeros(rows, np.int64),
@@ -48,7 +48,7 @@ def mask_of_blocks(rows: int, prompt: int, size: int, blocks: Blocks) -> Bool:
 def steps_of_trace(
     trace: dict[str, Any], params: dict[str, Any], blocks: Blocks, shift: int
 ) -> Iterator[tuple[Sequences, list[tuple[int, int, float]]]]:
-    """What each step saw, and [position, token, probability] of what it filled."""
+    """Yield the state before each step, and [position, token, probability] of the tokens that it unmasked."""
     prompt, before = trace["prompt_ids"], []
     size = params.get("block_size") or params["block_length"]
     for step in trace["steps"]:
@@ -68,7 +68,7 @@ def assert_recorded(reference: Reference, bundle: Bundle, file: str, blocks: Blo
     fills = 0
     for trace in every[traces]:
         if name == "fast_dllm_v2" and len(trace["prompt_ids"]) == header["params"]["block_size"]:
-            continue  # its published code does not see such a prompt
+            continue  # the reference code never has such a prompt
         for sequences, filled in steps_of_trace(trace, header["params"], blocks, bundle.manifest.prediction_shift):
             logits = reference.forward(sequences).logits[0].astype(np.float64)  # [Q, V]
             weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -89,7 +89,7 @@ def test_numpy(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequ
 
 @pytest.mark.parametrize(("name", "file", "blocks"), FILES)
 def test_transformers(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequest) -> None:
-    """By names and settings that are not the exporter's."""
+    """Compare by names and settings that are independent of the exporter."""
     bundle: Bundle = request.getfixturevalue(name)
     checkpoint = RECORDED / name
     reference = reference_from_weights(

@@ -1,4 +1,4 @@
-"""transformers' networks as a reference: one obeys the mask it is given, and no causal one."""
+"""transformers' networks as a reference: they apply the given mask and no causal one."""
 
 import shutil
 from dataclasses import replace
@@ -48,19 +48,19 @@ def with_another_last_token(whole: Sequences) -> Sequences:
 
 
 def largest_difference(reference: TransformersReference, whole: Sequences, other: Sequences) -> np.ndarray:
-    """By row, over branches and vocabulary."""
+    """Return the largest differences by row, over branches and vocabulary."""
     difference = np.abs(reference.forward(whole).logits - reference.forward(other).logits)
     return difference.max(axis=(0, 2))
 
 
-def test_rows_see_those_behind_them(reference: TransformersReference) -> None:
+def test_rows_see_later_rows(reference: TransformersReference) -> None:
     whole = sequences()
     assert (largest_difference(reference, whole, with_another_last_token(whole)) > 1e-2).all()
 
 
 def test_rows_do_not_see_what_the_mask_forbids(reference: TransformersReference) -> None:
     mask = sequences().mask.copy()
-    mask[:, :4, -1] = False  # rows 4 to 7 still see the last one; rows 0 to 3 see it neither there nor through them
+    mask[:, :4, -1] = False  # rows 0 to 3 may not reach the last one, not even through other rows; 4 to 7 see it
     mask[:, :4, 4:-1] = False
     whole = replace(sequences(), mask=mask)
     difference = largest_difference(reference, whole, with_another_last_token(whole))
@@ -90,7 +90,7 @@ def test_a_causal_mask_gives_what_the_model_does_by_itself(reference: Transforme
     assert np.abs(reference.forward(sequences()).logits - expected.numpy()).max() > 0.1
 
 
-def test_only_wanted_rows_in_their_order(reference: TransformersReference) -> None:
+def test_only_sampled_positions_in_their_order(reference: TransformersReference) -> None:
     whole = sequences()
     some = replace(whole, wanted=np.array([[3, 0, 3], [8, 8, 1]]))
     every = reference.forward(whole).logits
@@ -108,7 +108,7 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
     assert [array.shape for array in here] == [(BRANCHES, 2, LENGTH, 32)] * 10
     assert np.abs(here[0] - there[0]).max() > 0.1
     np.testing.assert_array_equal(here[1], there[1])
-    # Rotation is relative: moving all rows by the same distance changes nothing that comes after attention.
+    # Rotation is relative: shifting all positions by the same distance changes nothing after attention.
     np.testing.assert_allclose(here[9], there[9], atol=1e-3)
 
 

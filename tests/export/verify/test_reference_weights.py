@@ -1,4 +1,4 @@
-"""The plain merge that verification trusts, against peft and against the weights that the exporter wrote."""
+"""The simple merge that verification uses, against peft and against the exporter's weights."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A bundle against the checkpoint it was made from, in both types."""
+"""A bundle against the checkpoint it was made from, in two types."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
     ]
 
 
-def test_a_reference_answers_a_case_once_for_all_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_computes_a_case_once_for_all_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, forward = [], NumpyReference.forward
 
     def counted(reference: NumpyReference, sequences: Sequences) -> WholeForward:

@@ -1,4 +1,4 @@
-"""The check of an engine: right engines pass, and every kind of fault is seen in the outputs that it spoils."""
+"""The check of an engine: correct engines pass, and every kind of error shows in the affected outputs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +9,9 @@ import pytest
 
 from lopa.export.verify.cases import SHAPES, Sequences
 from lopa.export.verify.session_check import (
+    CachedReference,
     NumpyReference,
     Reference,
-    RememberedReference,
     Report,
     WholeForward,
     report_from_session,
@@ -25,7 +25,7 @@ STATISTICS = {"topk_ids", "topk_logprobs", "entropy"}
 
 
 class Altered:
-    """A session whose inputs, statistics or commits are changed on the way."""
+    """Session that changes the inputs, statistics or commits of another one."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Altered:
 
 
 @pytest.fixture(scope="module")
-def reference(tiny_bundle: Path) -> RememberedReference:
-    """Computes each of the cases once for all tests: their inputs are always the same."""
-    return RememberedReference(NumpyReference(Bundle.open(tiny_bundle)))
+def reference(tiny_bundle: Path) -> CachedReference:
+    """Return a reference that computes each case once for all tests."""
+    return CachedReference(NumpyReference(Bundle.open(tiny_bundle)))
 
 
 def report(
@@ -84,7 +84,7 @@ def report(
 
 
 class Counting:
-    """A reference of zeros that counts what it is asked."""
+    """Reference that returns zeros and counts its calls."""
 
     name = "counting"
     asked = 0
@@ -94,7 +94,7 @@ class Counting:
         return WholeForward(np.full((1, 2, 5), self.asked, np.float32), (np.zeros((1, 1, 3, 4), np.float32),) * 2)
 
 
-def test_answers_of_a_reference_are_kept_by_all_that_is_asked() -> None:
+def test_cached_results_depend_on_all_inputs() -> None:
     sequences = Sequences(
         input_ids=np.array([[3, 4, 5]]),
         position_ids=np.array([[0, 1, 2]]),
@@ -109,35 +109,35 @@ def test_answers_of_a_reference_are_kept_by_all_that_is_asked() -> None:
         replace(sequences, wanted=np.array([[1], [2]])),
     ]
     counting = Counting()
-    remembered = RememberedReference(counting)
-    assert remembered.name == "counting"
+    cached = CachedReference(counting)
+    assert cached.name == "counting"
     for _ in range(2):
         for number, each in enumerate([sequences, *others], start=1):
-            answer = remembered.forward(each)
+            answer = cached.forward(each)
             assert (answer.logits == number).all()
     assert counting.asked == 6
 
 
-def test_a_reference_keeps_no_more_than_it_may() -> None:
-    """An answer of Counting has 40 + 2 x 48 bytes: two fit."""
+def test_the_cache_of_a_reference_is_limited() -> None:
+    """Check the limit: a result of Counting has 40 + 2 x 48 bytes, so two fit."""
     asked = [
         Sequences(np.array([[i]]), np.array([[0]]), np.ones((1, 1, 1), np.bool_), np.array([[0]])) for i in range(4)
     ]
     counting = Counting()
-    remembered = RememberedReference(counting, most_bytes=2 * 136 + 135)
+    cached = CachedReference(counting, max_bytes=2 * 136 + 135)
     for _ in range(3):
         for each in asked:
-            remembered.forward(each)
+            cached.forward(each)
     assert counting.asked == 2 + 3 * 2
 
 
 def wrong(found: Report) -> set[str]:
-    """Outputs beyond tolerance, without the number of the layer."""
+    """Return the outputs beyond tolerance, without layer numbers."""
     return {"key" if "key_values" in error.output else error.output for error in found.errors if not error.ok}
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_right_engines_pass(tiny_bundle: Path, reference: RememberedReference, device: str) -> None:
+def test_right_engines_pass(tiny_bundle: Path, reference: CachedReference, device: str) -> None:
     bundle = Bundle.open(tiny_bundle)
     told: list[tuple[str, int, int]] = []
     session = open_session(bundle, device, threads=1)
@@ -154,15 +154,13 @@ def test_right_engines_pass(tiny_bundle: Path, reference: RememberedReference, d
     session.close()
 
 
-def test_logits_are_compared_where_the_bundle_has_them(
-    tiny_bundle_logits: Path, reference: RememberedReference
-) -> None:
+def test_logits_are_compared_where_the_bundle_has_them(tiny_bundle_logits: Path, reference: CachedReference) -> None:
     found = report(tiny_bundle_logits, reference)
     assert found.ok
     assert "logits" in [error.output for error in found.errors]
 
 
-def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: RememberedReference) -> None:
+def test_wrong_logits_are_seen(tiny_bundle_logits: Path, reference: CachedReference) -> None:
     def enlarged(right: Statistics) -> Statistics:
         assert right.logits is not None
         return replace(right, logits=right.logits * 1.001)
@@ -184,7 +182,7 @@ def at_temperature_one(batch: WindowBatch) -> WindowBatch:
     return replace(batch, temperature=np.ones_like(batch.temperature))
 
 
-def of_the_row_before(batch: WindowBatch) -> WindowBatch:
+def of_the_previous_row(batch: WindowBatch) -> WindowBatch:
     return replace(batch, logits_index=np.maximum(batch.logits_index - 1, 0))
 
 
@@ -194,18 +192,18 @@ def of_the_row_before(batch: WindowBatch) -> WindowBatch:
         (causal, {*STATISTICS, "key"}),
         (without_gaps, {*STATISTICS, "key"}),
         (at_temperature_one, STATISTICS - {"topk_ids"}),
-        (of_the_row_before, STATISTICS),
+        (of_the_previous_row, STATISTICS),
     ],
 )
 def test_wrong_inputs_are_seen(
-    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[WindowBatch], WindowBatch], outputs: set[str]
+    tiny_bundle: Path, reference: CachedReference, fault: Callable[[WindowBatch], WindowBatch], outputs: set[str]
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, batch=fault))
     assert wrong(found) == outputs
 
 
 def with_swapped_rows(rows: CacheRows) -> CacheRows:
-    """Keys with the values of other rows; alone they would be no fault, since attention knows no order."""
+    """Swap keys and values together; swapping both with other rows is no error, since attention ignores order."""
     return CacheRows(tuple(array[:, ::-1] if i % 2 else array for i, array in enumerate(rows.layers)))
 
 
@@ -215,7 +213,7 @@ def without_the_last_row(rows: CacheRows) -> CacheRows:
 
 @pytest.mark.parametrize("fault", [with_swapped_rows, without_the_last_row])
 def test_wrong_commits_are_seen(
-    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[CacheRows], CacheRows]
+    tiny_bundle: Path, reference: CachedReference, fault: Callable[[CacheRows], CacheRows]
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, committed=fault))
     assert wrong(found) == {*STATISTICS, "key"}
@@ -233,13 +231,13 @@ def with_a_nan(right: Statistics) -> Statistics:
 
 @pytest.mark.parametrize(("fault", "output"), [(with_equal_ids, "topk_ids"), (with_a_nan, "entropy")])
 def test_wrong_statistics_are_seen(
-    tiny_bundle: Path, reference: RememberedReference, fault: Callable[[Statistics], Statistics], output: str
+    tiny_bundle: Path, reference: CachedReference, fault: Callable[[Statistics], Statistics], output: str
 ) -> None:
     found = report(tiny_bundle, reference, lambda session: Altered(session, statistics=fault))
     assert wrong(found) == {output}
 
 
-def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: RememberedReference) -> None:
+def test_an_engine_that_fails_is_a_failed_check(tiny_bundle: Path, reference: CachedReference) -> None:
     def out_of_the_vocabulary(batch: WindowBatch) -> WindowBatch:
         return replace(batch, input_ids=batch.input_ids + 1024)
 

@@ -1,7 +1,7 @@
-"""What a shadow row answers, in float64 with transformers' network: what its meaning says, to rounding.
+"""Results of shadow rows in float64 with transformers' network, equal to their definition up to rounding.
 
-The network is the tiny checkpoint's, whole or its first layer alone. Which of its rows speaks of which position is the
-caller's reading of it, so both readings (`prediction_shift` 0 and 1) are tested on it.
+The network is the tiny checkpoint's, complete or its first layer only. The caller decides which position a row
+predicts, so both values of `prediction_shift`, 0 and 1, are tested.
 """
 
 import copy
@@ -29,7 +29,7 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 PROMPT, SIZE, MASK, PAD = 9, 8, 2, 0
 CLOSE = 1e-5
-"""Of logits up to 30: transformers computes norms, angles and softmax in float32 whatever the weights are."""
+"""Tolerance for logits up to 30: transformers computes norms, angles and softmax in float32 for any weights."""
 Logits = np.ndarray
 
 
@@ -60,7 +60,7 @@ def context_with(shift: int, window: str) -> Context:
 
 
 def anchor_of(seed: int, context: Context, *, cached: bool = False) -> Branch:
-    """A prompt of 9 and two active blocks of 8, half of whose positions are unmasked, all with random tokens."""
+    """Return an anchor with a prompt of 9 and two active blocks of 8, half of them unmasked, all with random tokens."""
     rng = np.random.default_rng(seed)
     branch = branch_of(rng.integers(3, 975, PROMPT), context, blocks=2)
     unmasked = branch.unmasked | (rng.random(len(branch.tokens)) < 0.5)
@@ -80,7 +80,7 @@ def windows_with_shadows(anchor: Branch, judged: Int64, context: Context) -> Win
 
 @torch.no_grad()
 def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: DynamicCache | None = None) -> Logits:
-    """[W, V] of a window of rows, which see all of the past and in the window what `mask` [W, past + W] says."""
+    """Return the logits [W, V] of a window. Rows see all of the past, and the window by `mask` [W, past + W]."""
     allowed = torch.from_numpy(mask)[None, None]
     bias = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill_(~allowed, torch.finfo(torch.float64).min)
     answer = model.model(
@@ -95,7 +95,7 @@ def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: 
 
 
 def shadow_logits(model: Any, windows: Windows) -> Logits:
-    """[S, V]"""
+    """Return the logits of the shadow rows, [S, V]."""
     logits = logits_of(model, windows.input_ids[0], windows.positions[0], windows.mask[0])
     return logits[windows.logits_index[0, windows.kept + len(windows.asked[0]) :][: len(windows.judged)]]
 
@@ -103,12 +103,12 @@ def shadow_logits(model: Any, windows: Windows) -> Logits:
 @pytest.mark.parametrize("window", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_in_one_layer_it_is_a_forward_without_that_token(first_layer: Any, seed: int, shift: int, window: str) -> None:
-    """With shift 0 the position is masked; with shift 1 it is left out."""
+def test_one_layer_gives_a_forward_without_the_token(first_layer: Any, seed: int, shift: int, window: str) -> None:
+    """Compare with a forward in which the position is masked (shift 0) or absent (shift 1)."""
     context = context_with(shift, window)
     anchor = anchor_of(seed, context)
     every = judged_in(anchor)
-    # Masks of a block see each other: one at a time is the plain meaning.
+    # Masks of a block see each other, so the definition applies to one at a time.
     groups = [every] if shift else [every[i : i + 1] for i in range(len(every))]
     for judged in groups:
         windows = windows_with_shadows(anchor, judged, context)
@@ -126,10 +126,8 @@ def test_in_one_layer_it_is_a_forward_without_that_token(first_layer: Any, seed:
 
 @pytest.mark.parametrize("window", ["full", "block_causal"])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_in_more_layers_it_reads_what_the_real_rows_have_made_of_the_token(
-    network: Any, shift: int, window: str
-) -> None:
-    """Plainly: the real rows first, all layers; then one row behind them that reads theirs, but for two."""
+def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -> None:
+    """Compare with the real rows through all layers, then one extra row that reads all of theirs except two."""
     context = context_with(shift, window)
     anchor = anchor_of(2, context)
     every = judged_in(anchor)
@@ -152,8 +150,8 @@ def test_in_more_layers_it_reads_what_the_real_rows_have_made_of_the_token(
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_the_judged_token_reaches_it_through_other_rows_alone(network: Any, first_layer: Any, shift: int) -> None:
-    """Another token there changes nothing in one layer; in more it does, since the rows around have read it."""
+def test_the_judged_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
+    """Change that token: nothing changes in one layer, but later layers see rows that have read it."""
     context = context_with(shift, "full")
     anchor = anchor_of(3, context)
     position = int(judged_in(anchor)[2])
@@ -166,8 +164,8 @@ def test_the_judged_token_reaches_it_through_other_rows_alone(network: Any, firs
     assert np.abs(more[0] - more[1]).max() > 1e-3
 
 
-def test_an_engine_answers_it_behind_a_cache(network: Any, session: Session) -> None:
-    """Two rounds of ONNX Runtime: the prompt is committed, then judged rows read it from the cache."""
+def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
+    """Run two rounds of ONNX Runtime: the prompt is committed, then judged rows read it from the cache."""
     context = context_with(1, "full")
     first = windows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
     session.forward(batch_from_windows([first], [7], [0.0]))
@@ -181,7 +179,7 @@ def test_an_engine_answers_it_behind_a_cache(network: Any, session: Session) -> 
 
     rows = DynamicCache()
     logits_of(network, first.input_ids[0], first.positions[0], first.mask[0], rows)
-    rows.crop(PROMPT - first.lengths[0])  # so many rows fewer
+    rows.crop(PROMPT - first.lengths[0])  # drops this number of rows
     real = windows.lengths[0] - len(judged)
     sees = np.ones((real, PROMPT + real), np.bool_)
     logits_of(network, windows.input_ids[0, :real], windows.positions[0, :real], sees, rows)

@@ -1,4 +1,4 @@
-"""What counts as the same token: pure comparisons, and a decode that runs on two sessions."""
+"""Agreement of tokens: pure comparisons, and a decode that runs on two sessions."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ TOLERANCE = GateTolerance(margin=0.5, statistics=0.1, by_rms=False)
 
 
 def statistics(ids: list[list[int]], logprobs: list[list[float]]) -> Statistics:
-    """One branch, a row for each list."""
+    """Return statistics of one branch with a row per list."""
     return Statistics(
         topk_ids=np.array([[ids]], np.int64),
         topk_logprobs=np.array([[logprobs]], np.float32),
@@ -47,7 +47,7 @@ def test_statistics_have_a_tolerance(off: float, ok: bool) -> None:
     assert tally.agreement("cpu").ok == ok
 
 
-def test_every_forward_that_would_fail_alone_is_told() -> None:
+def test_every_forward_that_would_fail_alone_is_reported() -> None:
     told: list[int] = []
     tally = Tally(TOLERANCE, on_failure=lambda: told.append(tally.forwards))
     right = statistics([[1, 2]], [[-0.1, -0.9]])
@@ -79,14 +79,14 @@ def test_tolerances_by_type(tiny_bundle: Path) -> None:
     assert gate_tolerance(manifest, "fp8").by_rms
 
 
-def test_an_engine_is_not_held_against_its_own_kind() -> None:
+def test_an_engine_is_not_compared_with_its_own_kind() -> None:
     check_reference("cuda:0", "tensorrt:0")
     with pytest.raises(BadInputError, match="--against tensorrt:1"):
         check_reference("tensorrt:1", "tensorrt:0")
 
 
 def test_every_forward_runs_on_both(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime beside numpy: other rounding, the same tokens; and committed rows that differ are felt later."""
+    """Compare ONNX Runtime with numpy: rounding differs, tokens do not. Different committed rows show later."""
     bundle = Bundle.open(tiny_bundle)
     prompt = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=20)
     plan = plan_of(max_new_tokens=16, block_size=8)

@@ -22,8 +22,8 @@ def _write_all(file: HashedFile, data: memoryview) -> int:
 
 
 @pytest.mark.parametrize("part", [1, 1000, 1 << 23])
-def test_what_is_written_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    monkeypatch.setattr(digests, "_PART", part)
+def test_written_bytes_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(digests, "_WRITE_BYTES", part)
     rng = np.random.default_rng(3)
     pieces = [rng.integers(0, 256, size, dtype=np.uint8) for size in (0, 1, 999, 2500)]
     with HashedFile(tmp_path / "file") as file:
@@ -55,7 +55,7 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    """A limit of the file's size stands for it; the signal that comes with it is ignored, as Python does anyway."""
+    """A limit of the file size simulates the full disk. Python ignores the signal that comes with it."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
     resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
@@ -67,7 +67,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_PIECE", 1000)
+    monkeypatch.setattr(digests, "_READ_BYTES", 1000)
     rng = np.random.default_rng(5)
     contents = {tmp_path / str(size): rng.bytes(size) for size in (0, 1, 999, 1000, 2500)}
     for path, content in contents.items():
@@ -85,8 +85,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         background.result()
 
 
-def test_work_that_nobody_waits_for_is_given_up(tmp_path: Path) -> None:
-    """A file far larger than could be read meanwhile; it takes no room on the disk."""
+def test_leaving_the_block_cancels_the_work(tmp_path: Path) -> None:
+    """Use a sparse file far too large to be read in this time."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         os.truncate(file.fileno(), 1 << 40)

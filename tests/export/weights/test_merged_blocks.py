@@ -17,7 +17,7 @@ def _stored(folder: Path, **tensors: torch.Tensor) -> dict[str, StoredTensor]:
 def _joined(
     origin: StoredTensor, product: LowRankProduct | None, columns: slice = slice(None)
 ) -> tuple[torch.Tensor, list[int]]:
-    """All blocks as one tensor, and how many rows each had."""
+    """Return all blocks as one tensor, and their numbers of rows."""
     blocks = []
     for row, values in merged_blocks(origin, product, columns):
         assert row == sum(len(block) for block in blocks)

@@ -9,7 +9,7 @@ from tests.two_kinds import EXPERTS, network_of_two_kinds
 
 from lopa.export.families.family import QWEN2_LAYER, Architecture
 from lopa.export.graph.module import ContractForward
-from lopa.export.graph.portable_module import PortableForward
+from lopa.export.graph.portable_module import PortableContractForward
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import (
     PlannedWeight,
@@ -54,7 +54,7 @@ PLAN = weight_plan_from_network(NETWORK, ARCHITECTURE, tied=False)
 
 @pytest.fixture(params=["tiny", "llada", "sdar", "fast_dllm_v2", "wedlm", "stable_diffcoder"])
 def checkpoint(request: pytest.FixtureRequest) -> Path:
-    """Every small checkpoint that there is."""
+    """Return each of the small checkpoints."""
     if request.param == "tiny":
         return CHECKPOINT
     recorded = FAMILIES / request.param
@@ -68,7 +68,7 @@ def test_shapes_are_those_of_the_checkpoint_and_of_the_modules(checkpoint: Path)
         assert source.stored[weight.source].shape == weight.source_shape
     expected = {name: tensor.shape for name, tensor in network.tensors.items()}
     assert {weight.name: weight.shape for weight in source.planned} == expected
-    for form in (ContractForward, PortableForward):
+    for form in (ContractForward, PortableContractForward):
         module = form(network, dtype=torch.float32, with_logits=False)
         assert {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()} == expected
 

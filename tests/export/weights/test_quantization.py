@@ -1,4 +1,4 @@
-"""Which tensors a choice makes integers, and choices that make no sense."""
+"""Choices of tensors to quantize, and invalid choices."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_pattern_that_matches_nothing(pattern: str) -> None:
     assert "layers.0.attention.query.weight" in raised.value.expected
 
 
-def test_a_head_that_is_left_out_twice() -> None:
+def test_a_head_that_is_excluded_twice() -> None:
     with pytest.raises(BadInputError, match=r"'head\.weight' matches no tensor"):
         quantized_plan(PLAN, QuantizationChoice("int8", head=False, exclude=("head.weight",)))
 

@@ -1,4 +1,4 @@
-"""Integers and scales against plain float64 arithmetic, on ordinary, empty, tiny and huge values."""
+"""Integers and scales against plain float64 arithmetic, for ordinary, zero, tiny and huge values."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ HALF_A_STEP = 0.5 + 1e-6
 
 
 def _matrix(blocks: int, outputs: int, magnitude: float, *, zeros: bool, seed: int) -> np.ndarray:
-    """float32 [blocks * BLOCK, outputs] with columns of different sizes; with `zeros`, a column and a block of them."""
+    """Return float32 [blocks * BLOCK, outputs]; columns differ in size, and `zeros` adds a zero column and block."""
     rng = np.random.default_rng(seed)
     values = rng.standard_t(3, (blocks * BLOCK, outputs)) * magnitude * np.exp(rng.standard_normal(outputs))
     if zeros:
@@ -47,7 +47,7 @@ def test_int8_errs_by_at_most_half_a_step(values: np.ndarray) -> None:
     assert (np.abs(integers * steps - values) <= HALF_A_STEP * steps).all()
     expected = np.maximum(np.abs(values.astype(np.float64)).max(axis=0) / 127, 2.0**-126)
     np.testing.assert_allclose(steps, expected, rtol=1e-6)
-    # No step is larger than it must be: the greatest magnitude of a column takes the last integer.
+    # No step is larger than necessary: the largest magnitude of a column maps to the last integer.
     assert (np.abs(integers).max(axis=0)[np.abs(values).max(axis=0) > 2.0**-119] == 127).all()
     np.testing.assert_array_equal(integers, np.clip(np.rint(values / scales), -127, 127))
 
@@ -70,7 +70,7 @@ def test_int4_errs_by_at_most_half_a_step(values: np.ndarray, dtype: Dtype) -> N
     )
 )
 def test_int4_with_float16_scales(values: np.ndarray) -> None:
-    """Also where a scale is no normal number of float16."""
+    """Include scales that are subnormal in float16."""
     _check_int4(np.clip(values, -60000, 60000), "float16")
 
 
@@ -83,13 +83,13 @@ def _check_int4(values: np.ndarray, dtype: Dtype) -> None:
     assert integers.max() <= 7
     steps = scales.repeat(BLOCK, axis=0)
     assert (np.abs(integers * steps - values.astype(np.float64)) <= HALF_A_STEP * steps).all()
-    # Within the type's rounding, the least step for which that holds.
+    # Within the type's rounding, each step is the smallest that satisfies this.
     blocks = values.astype(np.float64).reshape(-1, BLOCK, values.shape[1])
     needed = np.maximum(blocks.max(axis=1) / 7.5, blocks.min(axis=1) / -8.5)
     rounding = {"float32": 1e-6, "bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
-    least = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype]
+    lower = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-24}[dtype]
     assert (scales >= needed * (1 - 1e-6)).all()
-    assert (scales <= needed * (1 + rounding) + least).all()
+    assert (scales <= needed * (1 + rounding) + lower).all()
 
 
 def test_blocks_have_their_own_scales() -> None:

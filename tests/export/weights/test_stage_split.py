@@ -1,4 +1,4 @@
-"""Layers dealt over the stages of a pipeline."""
+"""Split of layers among the stages of a pipeline."""
 
 from itertools import combinations, pairwise
 
@@ -42,9 +42,9 @@ def _records(layers: int, *, layer: int, head: int, embedding: int) -> dict[str,
         (5, 1, 1, [5]),
         (6, 1, 2, [3, 3]),
         (5, 1, 5, [1, 1, 1, 1, 1]),
-        (28, 230, 4, [7, 8, 8, 5]),  # Dream: the head weighs as much as 2.3 layers
+        (28, 230, 4, [7, 8, 8, 5]),  # Dream: the head has the size of 2.3 layers
         (28, 230, 2, [15, 13]),
-        (12, 100, 3, [4, 5, 3]),  # more than ten layers: layers.1 is not layers.1x
+        (12, 100, 3, [4, 5, 3]),  # more than ten layers: layers.1 must not match layers.1x
     ],
 )
 def test_the_head_counts_with_the_last_layer(layers: int, head: int, stages: int, sizes: list[int]) -> None:

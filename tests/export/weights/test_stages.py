@@ -1,4 +1,4 @@
-"""The graphs of stages, run one after the other by ONNX Runtime, against the whole graph: the same bits come out."""
+"""The graphs of stages, run one after another by ONNX Runtime, are bit-equal to the whole graph."""
 
 import shutil
 from itertools import pairwise
@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def _random_inputs(manifest: Manifest, r: int, b: int, w: int, p: int, q: int, *, seed: int) -> Arrays:
-    """Random everything; a row always sees itself, as the contract asks."""
+    """Return random inputs; every row sees itself, as the contract requires."""
     rng = np.random.default_rng(seed)
     past = (r, manifest.dimensions.kv_heads, p, manifest.dimensions.head_size)
     return {
@@ -71,7 +71,7 @@ def _check_same_bits(bundle: Bundle) -> None:
 
 
 def _with_stages(source: Path, path: Path, stages: int) -> Bundle:
-    """A copy of a bundle without stages, and their graphs: quicker than to export it again."""
+    """Return a copy of a bundle with graphs of stages, which is faster than another export."""
     shutil.copytree(source, path)
     manifest = Bundle.open(path).manifest
     entries = []
@@ -109,7 +109,7 @@ def test_float16_stages(tmp_path: Path) -> None:
 
 
 def test_float16_stages_of_integers(tmp_path: Path) -> None:
-    """Between integer products ONNX Runtime rounds other things to float16 than in a graph of float16 alone."""
+    """Check int8 in float16: between integer products ONNX Runtime rounds different values to float16."""
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=HALF_OF_TESTS)
     choice = QuantizationChoice("int8")
     _check_same_bits(
@@ -128,7 +128,7 @@ def test_the_weights_are_in_one_file(tiny_staged: Path, tiny_bundle: Path) -> No
         for record in bundle.manifest.files
         if record.path not in {each.path for each in whole.manifest.files}
     ]
-    # The first stage makes no statistics: there is nothing to do in a twin.
+    # The first stage computes no statistics, so its twin would be equal.
     assert added == ["model.stage-0-of-2.onnx", "model.stage-1-of-2.onnx", "model.stage-1-of-2.cpu.onnx"]
     assert {path.name for path in tiny_staged.iterdir()} == {path.name for path in tiny_bundle.iterdir()} | set(added)
     assert bundle.altered_files() == []

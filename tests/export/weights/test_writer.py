@@ -139,7 +139,7 @@ def test_quantized_weights(tmp_path: Path) -> None:
         _written(checkpoint)
 
 
-def test_memory_is_used_again_and_grows() -> None:
+def test_memory_is_reused_and_grows() -> None:
     workspace = Workspace()
     large = workspace.tensor((30, 7), torch.float32)
     large.fill_(1.5)

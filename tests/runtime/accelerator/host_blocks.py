@@ -1,4 +1,4 @@
-"""The memory of stand-ins for devices: host memory by made-up addresses, and no access to what is not allocated."""
+"""Memory of device stand-ins: host memory at fake addresses, with checked access."""
 
 import ctypes
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class ViolationError(AssertionError):
-    """Something that the contract of a library forbids."""
+    """A violation of a library's contract."""
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Block:
 
     data: np.ndarray
     owner: Any
-    """Whose it is, as the stand-in says; None: page-locked memory of the host."""
+    """Owner as given by the stand-in. None is page-locked host memory."""
     keep: Any = None
 
     @property
@@ -27,23 +27,23 @@ class Block:
 
 
 class HostBlocks(dict[int, Block]):
-    """By their addresses. What breaks a rule raises ViolationError and is kept in `violations`."""
+    """Blocks by address. A broken rule raises ViolationError and is recorded in `violations`."""
 
     def __init__(self, violations: list[str] | None = None) -> None:
         super().__init__()
         self.violations = [] if violations is None else violations
 
-    def require(self, held: bool, rule: str) -> None:
-        if not held:
+    def require(self, condition: bool, rule: str) -> None:
+        if not condition:
             self.violations.append(rule)
             raise ViolationError(rule)
 
     def add(self, address: int, size: int, owner: Any) -> None:
-        """All bits set are NaN in every float type: a number that was never written shows wherever it is read."""
+        """Add a block filled with set bits, which are NaN in every float type. Reads of unwritten memory thus show."""
         self[address] = Block(np.full(size, 0xFF, np.uint8), owner)
 
     def add_page_locked(self, size: int, alignment: int) -> int:
-        """At an address that leads there, also for those who know nothing of this class."""
+        """Add a block at a real address, so that code outside this class can use it."""
         raw = ctypes.create_string_buffer(size + alignment)
         address = -(-ctypes.addressof(raw) // alignment) * alignment
         data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
@@ -52,11 +52,11 @@ class HostBlocks(dict[int, Block]):
         return address
 
     def holding(self, address: int, size: int) -> Block:
-        """The block with all of these bytes."""
+        """Return the block that contains all of these bytes."""
         return self[self._start(address, size)]
 
     def view(self, address: int, size: int) -> np.ndarray:
-        """The bytes there."""
+        """Return a view of the bytes."""
         start = self._start(address, size)
         return self[start].data[address - start : address - start + size]
 
@@ -64,11 +64,11 @@ class HostBlocks(dict[int, Block]):
         self.view(target, size)[:] = self.view(source, size)
 
     def total(self, is_counted: Callable[[Any], bool]) -> int:
-        """Bytes of those whose owner is counted."""
+        """Return the bytes of all blocks whose owner is counted."""
         return sum(block.size for block in self.values() if is_counted(block.owner))
 
     def remove(self, address: int, queued: Iterable[int]) -> None:
-        """Free a block, at none of whose addresses anything in a queue works."""
+        """Free a block. No queued work may use its addresses."""
         end = address + self[address].size
         used = any(address <= each < end for each in queued)
         self.require(not used, "memory freed that a stream will use")

@@ -1,7 +1,7 @@
-"""A stand-in for the memory of a device: host memory that is strict, and an engine on it by ONNX Runtime.
+"""A stand-in for device memory: strict host memory, with an ONNX Runtime engine on it.
 
-Nothing in the queue happens before `synchronize`, memory begins with garbage, and every access is held against what is
-allocated. Memories are numbered, and each knows which others it reaches.
+Queued work runs only in `synchronize`, memory starts with garbage, and every access is checked. Memories are numbered,
+and each has a set of reachable peers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +15,17 @@ from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, Portabl
 from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import TOP_K, past_names, window_names
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 _APART = 1 << 44
-"""Addresses of different memories never meet."""
+"""Distance between the address ranges of different memories."""
 
 
 class HostMemory:
-    """The DeviceMemory protocol."""
+    """DeviceMemory on the host."""
 
     _memories: dict[int, "HostMemory"] = {}  # noqa: RUF012 - shared on purpose: addresses lead to their memory
 
@@ -33,14 +33,14 @@ class HostMemory:
         self.number = number
         self.blocks = HostBlocks()
         self.sums = {"uploaded": 0, "downloaded": 0, "copied": 0, "from peers": 0}
-        """Bytes."""
-        self.most = 0
-        """Bytes allocated at the same time."""
+        """Bytes copied, by kind."""
+        self.peak = 0
+        """Maximum number of bytes allocated at once."""
         self.closed = False
         self._queue: list[Callable[[], None]] = []
         self._reaches = set(reaches)
-        self.asked: set[int] = set()
-        """Peers that `reach` said yes to."""
+        self.enabled_peers: set[int] = set()
+        """Peers for which `reach` returned True."""
         self._next = (number + 1) * _APART
         self._rng = np.random.default_rng(number)
         HostMemory._memories[number] = self
@@ -49,7 +49,7 @@ class HostMemory:
         assert size > 0
         address, self._next = self._next, self._next + -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
         self.blocks.add(address, size, self)
-        self.most = max(self.most, self.blocks.total(lambda _: True))
+        self.peak = max(self.peak, self.blocks.total(lambda _: True))
         return address
 
     def free(self, address: int) -> None:
@@ -71,8 +71,8 @@ class HostMemory:
         owner = self._memories[source // _APART - 1]
         self.sums["copied" if owner is self else "from peers"] += size * count
         if owner is not self:
-            assert owner.number in self.asked
-            assert self.number in owner.asked, "the other side was not asked"
+            assert owner.number in self.enabled_peers
+            assert self.number in owner.enabled_peers, "the other side did not enable access"
         for piece in range(count):
             to, start = target + piece * target_step, source + piece * source_step
             self._queue.append(partial(self._copy, to, owner, start, size))
@@ -92,7 +92,7 @@ class HostMemory:
     def reach(self, peer: DeviceMemory) -> bool:
         if not isinstance(peer, HostMemory) or peer.number not in self._reaches:
             return False
-        self.asked.add(peer.number)
+        self.enabled_peers.add(peer.number)
         return True
 
     def close(self) -> None:
@@ -104,45 +104,45 @@ class HostMemory:
         self._queue.append(work)
 
     def view(self, address: int, size: int) -> Array:
-        """The bytes there. Fails unless all of them are in one allocation."""
+        """Return a view of the bytes. Raises unless all of them are in one allocation."""
         return self.blocks.view(address, size)
 
 
 class OnnxRuntimeDeviceForward:
-    """The DeviceForward protocol on host memory: ONNX Runtime on a bundle's graph, in float32."""
+    """DeviceForward on host memory: ONNX Runtime on a bundle's graph, in float32."""
 
-    def __init__(self, bundle: Bundle, gears: Sequence[Gear], memory: HostMemory) -> None:
+    def __init__(self, bundle: Bundle, buckets: Sequence[ShapeBucket], memory: HostMemory) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = ort.InferenceSession(str(bundle.graph), options, providers=["CPUExecutionProvider"])
         self.portable = bundle.manifest.dialect == "portable"
         self.form: GraphForm = PortableForm() if self.portable else ContractForm()
-        self.memory, self.gears = memory, gears
+        self.memory, self.buckets = memory, buckets
         self._dimensions = bundle.manifest.dimensions
         self._inputs = [value.name for value in self._session.get_inputs()]
         self._past = [name for name in self._inputs if name.startswith(PAST)]
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._rng = np.random.default_rng(3)
-        self.runs: list[Gear] = []
+        self.runs: list[ShapeBucket] = []
         self.closed = False
-        shapes = [self._shapes(gear) for gear in gears]
+        shapes = [self._shapes(bucket) for bucket in buckets]
         self.sizes = {
             name: max(_bytes(*each[name]) for each in shapes)
             for name in (*self._inputs, *self._outputs)
             if name not in self._past
         }
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         assert set(buffers) == {*self._inputs, *self._outputs}
-        self.runs.append(gear)
+        self.runs.append(bucket)
         buffers = dict(buffers)
-        self.memory.enqueue(lambda: self._run(gear, buffers))
+        self.memory.enqueue(lambda: self._run(bucket, buffers))
 
     def close(self) -> None:
         self.closed = True
 
-    def _run(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        shapes = self._shapes(gear)
+    def _run(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
+        shapes = self._shapes(bucket)
         inputs = {}
         for name in self._inputs:
             shape, dtype = shapes[name]
@@ -155,7 +155,9 @@ class OnnxRuntimeDeviceForward:
             _write(self.memory.view(buffers[name].address, array.nbytes), np.ascontiguousarray(array))
 
     def _with_garbage(self, inputs: dict[str, Array]) -> None:
-        """Prefix rows that are not committed: they must be zeros, and may be anything without being felt."""
+        """Check that uncommitted prefix rows are zero, and replace them with random values, which must have no
+        effect.
+        """
         mask = inputs["prefix_mask"].reshape(-1, inputs["prefix_mask"].shape[-1])[:, None, :, None]
         committed = mask == 0 if self.portable else mask
         for name in self._past:
@@ -165,8 +167,8 @@ class OnnxRuntimeDeviceForward:
             past = np.where(committed, past, self._rng.standard_normal(past.shape, np.float32))
             inputs[name] = past.reshape(shape)
 
-    def _shapes(self, gear: Gear) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        r, b, w, p, q = gear.requests, gear.branches, gear.window, gear.prefix, gear.wanted
+    def _shapes(self, bucket: ShapeBucket) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        r, b, w, p, q = bucket.requests, bucket.branches, bucket.window, bucket.prefix, bucket.wanted
         heads, size = self._dimensions.kv_heads, self._dimensions.head_size
         s, m = b * w, (r * b * q,)
         int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
@@ -205,15 +207,15 @@ class OnnxRuntimeDeviceForward:
 
 def device_session(
     bundle: Bundle,
-    gears: Sequence[Gear],
+    buckets: Sequence[ShapeBucket],
     number: int = 0,
     *,
     reaches: Sequence[int] = (),
     fixed_addresses: bool = False,
 ) -> tuple[DeviceSession, OnnxRuntimeDeviceForward, HostMemory]:
-    """A session on a new memory, and its parts."""
+    """Return a session on a new memory, with its engine and memory."""
     memory = HostMemory(number, reaches=reaches)
-    engine = OnnxRuntimeDeviceForward(bundle, gears, memory)
+    engine = OnnxRuntimeDeviceForward(bundle, buckets, memory)
     shape = cache_shape_from_manifest(bundle.manifest)
     name = f"stand-in:{number}"
     vocabulary = bundle.manifest.dimensions.vocab_size

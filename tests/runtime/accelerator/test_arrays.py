@@ -1,4 +1,4 @@
-"""What an engine is told of its arrays is what a forward's arrays are, in both dialects."""
+"""Shapes and types that engines receive match a forward's arrays, in both dialects."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ SIZES = Sizes(2, 3, 16, 128, 5)
         ("portable", PortableForm(), portable_input_names(), (30,), (2, 2, 48, 32)),
     ],
 )
-def test_shapes_and_types_of_a_forward(
+def test_shapes_and_types_match_the_form(
     tiny_bundle: Path, dialect: str, form: GraphForm, names: list[str], wanted: tuple[int, ...], rows: tuple[int, ...]
 ) -> None:
     manifest = msgspec.structs.replace(Bundle.open(tiny_bundle).manifest, dialect=dialect, dtype="float16")
@@ -34,21 +34,21 @@ def test_shapes_and_types_of_a_forward(
     assert list(inputs) == names
     assert list(outputs) == output_names(5, with_logits=False)
     batch = random_batch(np.random.default_rng(0), (4, 7), 3, 16, 5)
-    given: dict[str, Any] = form.inputs(batch, np.ones((2, 128), np.bool_))
-    for name, array in given.items():
+    inputs_of_form: dict[str, Any] = form.inputs(batch, np.ones((2, 128), np.bool_))
+    for name, array in inputs_of_form.items():
         assert (inputs[name].shape, inputs[name].dtype) == (array.shape, array.dtype), name
-    past = {name: each for name, each in inputs.items() if name not in given}
+    past = {name: each for name, each in inputs.items() if name not in inputs_of_form}
     for each in past.values():
         assert each.shape == ((10, 4, 128, 32) if PAST in past else (2, 2, 128, 32))
         assert each.dtype == np.float16
     assert outputs["topk_ids"].shape == (*wanted, 8)
     assert outputs["entropy"].shape == wanted
     assert {(outputs[name].shape, outputs[name].dtype.name) for name in window_names(5)} == {(rows, "float16")}
-    assert arrays.input_shapes(SIZES)["input_ids"] == given["input_ids"].shape
+    assert arrays.input_shapes(SIZES)["input_ids"] == inputs_of_form["input_ids"].shape
 
 
-def test_memory_for_several_shapes_is_enough_for_each(tiny_bundle: Path) -> None:
+def test_bytes_cover_several_shapes(tiny_bundle: Path) -> None:
     arrays = GraphArrays(Bundle.open(tiny_bundle).manifest)
-    found = arrays.bytes_but_prefix(Sizes(1, 4, 8, 64, 8), Sizes(2, 1, 16, 64, 4))
+    found = arrays.bytes_without_prefix(Sizes(1, 4, 8, 64, 8), Sizes(2, 1, 16, 64, 4))
     assert (found["input_ids"], found["logits_index"], found["prefix_mask"]) == (4 * 8 * 8, 4 * 8 * 8, 2 * 64)
     assert not any(name.startswith("past") for name in found)

@@ -5,7 +5,7 @@ from tests.runtime.accelerator.host_memory import HostMemory
 from lopa.runtime.accelerator.memory import GrowingBuffers
 
 
-def test_growing_buffers_stay_until_they_are_too_small() -> None:
+def test_growing_buffers_keep_addresses_until_too_small() -> None:
     memory = HostMemory()
     growing = GrowingBuffers(memory)
     first = growing.buffers({"a": 100, "b": 700})

@@ -1,30 +1,30 @@
-"""Decoding through gears: the forward sees gear shapes only, answers are the same, and padding cannot be felt."""
+"""Decoding with padded shape buckets: the forward sees bucket shapes only, and results are unchanged."""
 
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.buckets import BUCKETS, bucket
 from tests.conformance.recorded import TRACES, comparisons_of_file
-from tests.gears import GEARS, gear
-from tests.runtime.accelerator.geared_forward import GearedForward, geared_session, host_session
+from tests.runtime.accelerator.bucketed_forward import BucketedForward, bucketed_session, host_session
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
-LONG_GEARS = [gear(1, 5, 64, 192), gear(1, 1, 272, 64), gear(1, 5, 96, 384), gear(1, 6, 272, 384)]
+LONG_BUCKETS = [bucket(1, 5, 64, 192), bucket(1, 1, 272, 64), bucket(1, 5, 96, 384), bucket(1, 6, 272, 384)]
 
 
-class Watched:
-    """A forward that notes the shapes it is given, and writes random garbage into all padding first.
+class RecordingForward:
+    """Forward that records its shapes and writes random values into all padding first.
 
-    What is padding it learns from `real`, the batch before it was padded.
+    `real` is the batch before padding, which shows what is padding.
     """
 
     def __init__(self, forward: Forward, vocab_size: int, *, garbage: bool) -> None:
@@ -52,18 +52,18 @@ class Watched:
         self._forward.close()
 
     def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
-        """Only for forwards that were not split, which the gears of these tests see to."""
+        """Randomize the padding. The forward must not have been split, which these tests ensure."""
         assert self.real is not None
         real_batch = self.real
         rng, shape = self._rng, batch.input_ids.shape
         r, b, w = real_batch.input_ids.shape
         real = np.zeros(shape, np.bool_)
         real[:r, :b, :w] = True
-        asked = np.zeros(batch.logits_index.shape, np.bool_)
-        asked[:r, :b, : real_batch.logits_index.shape[2]] = True
+        sampled = np.zeros(batch.logits_index.shape, np.bool_)
+        sampled[:r, :b, : real_batch.logits_index.shape[2]] = True
         temperature = batch.temperature.copy()
         temperature[r:] = rng.uniform(0.1, 9, shape[0] - r)
-        # A padding row may see anything: real rows, other padding rows.
+        # A padding row may attend to anything.
         mask = np.where(real[..., None], batch.window_mask, rng.random(batch.window_mask.shape) < 0.5)
         garbage = rng.standard_normal(prefix.block.shape).astype(prefix.block.dtype)
         block = np.where(prefix.mask[:, None, :, None], prefix.block, garbage)
@@ -75,20 +75,20 @@ class Watched:
             input_ids=np.where(real, batch.input_ids, rng.integers(self._vocab_size, size=shape)),
             position_ids=np.where(real, batch.position_ids, rng.integers(2048, size=shape)),
             window_mask=mask,
-            logits_index=np.where(asked, batch.logits_index, rng.integers(shape[2], size=asked.shape)),
+            logits_index=np.where(sampled, batch.logits_index, rng.integers(shape[2], size=sampled.shape)),
             temperature=temperature,
         )
         return changed, Prefix(block, prefix_mask)
 
 
-class Noting:
-    """In front of the padding: tells `watched` what is real."""
+class RealBatchRecorder:
+    """Wrapper before the padding that gives `recorder` the real batch."""
 
-    def __init__(self, forward: Forward, watched: Watched) -> None:
-        self._forward, self._watched = forward, watched
+    def __init__(self, forward: Forward, recorder: RecordingForward) -> None:
+        self._forward, self._recorder = forward, recorder
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        self._watched.real = batch
+        self._recorder.real = batch
         return self._forward.run(batch, prefix)
 
     def forget_prefix(self) -> None:
@@ -98,18 +98,20 @@ class Noting:
         self._forward.close()
 
 
-def watched_session(bundle: Bundle, gears: list[Gear], *, garbage: bool = False) -> tuple[HostSession, Watched]:
-    kept: list[Watched] = []
+def recorded_session(
+    bundle: Bundle, buckets: list[ShapeBucket], *, garbage: bool = False
+) -> tuple[HostSession, RecordingForward]:
+    kept: list[RecordingForward] = []
 
     def front(forward: Forward, shape: CacheShape) -> Forward:
-        kept.append(Watched(forward, bundle.manifest.dimensions.vocab_size, garbage=garbage))
-        return Noting(GearedForward(kept[0], gears, shape), kept[0])
+        kept.append(RecordingForward(forward, bundle.manifest.dimensions.vocab_size, garbage=garbage))
+        return RealBatchRecorder(BucketedForward(kept[0], buckets, shape), kept[0])
 
     return host_session(bundle, front), kept[0]
 
 
-def shapes_of(gears: list[Gear]) -> set[tuple[int, ...]]:
-    return {(each.requests, each.branches, each.window, each.prefix, each.wanted) for each in gears}
+def shapes_of(buckets: list[ShapeBucket]) -> set[tuple[int, ...]]:
+    return {(each.requests, each.branches, each.window, each.prefix, each.wanted) for each in buckets}
 
 
 @pytest.fixture
@@ -118,68 +120,70 @@ def bundle(tiny_bundle: Path) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("name", "gears", "garbage", "limit"),
+    ("name", "buckets", "garbage", "limit"),
     [
-        ("lopa_bf4_bs32_full", GEARS, True, 16),
-        ("lopa_bf2_bs16_block", GEARS, True, 16),
-        ("x_long_lopa_bf4_bs32_full", LONG_GEARS, False, 3),
+        ("lopa_bf4_bs32_full", BUCKETS, True, 16),
+        ("lopa_bf2_bs16_block", BUCKETS, True, 16),
+        ("x_long_lopa_bf4_bs32_full", LONG_BUCKETS, False, 3),
     ],
     ids=["garbage", "block-causal, garbage", "long, plain"],
 )
-def test_recorded_traces_are_reproduced_through_four_gears(
-    name: str, gears: list[Gear], garbage: bool, limit: int, bundle: Bundle
+def test_recorded_traces_are_reproduced_with_four_buckets(
+    name: str, buckets: list[ShapeBucket], garbage: bool, limit: int, bundle: Bundle
 ) -> None:
-    session, watched = watched_session(bundle, gears, garbage=garbage)
+    session, recorder = recorded_session(bundle, buckets, garbage=garbage)
     comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest, limit=limit)
     session.close()
 
     assert not [each.mismatch for each in comparisons if each.mismatch is not None]
     assert sum(each.whole for each in comparisons) >= limit - 2
-    assert watched.shapes <= shapes_of(gears)
-    assert len(watched.shapes) > 1
-    assert (watched.changed > 0) == garbage
+    assert recorder.shapes <= shapes_of(buckets)
+    assert len(recorder.shapes) > 1
+    assert (recorder.changed > 0) == garbage
 
 
 @pytest.mark.parametrize(
-    ("gears", "garbage", "split"),
+    ("buckets", "garbage", "split"),
     [
-        ([gear(1, 1, 160, 256, 1.0), gear(4, 9, 96, 256, 2.0)], True, False),
-        ([gear(2, 2, 160, 256)], False, True),
-        ([gear(1, 1, 64, 64)], False, True),
+        ([bucket(1, 1, 160, 256, 1.0), bucket(4, 9, 96, 256, 2.0)], True, False),
+        ([bucket(2, 2, 160, 256)], False, True),
+        ([bucket(1, 1, 64, 64)], False, True),
     ],
     ids=["whole, garbage", "split in twos", "split singly"],
 )
-def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
-    gears: list[Gear], garbage: bool, split: bool, tiny_bundle_logits: Path
+def test_all_shapes_give_the_same_statistics_and_rows(
+    buckets: list[ShapeBucket], garbage: bool, split: bool, tiny_bundle_logits: Path
 ) -> None:
-    """All requests, branches, masks, padding rows and prefixes on which engines are checked, as far as a gear is."""
+    """Covers all requests, branches, masks, padding rows and prefixes of the engine check, as far as the bucket
+    fits.
+    """
     bundle = Bundle.open(tiny_bundle_logits)
-    session, watched = watched_session(bundle, gears, garbage=garbage)
-    taken = fits(prefix=gears[0].prefix, window=gears[0].window)
-    forwards = assert_cases_agree(bundle, session, rows=True, taken=taken)
+    session, recorder = recorded_session(bundle, buckets, garbage=garbage)
+    selected = fits(prefix=buckets[0].prefix, window=buckets[0].window)
+    forwards = assert_cases_agree(bundle, session, rows=True, taken=selected)
     session.close()
-    assert watched.shapes == shapes_of(gears)
-    assert (watched.runs > forwards) == split
+    assert recorder.shapes == shapes_of(buckets)
+    assert (recorder.runs > forwards) == split
 
 
-def test_committed_rows_follow_a_prefix_through_gears_and_requests(bundle: Bundle) -> None:
-    """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
-    gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
-    session, watched = watched_session(bundle, gears)
+def test_prefix_grows_over_buckets_and_requests(bundle: Bundle) -> None:
+    """Two requests run together and alone, in shape buckets of three prefix lengths. A released number is reused."""
+    buckets = [bucket(1, 1, 40, 64), bucket(1, 1, 40, 128), bucket(2, 2, 40, 256)]
+    session, recorder = recorded_session(bundle, buckets)
     assert_growth_agrees(bundle, session, ends=(6,))
     session.close()
-    assert watched.shapes == shapes_of(gears)
+    assert recorder.shapes == shapes_of(buckets)
 
 
-def test_a_window_or_a_prefix_beyond_all_gears_is_a_clear_error(bundle: Bundle) -> None:
-    session = geared_session(bundle, [gear(1, 2, 40, 64)])
+def test_window_or_prefix_beyond_all_buckets_raises(bundle: Bundle) -> None:
+    session = bucketed_session(bundle, [bucket(1, 2, 40, 64)])
     rng = np.random.default_rng(0)
-    with pytest.raises(BadInputError, match="a forward over 41 window rows"):
+    with pytest.raises(BadInputError, match="a forward with 41 query tokens"):
         session.forward(random_batch(rng, (0,), 1, 41, 1))
     for _ in range(2):
-        session.forward(random_batch(rng, (0,), 5, 40, 1))  # three forwards of two branches at most
+        session.forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
         session.commit(0, 4, 40)
-    with pytest.raises(BadInputError, match="128 prefix rows"):
+    with pytest.raises(BadInputError, match="128 cached tokens"):
         session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
     session.release(0)
     session.forward(random_batch(rng, (0,), 1, 40, 1))

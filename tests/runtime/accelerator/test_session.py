@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.buckets import BUCKETS, bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import GEARS, gear
 from tests.runtime.accelerator.host_memory import HostMemory, device_session
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
@@ -14,7 +14,7 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 from lopa.runtime.accelerator.lent_rows import DeviceRows
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
@@ -23,7 +23,7 @@ from lopa.runtime.sessions.session import open_session
 
 @pytest.fixture(params=["standard", "portable"])
 def either_form(request: pytest.FixtureRequest) -> Bundle:
-    """A bundle with logits in each form."""
+    """Return a bundle with logits in each form."""
     name = {"standard": "tiny_bundle_logits", "portable": "tiny_portable"}[request.param]
     return Bundle.open(request.getfixturevalue(name))
 
@@ -35,10 +35,10 @@ def bundle(tiny_portable: Path) -> Bundle:
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
 def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
-    session, engine, memory = device_session(bundle, GEARS)
+    session, engine, memory = device_session(bundle, BUCKETS)
     assert_reproduced(name, session, bundle.manifest, limit=12)
     assert len(set(map(str, engine.runs))) > 1
-    # Every request was released: what is left are the small buffers, and the places of new rows, all of one size.
+    # All requests are released. The small buffers and the buffers of new rows, all of one size, remain.
     assert len({block.size for block in memory.blocks.values()}) == 2
     session.close()
     assert engine.closed
@@ -46,39 +46,39 @@ def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gears", "split"),
+    ("buckets", "split"),
     [
-        ([gear(1, 1, 160, 256, 1.0), gear(1, 9, 48, 256, 1.1), gear(4, 3, 96, 256, 1.2)], False),
-        ([gear(2, 2, 64, 64)], True),
-        ([gear(1, 1, 64, 64)], True),
+        ([bucket(1, 1, 160, 256, 1.0), bucket(1, 9, 48, 256, 1.1), bucket(4, 3, 96, 256, 1.2)], False),
+        ([bucket(2, 2, 64, 64)], True),
+        ([bucket(1, 1, 64, 64)], True),
     ],
     ids=["whole", "split in twos", "split singly"],
 )
-def test_every_shape_of_forward_gives_the_same_statistics_and_rows(
-    gears: list[Gear], split: bool, either_form: Bundle
+def test_all_shapes_give_the_same_statistics_and_rows(
+    buckets: list[ShapeBucket], split: bool, either_form: Bundle
 ) -> None:
-    """All requests, branches, masks, padding rows and prefixes on which engines are checked; small ones are split.
+    """Covers all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split.
 
-    Among those are three requests, and two, three and four branches.
+    These include three requests, and two to four branches.
     """
-    session, engine, _ = device_session(either_form, gears)
-    taken = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
-    forwards = assert_cases_agree(either_form, session, rows=True, taken=taken)
+    session, engine, _ = device_session(either_form, buckets)
+    selected = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
+    forwards = assert_cases_agree(either_form, session, rows=True, taken=selected)
     session.close()
-    assert {str(each) for each in engine.runs} == {str(each) for each in gears}
+    assert {str(each) for each in engine.runs} == {str(each) for each in buckets}
     assert (len(engine.runs) > forwards) == split
 
 
-def test_prefixes_grow_through_gears_and_requests(bundle: Bundle) -> None:
-    """Two requests, together and alone, through gears of three prefix lengths; a released number begins anew."""
-    gears = [gear(1, 1, 40, 64), gear(1, 1, 40, 128), gear(2, 2, 40, 256)]
-    session, engine, _ = device_session(bundle, gears)
+def test_prefix_grows_over_buckets_and_requests(bundle: Bundle) -> None:
+    """Two requests run together and alone, in shape buckets of three prefix lengths. A released number is reused."""
+    buckets = [bucket(1, 1, 40, 64), bucket(1, 1, 40, 128), bucket(2, 2, 40, 256)]
+    session, engine, _ = device_session(bundle, buckets)
     assert_growth_agrees(bundle, session, ends=(6,))
     assert len({str(each) for each in engine.runs}) == 3
     session.close()
 
 
-_SHORT_GEARS = {
+_SHORT_BUCKETS = {
     (1, 2, 40, 64): 1.0,
     (1, 2, 40, 192): 1.1,
     (3, 2, 40, 64): 2.0,
@@ -88,13 +88,15 @@ _SHORT_GEARS = {
 
 
 @pytest.mark.parametrize("fixed_addresses", [False, True])
-def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses: bool) -> None:
-    """Stacked and alone, in gears of three prefixes; the stand-in fails where what is not committed is not zero."""
-    gears = [gear(*shape, seconds) for shape, seconds in _SHORT_GEARS.items()]
-    session, engine, memory = device_session(bundle, gears, fixed_addresses=fixed_addresses)
+def test_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses: bool) -> None:
+    """Covers stacks and single caches in shape buckets of three prefixes. The stand-in fails if uncommitted rows are
+    not zero.
+    """
+    buckets = [bucket(*shape, seconds) for shape, seconds in _SHORT_BUCKETS.items()]
+    session, engine, memory = device_session(bundle, buckets, fixed_addresses=fixed_addresses)
     plain = open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
-    assert {str(each) for each in engine.runs} == {str(each) for each in gears}
+    assert {str(each) for each in engine.runs} == {str(each) for each in buckets}
     session.forward(random_batch(np.random.default_rng(0), (1,), 2, 40, 5))
     session.commit(1, 0, 20)
     for count in (-1, 21):
@@ -102,7 +104,7 @@ def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_address
             session.shorten(1, count)
     blocks = len(memory.blocks)
     session.shorten(1, 0)
-    assert len(memory.blocks) == blocks - 1  # as before the first row, a request without rows has no memory
+    assert len(memory.blocks) == blocks - 1  # a request without rows has no memory, as before its first row
     session.shorten(2, 0)
     session.close()
     plain.close()
@@ -110,7 +112,7 @@ def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_address
         session.shorten(1, 0)
 
 
-def test_arrays_are_one_unless_there_are_holes_between_them() -> None:
+def test_arrays_are_one_buffer_unless_there_are_gaps() -> None:
     memory = HostMemory()
     whole = BufferSet(memory, [1024, 512, 512])
     assert whole.whole == Buffer(whole.buffers[0].address, 2048)
@@ -118,9 +120,9 @@ def test_arrays_are_one_unless_there_are_holes_between_them() -> None:
         _ = BufferSet(memory, [520, 520]).whole
 
 
-def test_only_small_things_travel(bundle: Bundle) -> None:
-    """A forward uploads ids, masks and indices and downloads statistics; a commit stays on the device."""
-    chosen = gear(1, 2, 40, 64)
+def test_only_small_arrays_are_transferred(bundle: Bundle) -> None:
+    """A forward uploads ids, masks and indices and downloads statistics. A commit stays on the device."""
+    chosen = bucket(1, 2, 40, 64)
     session, _, memory = device_session(bundle, [chosen])
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))
     vocabulary = bundle.manifest.dimensions.vocab_size
@@ -132,15 +134,15 @@ def test_only_small_things_travel(bundle: Bundle) -> None:
     session.commit(0, 1, 30)
     sizes = bundle.manifest.dimensions
     assert memory.sums == before | {"copied": 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4}
-    # In a request's own cache of the gear's prefix nothing is copied to run.
+    # A request's own cache with the bucket's prefix length is used without a copy.
     session.forward(random_batch(np.random.default_rng(1), (0,), 2, 40, 40, starts=30))
     assert memory.sums["copied"] == 2 * sizes.layers * sizes.kv_heads * 30 * sizes.head_size * 4
     session.close()
 
 
-def test_memory_is_given_back(bundle: Bundle) -> None:
-    gears = [gear(1, 1, 40, 64), gear(2, 2, 40, 128)]
-    session, _, memory = device_session(bundle, gears)
+def test_memory_is_reused_and_freed(bundle: Bundle) -> None:
+    buckets = [bucket(1, 1, 40, 64), bucket(2, 2, 40, 128)]
+    session, _, memory = device_session(bundle, buckets)
     rng = np.random.default_rng(5)
 
     def decode() -> int:
@@ -154,10 +156,10 @@ def test_memory_is_given_back(bundle: Bundle) -> None:
         return sum(block.size for block in memory.blocks.values())
 
     left = decode()
-    most = memory.most
+    peak = memory.peak
     for _ in range(4):
         assert decode() == left
-    assert memory.most == most
+    assert memory.peak == peak
     session.close()
     session.close()
     assert memory.closed
@@ -170,7 +172,7 @@ def test_memory_is_given_back(bundle: Bundle) -> None:
 def test_everything_is_freed_before_the_device(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[int] = []
     monkeypatch.setattr(HostMemory, "close", lambda memory: left.append(len(memory.blocks)))
-    session, _, _ = device_session(bundle, [gear(1, 1, 40, 64), gear(2, 2, 40, 128)], reaches=[0])
+    session, _, _ = device_session(bundle, [bucket(1, 1, 40, 64), bucket(2, 2, 40, 128)], reaches=[0])
     session.forward(random_batch(np.random.default_rng(5), (1, 2), 2, 40, 8))
     session.commit(1, 0, 40)
     held = session.lend_rows(1, 0, 40, [session])
@@ -179,23 +181,23 @@ def test_everything_is_freed_before_the_device(bundle: Bundle, monkeypatch: pyte
     assert left == [0]
 
 
-def test_errors_are_those_of_every_session(bundle: Bundle) -> None:
-    session, _, _ = device_session(bundle, [gear(1, 2, 40, 64)])
+def test_errors_match_other_sessions(bundle: Bundle) -> None:
+    session, _, _ = device_session(bundle, [bucket(1, 2, 40, 64)])
     rng = np.random.default_rng(0)
     with pytest.raises(RuntimeError, match="no forward"):
         session.commit(0, 0, 1)
-    with pytest.raises(BadInputError, match="a forward over 41 window rows"):
+    with pytest.raises(BadInputError, match="a forward with 41 query tokens"):
         session.forward(random_batch(rng, (0,), 1, 41, 1))
     with pytest.raises(ValueError, match="received requests"):
         session.forward(random_batch(rng, (0, 0), 1, 40, 1))
     for _ in range(2):
-        session.forward(random_batch(rng, (0,), 5, 40, 1))  # three forwards of two branches at most
+        session.forward(random_batch(rng, (0,), 5, 40, 1))  # at most three forwards of two branches
         session.commit(0, 4, 40)
     with pytest.raises(ValueError, match="received branch 5"):
         session.commit(0, 5, 1)
     with pytest.raises(ValueError, match="received count 41"):
         session.read_rows(0, 0, 41)
-    with pytest.raises(BadInputError, match="128 prefix rows"):
+    with pytest.raises(BadInputError, match="128 cached tokens"):
         session.forward(random_batch(rng, (0,), 1, 40, 1, starts=80))
     with pytest.raises(ValueError, match="received rows"):
         session.append_rows(0, CacheRows((np.zeros((1, 2, 3), np.float32),)))
@@ -204,10 +206,10 @@ def test_errors_are_those_of_every_session(bundle: Bundle) -> None:
     session.close()
 
 
-def test_rows_travel_over_the_host(bundle: Bundle) -> None:
-    """From another kind of session, and to it."""
+def test_rows_are_copied_over_the_host(bundle: Bundle) -> None:
+    """Rows are copied from and to another kind of session."""
     plain = open_session(bundle, "cpu", threads=1)
-    session, _, _ = device_session(bundle, [gear(1, 2, 40, 128)])
+    session, _, _ = device_session(bundle, [bucket(1, 2, 40, 128)])
     rng = np.random.default_rng(2)
     first, second, third = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(3))
     plain.forward(first)
@@ -221,9 +223,9 @@ def test_rows_travel_over_the_host(bundle: Bundle) -> None:
     plain.close()
 
 
-def test_rows_travel_between_peers_without_the_host(bundle: Bundle) -> None:
+def test_rows_are_copied_between_peers_directly(bundle: Bundle) -> None:
     (lender, _, from_memory), (borrower, _, memory) = (
-        device_session(bundle, [gear(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
+        device_session(bundle, [bucket(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
     )
     rng = np.random.default_rng(2)
     first, second = (random_batch(rng, (0,), 2, 40, 8, starts=40 * turn) for turn in range(2))
@@ -235,7 +237,7 @@ def test_rows_travel_between_peers_without_the_host(bundle: Bundle) -> None:
     assert rows.count == 37
     lender.commit(0, 1, 37)
     assert from_memory.sums["downloaded"] == downloaded
-    expected = lender.forward(second)  # while the rows are lent: they lie elsewhere
+    expected = lender.forward(second)  # while the rows are lent, in other memory
     blocks = len(from_memory.blocks)
     borrower.append_rows(0, rows)
     assert memory.sums["uploaded"] == uploaded
@@ -248,26 +250,26 @@ def test_rows_travel_between_peers_without_the_host(bundle: Bundle) -> None:
     borrower.close()
 
 
-def test_rows_of_a_closed_device_are_refused(bundle: Bundle) -> None:
+def test_rows_of_a_closed_device_raise(bundle: Bundle) -> None:
     (lender, _, _), (borrower, _, _) = (
-        device_session(bundle, [gear(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
+        device_session(bundle, [bucket(1, 2, 40, 128)], number, reaches=[1 - number]) for number in range(2)
     )
     lender.forward(random_batch(np.random.default_rng(2), (0,), 1, 40, 8))
     rows = lender.lend_rows(0, 0, 10, [borrower])
     lender.close()
-    with pytest.raises(RuntimeError, match="device that was closed"):
+    with pytest.raises(RuntimeError, match="was closed"):
         borrower.append_rows(0, rows)
     assert borrower.prefix_length(0) == 0
     borrower.close()
 
 
 @pytest.mark.parametrize("reached", [(1, 2), (1,)], ids=["all peers", "one is none"])
-def test_branch_parallel_devices_commit_by_the_shortest_way(reached: tuple[int, ...], bundle: Bundle) -> None:
-    """Recorded traces on three devices; over the host as soon as one of them cannot be reached."""
-    gears = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+def test_branch_parallel_devices_commit_directly_if_possible(reached: tuple[int, ...], bundle: Bundle) -> None:
+    """Recorded traces on three devices use the host as soon as one of them is not reachable."""
+    buckets = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
     everyone = (0, 1, 2)
-    parts = [device_session(bundle, gears, number, reaches=everyone if number else reached) for number in everyone]
-    # Device 0 owns most winners' rows; the others reach all.
+    parts = [device_session(bundle, buckets, number, reaches=everyone if number else reached) for number in everyone]
+    # Device 0 owns most winners' rows. The others reach all devices.
     session = BranchParallelSession([each for each, _, _ in parts])
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=4)
     session.close()
@@ -277,9 +279,9 @@ def test_branch_parallel_devices_commit_by_the_shortest_way(reached: tuple[int, 
     assert all(memory.closed for _, _, memory in parts)
 
 
-def test_lost_rows_and_lost_devices_change_no_token(bundle: Bundle) -> None:
-    gears = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
-    parts = [device_session(bundle, gears, number, reaches=(0, 1, 2)) for number in range(3)]
+def test_lost_rows_and_devices_do_not_change_tokens(bundle: Bundle) -> None:
+    buckets = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
+    parts = [device_session(bundle, buckets, number, reaches=(0, 1, 2)) for number in range(3)]
     failing = parts[1][0]
     calls = 0
 

@@ -7,40 +7,40 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.gears import gear, plan_of
+from tests.buckets import bucket, plan_of
 from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
 from lopa.export.ascend.build import engine_from_job
 from lopa.export.ascend.job import AscendRequest, job_from_bundle
 from lopa.runtime.ascend.manifest import ASCEND_ENGINES, AscendEngine, StoredAscendEngine
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear
 from lopa.runtime.bundle.record import json_from_record
 
 SOC = "Ascend910B1"
 
 
-ALL_TRACES_GEARS = [
-    gear(1, 1, 80, 64),
-    gear(1, 5, 64, 128),
-    gear(1, 5, 96, 192),
-    gear(1, 1, 272, 64),
-    gear(1, 5, 272, 384),
+ALL_TRACES_BUCKETS = [
+    bucket(1, 1, 80, 64),
+    bucket(1, 5, 64, 128),
+    bucket(1, 5, 96, 192),
+    bucket(1, 1, 272, 64),
+    bucket(1, 5, 272, 384),
 ]
-"""That take every recorded trace."""
+"""Shape buckets that hold every recorded trace."""
 
 
-def bundle_with_engine(source: Path, target: Path, gears: Sequence[Gear], soc: str = SOC) -> Path:
-    """A copy of the bundle with a plan and an engine."""
+def bundle_with_engine(source: Path, target: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> Path:
+    """Return a copy of the bundle with a plan and an engine."""
     shutil.copytree(source, target)
-    (target / GEARS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(target), gears=list(gears))))
-    add_engine(target, gears, soc)
+    (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(target), buckets=list(buckets))))
+    add_engine(target, buckets, soc)
     return target
 
 
-def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> StoredAscendEngine:
-    """Compile one into the bundle. The toolkit and its cache lie beside it."""
+def add_engine(bundle: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> StoredAscendEngine:
+    """Compile an engine into the bundle. The toolkit and its cache are next to the bundle."""
     opened = Bundle.open(bundle)
     toolkit = stand_in_toolkit(bundle.parent / "toolkit")
     with pytest.MonkeyPatch.context() as patch:
@@ -48,30 +48,32 @@ def add_engine(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> StoredAsc
         patch.setenv("XDG_CACHE_HOME", str(bundle.parent / "cache"))
         for name in ("ASCEND_PROCESS_LOG_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH", "STAND_IN_ATC_CALLS"):
             patch.delenv(name, raising=False)
-        job = job_from_bundle(opened, AscendRequest(soc, list(gears), None, False, None))
+        job = job_from_bundle(opened, AscendRequest(soc, list(buckets), None, False, None))
         return engine_from_job(opened, job, lambda *_: None).found
 
 
-def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC) -> StoredAscendEngine:
-    """One OM of fixed shapes for each gear, as for a quantized graph: put together from engines of one gear each."""
+def engine_of_static_models(bundle: Path, buckets: Sequence[ShapeBucket], soc: str = SOC) -> StoredAscendEngine:
+    """Build an engine with one static OM per shape bucket, as for a quantized graph, from engines of one bucket
+    each.
+    """
     found: list[AscendEngine] = []
-    kept = bundle.parent / "models"
-    kept.mkdir()
-    for number, each in enumerate(gears):
+    models = bundle.parent / "models"
+    models.mkdir()
+    for number, each in enumerate(buckets):
         one = add_engine(bundle, [each], soc)
         assert not one.engine.dynamic
-        (record,) = [file for file in one.engine.files if file.path == one.engine.gears[0].model]
-        name = f"gear{number}.om"
-        shutil.copy(one.folder / record.path, kept / name)
+        (record,) = [file for file in one.engine.files if file.path == one.engine.buckets[0].model]
+        name = f"bucket{number}.om"
+        shutil.copy(one.folder / record.path, models / name)
         files = [file for file in one.engine.files if file is not record]
         engine = msgspec.structs.replace(
             one.engine,
-            gears=[msgspec.structs.replace(one.engine.gears[0], model=name)],
+            buckets=[msgspec.structs.replace(one.engine.buckets[0], model=name)],
             files=[*files, msgspec.structs.replace(record, path=name)],
         )
         found.append(engine)
         folder = one.folder
-    for model in kept.iterdir():
+    for model in models.iterdir():
         shutil.copy(model, folder)
     dims = {
         each.name: [each.dims, *(other.dims for other in others)]
@@ -87,21 +89,21 @@ def engine_of_static_models(bundle: Path, gears: Sequence[Gear], soc: str = SOC)
         [
             dim
             for each, mine in zip(inputs, engine.inputs, strict=True)
-            for hole, dim in zip(each.dims, mine.dims, strict=True)
-            if hole == -1
+            for own_dim, dim in zip(each.dims, mine.dims, strict=True)
+            if own_dim == -1
         ]
         for engine in found
     ]
-    joined = msgspec.structs.replace(
+    merged = msgspec.structs.replace(
         found[-1],
         inputs=inputs,
-        gears=[
-            msgspec.structs.replace(engine.gears[0], dims=numbers) for engine, numbers in zip(found, own, strict=True)
+        buckets=[
+            msgspec.structs.replace(engine.buckets[0], dims=numbers) for engine, numbers in zip(found, own, strict=True)
         ],
         files=[
             *found[-1].files,
             *(file for engine in found[:-1] for file in engine.files if file.path.endswith(".om")),
         ],
     )
-    (folder / ENGINE_NAME).write_bytes(json_from_record(joined))
+    (folder / ENGINE_NAME).write_bytes(json_from_record(merged))
     return ASCEND_ENGINES.read(folder)

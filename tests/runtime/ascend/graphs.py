@@ -1,4 +1,4 @@
-"""Portable graphs that tests have altered."""
+"""Modified portable graphs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import onnx
 
 
 def altered_graph(source: Path, target: Path, alter: Callable[[onnx.ModelProto], object]) -> Path:
-    """Write `source`, altered, to `target`; weights are not touched."""
+    """Apply `alter` to the graph `source` and write it to `target`, without weights."""
     model = onnx.load(source, load_external_data=False)
     alter(model)
     target.write_bytes(model.SerializeToString())
@@ -15,7 +15,7 @@ def altered_graph(source: Path, target: Path, alter: Callable[[onnx.ModelProto],
 
 
 def quantized(model: onnx.ModelProto) -> None:
-    """As AMCT leaves a graph, as far as its operators go: AscendQuant in front of a product, AscendDequant behind."""
+    """Insert the operators of AMCT: AscendQuant before a product and AscendDequant after it."""
     product = next(node for node in model.graph.node if node.op_type == "MatMul")
     at = list(model.graph.node).index(product)
     name, output = product.input[0], product.output[0]

@@ -1,11 +1,11 @@
-"""A stand-in for pyACL (CANN's module `acl`): the documented calls, tuples and codes, over the stand-in atc's "OM".
+"""A stand-in for pyACL (CANN's module `acl`) over the stand-in atc's "OM", with the documented calls, tuples and codes.
 
-Not vendor software and nothing recorded from it. Strict: what documentation forbids raises ViolationError, and is kept
-in `violations`; a documented code is returned where our code has an answer to it. ONNX Runtime computes forwards on the
-CPU. Nothing in a stream happens before it is waited for; device memory begins with garbage and its addresses lead
-nowhere but through this module.
+It is not vendor software, and nothing in it is recorded. Strict: violations of the documentation raise ViolationError
+and are recorded in `violations`; documented codes are returned if our code handles them. ONNX Runtime computes forwards
+on the CPU. Work of a stream runs only on synchronization. Device memory starts with garbage, and its addresses are
+valid in this module only.
 
-`trace` has every call as text, addresses and handles named in the order in which they appeared.
+`trace` records every call as text, with addresses and handles numbered in order of appearance.
 """
 
 import threading
@@ -22,13 +22,13 @@ from tests.runtime.accelerator.host_blocks import HostBlocks
 from tests.runtime.ascend.stand_in_om import StandInModel, read_om
 
 DIMS_INPUT = "ascend_mbatch_shape_data"
-MOST_DIMS = 128
+MAX_DIMS = 128
 REPEATED_INIT, NO_SUCH_DEVICE, NO_CONTEXT, NO_MEMORY = 100002, 107001, 107002, 207001
 _DEVICE_SPACE = 1 << 44
 _HANDLES = 1 << 60
 _P2P_POLICIES = (3, 4, 5)
 _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
-_DONE_TO = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICES: ("device", "device")}
+_DIRECTIONS = {_TO_DEVICE: ("host", "device"), _TO_HOST: ("device", "host"), _ON_DEVICES: ("device", "device")}
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Context:
 class Stream:
     context: Context
     queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
-    """What to do, and the addresses that it uses."""
+    """Queued work and the addresses that it uses."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Model:
     path: Path
     context: Context
     stream: Stream | None = None
-    """On which it is now."""
+    """Stream that the model runs on."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class DataBuffer:
     address: int
     size: int
     used: bool = False
-    """By something in a stream."""
+    """True if queued work uses the buffer."""
 
 
 @dataclass
@@ -73,29 +73,31 @@ class Desc:
 
 
 class StandInAcl:
-    """One process's pyACL on a machine with some devices."""
+    """pyACL of one process on a machine with several devices."""
 
-    def __init__(self, devices: int = 8, soc: str = "Ascend910B1", *, room: int = 1 << 34, peers: bool = True) -> None:
-        self.devices, self.soc, self.room, self.peers = devices, soc, room, peers
+    def __init__(
+        self, devices: int = 8, soc: str = "Ascend910B1", *, capacity: int = 1 << 34, peers: bool = True
+    ) -> None:
+        self.devices, self.soc, self.capacity, self.peers = devices, soc, capacity, peers
         self.violations: list[str] = []
         self.trace: list[str] = []
         self.codes: dict[str, list[int | None]] = {}
-        """What the next calls of a name are to return in place of doing anything; None: nothing special."""
+        """Codes that the next calls of a name return without doing anything. None runs the call."""
         self.codes_of_done: dict[str, int] = {}
-        """What calls of a name that have only a code return after doing their work."""
+        """Codes that calls of a name return after doing their work. Only for calls that return just a code."""
         self.peer_calls: list[tuple[int, int]] = []
-        """Which device enabled access to which."""
+        """Pairs of a device that enabled access and its peer."""
         self._lock = threading.RLock()
         self._state = "new"
         self._set: dict[int, int] = {}
-        """How often a device was set, less how often it was reset."""
+        """Number of sets minus resets per device."""
         self._thread_device: dict[int, int] = {}
         self._current: dict[int, Context] = {}
         self._enabled: set[tuple[int, int]] = set()
         self._objects: dict[int, Any] = {}
         self._models: dict[int, Model] = {}
         self._memory = HostBlocks(self.violations)
-        """Device memory belongs to a context."""
+        """Device memory by address. It belongs to a context."""
         self._policies: dict[int, int] = {}
         self._next = dict.fromkeys(range(devices), 0)
         self._names: dict[int, str] = {}
@@ -163,7 +165,7 @@ class StandInAcl:
         left = [self._name_of(address) for address, each in self._memory.items() if each.owner is context]
         left += [name for name, each in self._named(Stream) if each.context is context]
         left += [f"model {number}" for number, each in self._models.items() if each.context is context]
-        self._require(not left, f"a context destroyed that has {left}")
+        self._require(not left, f"a context destroyed with {left} in use")
         del self._objects[handle], self._current[context.thread]
         return 0
 
@@ -172,7 +174,7 @@ class StandInAcl:
 
     def rt__destroy_stream(self, handle: int) -> int:
         stream = self._own_stream(handle)
-        self._require(not stream.queue, "a stream destroyed with work in it")
+        self._require(not stream.queue, "a stream with queued work destroyed")
         del self._objects[handle]
         return 0
 
@@ -190,7 +192,9 @@ class StandInAcl:
 
     def rt__device_enable_peer_access(self, peer: int, flags: int) -> int:
         context = self._own_context()
-        self._require(self.peers and not flags and peer != context.device, "peer access enabled where there is none")
+        self._require(
+            self.peers and not flags and peer != context.device, "peer access enabled for unreachable devices"
+        )
         self._enabled.add((context.device, peer))
         self.peer_calls.append((context.device, peer))
         return 0
@@ -199,10 +203,13 @@ class StandInAcl:
 
     def rt__malloc(self, size: int, policy: int) -> tuple[int, int]:
         context = self._context()
-        if context is None:  # what tools/vendors/record_ascend.py asks for on purpose
+        if context is None:  # provoked by tools/vendors/record_ascend.py
             return 0, NO_CONTEXT
         self._require(size > 0 and policy in range(6), f"{size} bytes of policy {policy}")
-        if self._memory.total(lambda owner: owner is not None and owner.device == context.device) + size > self.room:
+        if (
+            self._memory.total(lambda owner: owner is not None and owner.device == context.device) + size
+            > self.capacity
+        ):
             return 0, NO_MEMORY
         address = (context.device + 1) * _DEVICE_SPACE + self._next[context.device]
         self._next[context.device] += -(-size // 512) * 512 + 512
@@ -220,22 +227,25 @@ class StandInAcl:
     def rt__free_host(self, address: int) -> int:
         return self._free(address, "host")
 
-    def rt__memcpy_async(self, target: int, room: int, source: int, size: int, kind: int, handle: int) -> int:
+    def rt__memcpy_async(self, target: int, capacity: int, source: int, size: int, kind: int, handle: int) -> int:
         stream = self._own_stream(handle)
-        self._require(kind in _DONE_TO and 0 < size <= room, f"a copy of kind {kind}, {size} bytes into {room}")
+        self._require(
+            kind in _DIRECTIONS and 0 < size <= capacity, f"a copy of kind {kind}, {size} bytes into {capacity}"
+        )
         self._require(not target % 64 and not source % 64, "a copy that is not aligned")
-        blocks = [self._memory.holding(source, size), self._memory.holding(target, room)]
+        blocks = [self._memory.holding(source, size), self._memory.holding(target, capacity)]
         where = tuple("host" if block.owner is None else "device" for block in blocks)
-        self._require(where == _DONE_TO[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
+        self._require(where == _DIRECTIONS[kind], f"a copy of kind {kind} from {where[0]} to {where[1]}")
         for address in (source, target):
             self._check_peers(stream.context.device, address)
         stream.queue.append((lambda: self._memory.copy(target, source, size), (target, source)))
         return 0
 
-    def rt__memset_async(self, address: int, room: int, value: int, size: int, handle: int) -> int:
+    def rt__memset_async(self, address: int, capacity: int, value: int, size: int, handle: int) -> int:
         stream = self._own_stream(handle)
         self._require(
-            0 < size <= room and self._device_of(address, room) == stream.context.device, "memory elsewhere set"
+            0 < size <= capacity and self._device_of(address, capacity) == stream.context.device,
+            "memory of another device set",
         )
         stream.queue.append((lambda: self._memory.view(address, size).fill(value), (address,)))
         return 0
@@ -273,20 +283,20 @@ class StandInAcl:
 
     def mdl__get_num_inputs(self, handle: int) -> int:
         om = self._om(handle)
-        return len(om.inputs) + bool(om.gears)
+        return len(om.inputs) + bool(om.buckets)
 
     def mdl__get_num_outputs(self, handle: int) -> int:
         return len(self._om(handle).outputs)
 
     def mdl__get_input_index_by_name(self, handle: int, name: str) -> tuple[int, int]:
         om = self._om(handle)
-        names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.gears else [])]
+        names = [*(each.name for each in om.inputs), *([DIMS_INPUT] if om.buckets else [])]
         return names.index(name), 0
 
     def mdl__get_input_size_by_index(self, handle: int, index: int) -> int:
         om = self._om(handle)
-        if index == len(om.inputs) and om.gears:
-            return 8 * len(om.gears[0])
+        if index == len(om.inputs) and om.buckets:
+            return 8 * len(om.buckets[0])
         return max(sizes[0][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
 
     def mdl__get_output_size_by_index(self, handle: int, index: int) -> int:
@@ -294,25 +304,25 @@ class StandInAcl:
         return max(sizes[1][index] for sizes in (self._sizes(om, dims) for dims in _all_dims(om)))
 
     def mdl__get_input_dynamic_gear_count(self, handle: int, index: int) -> tuple[int, int]:
-        self._require(index == -1, "gears of one input")
-        return len(self._om(handle).gears), 0
+        self._require(index == -1, "dims profiles of one input")
+        return len(self._om(handle).buckets), 0
 
     def mdl__get_input_dynamic_dims(self, handle: int, index: int, count: int) -> tuple[list[dict[str, Any]], int]:
         om = self._om(handle)
-        self._require((index, count) == (-1, len(om.gears)), "dims of other gears than there are")
+        self._require((index, count) == (-1, len(om.buckets)), "a wrong number of dims profiles")
         return [{"name": "", "dimCount": len(dims), "dims": list(dims)} for dims in _all_dims(om)], 0
 
     def mdl__set_input_dynamic_dims(self, number: int, handle: int, index: int, dims: dict[str, Any]) -> int:
         model, dataset = self._models[number], self._get(handle, Dataset)
         om = model.om
-        self._require(set(dims) == {"name", "dimCount", "dims"}, f"dims that say {sorted(dims)}")
-        self._require(len(dims["dims"]) == dims["dimCount"] <= MOST_DIMS, "dims without their count")
-        self._require(bool(om.gears) and dims["dims"] in _all_dims(om), f"no such gear: {dims['dims']}")
+        self._require(set(dims) == {"name", "dimCount", "dims"}, f"dims with the keys {sorted(dims)}")
+        self._require(len(dims["dims"]) == dims["dimCount"] <= MAX_DIMS, "dims with a wrong count")
+        self._require(bool(om.buckets) and dims["dims"] in _all_dims(om), f"unsupported dims: {dims['dims']}")
         self._require(index == len(om.inputs) < len(dataset.buffers), "dims in another input")
         buffer = self._get(dataset.buffers[index], DataBuffer)
-        self._require(buffer.size >= 8 * len(om.gears[0]), "too little memory for dims")
-        self._require(self._device_of(buffer.address, buffer.size) == model.context.device, "dims elsewhere")
-        self._require(not buffer.used, "the gear of a forward changed before it ran")
+        self._require(buffer.size >= 8 * len(om.buckets[0]), "too little memory for dims")
+        self._require(self._device_of(buffer.address, buffer.size) == model.context.device, "dims on another device")
+        self._require(not buffer.used, "the dims of a forward changed before it ran")
         dataset.dims = list(dims["dims"])
         return 0
 
@@ -334,29 +344,31 @@ class StandInAcl:
         self._require(model.context is stream.context, "a model executed in another context")
         self._require(model.stream in (None, stream), "one model on two streams")
         om, dataset = model.om, self._get(inputs, Dataset)
-        given = [self._get(each, DataBuffer) for each in dataset.buffers]
-        wanted = [self._get(each, DataBuffer) for each in self._get(outputs, Dataset).buffers]
-        counts = len(om.inputs) + bool(om.gears), len(om.outputs)
-        self._require((len(given), len(wanted)) == counts, "other inputs or outputs than the model's")
-        self._require(bool(dataset.dims or not om.gears), "a forward without a gear")
+        input_buffers = [self._get(each, DataBuffer) for each in dataset.buffers]
+        output_buffers = [self._get(each, DataBuffer) for each in self._get(outputs, Dataset).buffers]
+        counts = len(om.inputs) + bool(om.buckets), len(om.outputs)
+        self._require(
+            (len(input_buffers), len(output_buffers)) == counts, "inputs or outputs that differ from the model's"
+        )
+        self._require(bool(dataset.dims or not om.buckets), "a forward without dims")
         dims = dataset.dims or _all_dims(om)[0]
         needed = [size for sizes in self._sizes(om, dims) for size in sizes]
         places = []
-        for buffer, size in zip((*given[: len(om.inputs)], *wanted), needed, strict=True):
+        for buffer, size in zip((*input_buffers[: len(om.inputs)], *output_buffers), needed, strict=True):
             self._require(size <= buffer.size, f"a buffer of {buffer.size} bytes for {size}")
-            self._require(bool(om.gears) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
+            self._require(bool(om.buckets) or size == buffer.size, f"{buffer.size} bytes for {size} of a fixed shape")
             device = self._device_of(buffer.address, buffer.size)
             self._require(device == stream.context.device, "a buffer on another device")
             self._require(buffer.address % 64 == 0, "a buffer that is not aligned")
             places.append((buffer.address, size))
         model.stream = stream
-        for buffer in (*given, *wanted):
+        for buffer in (*input_buffers, *output_buffers):
             buffer.used = True
 
         def run() -> None:
             self._run(model, dims, places)
             model.stream = None
-            for buffer in (*given, *wanted):
+            for buffer in (*input_buffers, *output_buffers):
                 buffer.used = False
 
         stream.queue.append((run, tuple(address for address, _ in places)))
@@ -376,10 +388,10 @@ class StandInAcl:
         del self._objects[handle]
         return 0
 
-    # -- how it works
+    # -- internals
 
     def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Notes the call, lets it fail when asked to, and refuses all before init."""
+        """Wrap a call: record it, return a planned code, and reject calls before init."""
 
         def call(*arguments: Any) -> Any:
             with self._lock:
@@ -395,11 +407,11 @@ class StandInAcl:
 
         return call
 
-    def _require(self, holds: bool, what: str) -> None:
-        self._memory.require(holds, what)
+    def _require(self, condition: bool, what: str) -> None:
+        self._memory.require(condition, what)
 
     def _own_context(self) -> Context:
-        """That of the calling thread."""
+        """Return the context of the calling thread."""
         context = self._context()
         self._require(context is not None, "a call on a thread without a context")
         assert context is not None
@@ -434,7 +446,7 @@ class StandInAcl:
 
     def _get(self, handle: int, kind: type[Any]) -> Any:
         found = self._objects.get(handle)
-        self._require(isinstance(found, kind), f"{self._text(handle)} is no {kind.__name__}")
+        self._require(isinstance(found, kind), f"{self._text(handle)} is not a {kind.__name__}")
         return found
 
     def _om(self, handle: int) -> StandInModel:
@@ -453,7 +465,10 @@ class StandInAcl:
 
     def _free(self, address: int, where: str) -> int:
         block = self._memory.get(address)
-        self._require(block is not None and (block.owner is None) == (where == "host"), f"free of no {where} memory")
+        self._require(
+            block is not None and (block.owner is None) == (where == "host"),
+            f"free of memory that is not {where} memory",
+        )
         streams = (stream for _, stream in self._named(Stream))
         self._memory.remove(address, (each for stream in streams for _, uses in stream.queue for each in uses))
         return 0
@@ -465,22 +480,22 @@ class StandInAcl:
         for pair in ((device, other), (other, device)):
             self._require(pair in self._enabled, f"a copy between devices {device} and {other} without {pair} enabled")
         start = max(each for each in self._memory if each <= address)
-        self._require(self._policies[start] in _P2P_POLICIES, "a copy from memory that is not for other devices")
+        self._require(self._policies[start] in _P2P_POLICIES, "a copy from memory without a peer policy")
 
     def _sizes(self, om: StandInModel, dims: list[int]) -> tuple[list[int], list[int]]:
-        """Bytes of inputs and outputs for all dims of all inputs."""
+        """Return the bytes of inputs and outputs for all dims of all inputs."""
         shapes = _shapes(om, dims)
         inputs = [int(np.prod(shape)) * _itemsize(each.dtype) for shape, each in zip(shapes, om.inputs, strict=True)]
         by_name = {each.name: shape for each, shape in zip(om.inputs, shapes, strict=True)}
-        rows, wanted = by_name["input_ids"][1], by_name["logits_index"][0]
+        rows, output_buffers = by_name["input_ids"][1], by_name["logits_index"][0]
         _, heads_of_all, _, size = by_name["past_key_values"]
-        numbers = {"topk_ids": 8 * wanted, "topk_logprobs": 8 * wanted, "entropy": wanted}
+        numbers = {"topk_ids": 8 * output_buffers, "topk_logprobs": 8 * output_buffers, "entropy": output_buffers}
         outputs = []
         for each in om.outputs:
             if each.name.startswith("window_key_values"):
                 count = heads_of_all * rows * size
             elif each.name == "logits":
-                count = wanted * _vocabulary(om)
+                count = output_buffers * _vocabulary(om)
             else:
                 count = numbers[each.name]
             outputs.append(count * _itemsize(each.dtype))
@@ -517,10 +532,10 @@ def _is_code(function: Callable[..., Any]) -> bool:
 
 
 def _all_dims(om: StandInModel) -> list[list[int]]:
-    """All dims of all inputs, for each gear, or for the only shape."""
+    """Return all dims of all inputs, per shape bucket or for the only shape."""
     found = []
-    for gear in om.gears or [[]]:
-        numbers = iter(gear)
+    for bucket in om.buckets or [[]]:
+        numbers = iter(bucket)
         found.append([next(numbers) if dim == -1 else dim for each in om.inputs for dim in each.dims])
     return found
 

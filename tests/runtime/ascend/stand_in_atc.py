@@ -1,14 +1,14 @@
-"""A stand-in for Ascend's ATC: checks its arguments and the graph as documented, and writes a description as its "OM".
+"""A stand-in for Ascend's ATC that checks arguments and graph as documented, and writes a description as its "OM".
 
-Not vendor software and nothing recorded from it: banners, exit codes and rules are those of documentation and published
-source; wordings behind the codes are this file's. It judges by itself, without the rules of lopa.export. Of the options
-it knows those that are listed here. Environment variables make it misbehave:
+It is not vendor software, and nothing in it is recorded. Banners, exit codes and rules are from documentation and
+published source; the texts after the codes are not. It does not use the rules of lopa.export, and supports the options
+listed here only. Environment variables make it fail:
 
-STAND_IN_ATC_FAIL      print this text and fail
-STAND_IN_ATC_SLEEP     seconds to sleep, with a child process that sleeps as well
-STAND_IN_ATC_SUFFIX    what the OM's name gains, e.g. _linux_x86_64
-STAND_IN_ATC_NO_OM     succeed, but make no OM
-STAND_IN_ATC_CALLS     a file to which the arguments of every run are added as a line of JSON
+STAND_IN_ATC_FAIL: text to print before failing.
+STAND_IN_ATC_SLEEP: seconds to sleep, together with a child process.
+STAND_IN_ATC_SUFFIX: suffix of the OM's name, e.g. _linux_x86_64.
+STAND_IN_ATC_NO_OM: succeed without writing an OM.
+STAND_IN_ATC_CALLS: file that gets the arguments of every run as a line of JSON.
 """
 
 import hashlib
@@ -56,12 +56,12 @@ OPERATORS = Path(__file__).parents[3] / "src" / "lopa" / "export" / "graph" / "a
 QUANTIZED = ("AscendQuant", "AscendDequant", "AscendAntiQuant")
 
 
-class RefusedError(Exception):
-    """A code and a text."""
+class RejectedError(Exception):
+    """Rejected arguments or graph, with a code and a text."""
 
 
-def refuse(code: str, text: str) -> NoReturn:
-    raise RefusedError(f"{code}: {text}")
+def reject(code: str, text: str) -> NoReturn:
+    raise RejectedError(f"{code}: {text}")
 
 
 def options_of_arguments(arguments: list[str]) -> dict[str, str]:
@@ -69,16 +69,16 @@ def options_of_arguments(arguments: list[str]) -> dict[str, str]:
     for argument in arguments:
         name, equals, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or not equals or name not in KNOWN:
-            refuse("E10054", f"the argument {argument!r} is not known")
+            reject("E10054", f"the argument {argument!r} is unknown")
         if name in options:
-            refuse("E10001", f"--{name} is given twice")
+            reject("E10001", f"--{name} is given twice")
         allowed = KNOWN[name]
         if allowed is not None and value not in allowed:
-            refuse("E10001", f"Value [{value}] for parameter [--{name}] is invalid")
+            reject("E10001", f"Value [{value}] for parameter [--{name}] is invalid")
         options[name] = value
     for name in REQUIRED:
         if not options.get(name):
-            refuse("E10054", f"The required parameter [--{name}] for ATC is empty")
+            reject("E10054", f"The required parameter [--{name}] for ATC is empty")
     return options
 
 
@@ -86,32 +86,32 @@ def shapes_of_text(text: str) -> dict[str, list[int]]:
     shapes: dict[str, list[int]] = {}
     for part in text.split(";") if text else []:
         if "~" in part:
-            refuse("E10046", f"a range in {part!r} beside gears")
+            reject("E10046", f"a range in {part!r} together with dims profiles")
         name, colon, dims = part.partition(":")
         if not colon or name in shapes:
-            refuse("E10001", f"Value [{text}] for parameter [--input_shape] is invalid")
+            reject("E10001", f"Value [{text}] for parameter [--input_shape] is invalid")
         shapes[name] = [int(dim) for dim in dims.split(",")] if dims else []
     return shapes
 
 
-def gears_of_text(text: str, most: int) -> list[list[int]]:
+def buckets_of_text(text: str, limit: int) -> list[list[int]]:
     if not all(part and all(number.isdecimal() for number in part.split(",")) for part in text.split(";")):
-        refuse("E10038", f"Value [{text}] for parameter [--dynamic_dims] has what is no number")
-    gears = [[int(number) for number in part.split(",")] for part in text.split(";")]
-    if len(gears) < 2:
-        refuse("E10035", f"--dynamic_dims has {len(gears)} gear, fewer than 2")
-    if len(gears) > most:
-        refuse("E10036", f"--dynamic_dims has {len(gears)} gears, more than {most}")
-    if len({len(gear) for gear in gears}) > 1:
-        refuse("E10037", "--dynamic_dims has gears of different lengths")
-    if any(first == second for first, second in pairwise(sorted(gears))):
-        refuse("E10039", "--dynamic_dims has a gear twice")
-    return gears
+        reject("E10038", f"Value [{text}] for parameter [--dynamic_dims] has an invalid number")
+    buckets = [[int(number) for number in part.split(",")] for part in text.split(";")]
+    if len(buckets) < 2:
+        reject("E10035", f"--dynamic_dims has {len(buckets)} bucket, fewer than 2")
+    if len(buckets) > limit:
+        reject("E10036", f"--dynamic_dims has {len(buckets)} buckets, more than {limit}")
+    if len({len(bucket) for bucket in buckets}) > 1:
+        reject("E10037", "--dynamic_dims has buckets of different lengths")
+    if any(first == second for first, second in pairwise(sorted(buckets))):
+        reject("E10039", "--dynamic_dims has a bucket twice")
+    return buckets
 
 
 def check_graph(model: onnx.ModelProto) -> None:
     if len(model.opset_import) != 1:
-        refuse(
+        reject(
             "E16005", f"The model has [{len(model.opset_import)}] [--domain_version] fields, but only one is allowed"
         )
     registered = json.loads(OPERATORS.read_bytes())["operators"]
@@ -121,13 +121,13 @@ def check_graph(model: onnx.ModelProto) -> None:
         pairs = [part.split("-") for part in ranges.split(",") if part]
         if not any(int(pair[0]) <= opset <= int(pair[-1]) for pair in pairs):
             name = f"{node.domain or 'ai.onnx'}::{opset}::{node.op_type}"
-            refuse("E16002", f"Optype [{name}] of ops kernel [{node.name}] is unsupported")
+            reject("E16002", f"Optype [{name}] of ops kernel [{node.name}] is unsupported")
 
 
-def checked_inputs(model: onnx.ModelProto, shapes: dict[str, list[int]]) -> list[OmInput]:
+def check_inputs(model: onnx.ModelProto, shapes: dict[str, list[int]]) -> list[OmInput]:
     values = {value.name: value for value in model.graph.input}
     if set(shapes) - set(values):
-        refuse("E10016", f"--input_shape names {sorted(set(shapes) - set(values))}, which the model does not have")
+        reject("E10016", f"--input_shape names {sorted(set(shapes) - set(values))}, which the model does not have")
     inputs = []
     for name, value in values.items():
         axes = value.type.tensor_type.shape.dim
@@ -135,7 +135,7 @@ def checked_inputs(model: onnx.ModelProto, shapes: dict[str, list[int]]) -> list
         dims = shapes.get(name, own)
         fits = len(dims) == len(own) and all(mine in (-1, dim) for mine, dim in zip(own, dims, strict=True))
         if not fits or any(dim < 1 and dim != -1 for dim in dims):
-            refuse("E10001", f"--input_shape gives {name} the shape {dims}, the model {own}")
+            reject("E10001", f"--input_shape gives {name} the shape {dims}, the model {own}")
         inputs.append(OmInput(name=name, dims=dims, dtype=dtype_of(value)))
     return inputs
 
@@ -145,38 +145,38 @@ def dtype_of(value: onnx.ValueInfoProto) -> str:
 
 
 def model_of_options(options: dict[str, str], arguments: list[str]) -> None:
-    """Compile: check everything, write the OM and its weights."""
+    """Check the options and the graph, and write the OM and its weights."""
     soc, precision = options["soc_version"], options.get("precision_mode_v2", "fp16")
     if soc.startswith("Ascend310P") and precision == "mixed_bfloat16":
-        refuse("E10001", f"[--precision_mode_v2] mixed_bfloat16 is not supported on {soc}")
+        reject("E10001", f"[--precision_mode_v2] mixed_bfloat16 is not supported on {soc}")
     path = Path(options["model"])
     if not path.is_file():
-        refuse("E10005", f"Value [{path}] for parameter [--model] does not exist")
+        reject("E10005", f"Value [{path}] for parameter [--model] does not exist")
     model = onnx.load(path, load_external_data=False)
     check_graph(model)
-    inputs = checked_inputs(model, shapes_of_text(options.get("input_shape", "")))
+    inputs = check_inputs(model, shapes_of_text(options.get("input_shape", "")))
     open_axes = sum(dim == -1 for each in inputs for dim in each.dims)
-    gears: list[list[int]] = []
+    buckets: list[list[int]] = []
     if "dynamic_dims" in options:
-        gears = gears_of_text(options["dynamic_dims"], 256 if soc.startswith("Ascend950") else 100)
+        buckets = buckets_of_text(options["dynamic_dims"], 256 if soc.startswith("Ascend950") else 100)
         if not open_axes:
-            refuse("E10040", "--dynamic_dims needs -1 in --input_shape")
-        if len(gears[0]) != open_axes:
-            refuse("E10045", f"--dynamic_dims has {len(gears[0])} numbers for {open_axes} times -1")
+            reject("E10040", "--dynamic_dims needs -1 in --input_shape")
+        if len(buckets[0]) != open_axes:
+            reject("E10045", f"--dynamic_dims has {len(buckets[0])} numbers for {open_axes} times -1")
     elif open_axes:
-        refuse("E10001", "an input has the size -1, and there is no --dynamic_dims")
+        reject("E10001", "an input has the size -1, and there is no --dynamic_dims")
     if any(node.op_type in QUANTIZED for node in model.graph.node):
-        if gears:
-            refuse("E10001", "a quantized model takes no dynamic shapes")
+        if buckets:
+            reject("E10001", "a quantized model takes no dynamic shapes")
         if precision == "origin":
-            refuse("E10001", "a quantized model takes no high precision")
+            reject("E10001", "a quantized model takes no high precision")
     output = Path(options["output"])
     if not output.parent.is_dir():
-        refuse("E10005", f"the folder of [--output] {output} does not exist")
+        reject("E10005", f"the folder of [--output] {output} does not exist")
     Path("fusion_result.json").write_text("[]")
     if "op_compiler_cache_dir" in options:
         (Path(options["op_compiler_cache_dir"]) / "kernel_cache").mkdir(parents=True, exist_ok=True)
-    weights = weights_beside(model, path.parent, output.parent)
+    weights = write_weights(model, path.parent, output.parent)
     if os.environ.get("STAND_IN_ATC_NO_OM"):
         return
     write_om(
@@ -186,15 +186,15 @@ def model_of_options(options: dict[str, str], arguments: list[str]) -> None:
             soc_version=soc,
             inputs=inputs,
             outputs=[OmOutput(name=value.name, dtype=dtype_of(value)) for value in model.graph.output],
-            gears=gears,
+            buckets=buckets,
             graph=model.SerializeToString(),
             weights=weights,
         ),
     )
 
 
-def weights_beside(model: onnx.ModelProto, source: Path, target: Path) -> list[str]:
-    """Writes weight/weight_<hash> for every external tensor and makes `model` refer to it."""
+def write_weights(model: onnx.ModelProto, source: Path, target: Path) -> list[str]:
+    """Write weight/weight_<hash> for every external tensor, and make `model` refer to it."""
     names = []
     for tensor in model.graph.initializer:
         if not onnx.external_data_helper.uses_external_data(tensor):
@@ -234,9 +234,9 @@ def main(arguments: list[str]) -> int:
                 Path("children.txt").write_text(f"{os.getpid()} {child.pid}")
                 time.sleep(float(seconds))
         if text := os.environ.get("STAND_IN_ATC_FAIL"):
-            raise RefusedError(text)
+            raise RejectedError(text)
         model_of_options(options_of_arguments(arguments), arguments)
-    except RefusedError as error:
+    except RejectedError as error:
         print(FAILURE)
         print(error)
         write_log(f"[ERROR] GE: {error}")

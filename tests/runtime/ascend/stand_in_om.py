@@ -1,6 +1,6 @@
-"""The file that the stand-in atc writes in place of an OM and the stand-in acl reads. A stand-in: nothing vendor-made.
+"""The JSON file that the stand-in atc writes as an OM, and that the stand-in acl reads. Not vendor-made.
 
-A JSON object. It says what was compiled, and how; a real OM holds machine code. Knows neither atc nor acl.
+It describes what was compiled and how. A real OM contains machine code.
 """
 
 from pathlib import Path
@@ -12,17 +12,17 @@ SUFFIX = ".om"
 
 
 class OmInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One input, as in the graph and in its order."""
+    """One input, as in the graph and in order."""
 
     name: str
     dims: list[int]
-    """-1 for an axis that a gear decides."""
+    """Dims of the input. -1 marks dims that are set per forward."""
     dtype: str
-    """numpy's name; bfloat16 has none of its own there and is called that."""
+    """Type name as in numpy, or bfloat16."""
 
 
 class OmOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One output, as in the graph and in its order."""
+    """One output, as in the graph and in order."""
 
     name: str
     dtype: str
@@ -35,20 +35,20 @@ class StandInModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     soc_version: str
     inputs: list[OmInput]
     outputs: list[OmOutput]
-    gears: list[list[int]]
-    """One tuple over every -1, in the order of the inputs; empty in a static OM."""
+    buckets: list[list[int]]
+    """Values for every -1, in the order of the inputs, per dims profile. Empty in a static OM."""
     graph: bytes
-    """The ONNX graph; its external data lies in `weights`, relative to the OM's folder."""
+    """The ONNX graph. Its external data is in `weights`, relative to the OM's folder."""
     weights: list[str]
     stand_in: Literal["OM"] = "OM"
     version: Literal[1] = 1
 
 
 def write_om(path: Path, model: StandInModel) -> None:
-    """Write `model`; bytes are base64 in the JSON."""
+    """Write `model` as JSON, with bytes in base64."""
     path.write_bytes(msgspec.json.encode(model) + b"\n")
 
 
 def read_om(path: Path) -> StandInModel:
-    """Read it back. Raises msgspec.ValidationError for a file that is no stand-in OM."""
+    """Read a model. Raises msgspec.ValidationError if the file is not a stand-in OM."""
     return msgspec.json.decode(path.read_bytes(), type=StandInModel)

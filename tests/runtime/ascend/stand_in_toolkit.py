@@ -1,4 +1,4 @@
-"""A folder that looks like CANN's toolkit as far as the build looks at it: the stand-in atc, and a version."""
+"""A folder that resembles CANN's toolkit for builds: the stand-in atc and a version."""
 
 import platform
 import shlex
@@ -10,7 +10,7 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 
 def stand_in_toolkit(folder: Path, version: str | None = VERSION) -> Path:
-    """Make it in `folder`; gives the folder to put on PATH. `version` None: the toolkit does not say."""
+    """Create the toolkit in `folder`, and return the folder for PATH. With `version` None it reports no version."""
     binaries = folder / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     launcher = binaries / "atc"

@@ -1,4 +1,4 @@
-"""The whole decoder on "ascend:N", over the stand-in acl and what the stand-in atc compiled."""
+"""The whole decoder on "ascend:N", over the stand-in acl and engines from the stand-in atc."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.ascend.engines import SOC, add_engine, bundle_with_engine, engine_of_static_models
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 from tests.runtime.ascend.stand_in_om import read_om, write_om
@@ -36,7 +36,7 @@ from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
 GOLDEN = Path(__file__).parent / "traces_of_calls.json"
-TWO_GEARS = [gear(1, 1, 80, 64), gear(1, 5, 96, 192)]
+TWO_BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 5, 96, 192)]
 FOUR = [f"ascend:{number}" for number in range(4)]
 
 
@@ -55,7 +55,9 @@ def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: Stand
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
 def test_recorded_traces_on_four_devices(name: str, bundle: Bundle, machine: StandInAcl) -> None:
-    """Winners' rows go from device to device, and with the block-causal window only to those that had no branch."""
+    """Winners' rows are copied between devices. With the block-causal window, only devices without a branch need
+    them.
+    """
     session = session_from_devices(bundle, FOUR)
     assert isinstance(session, BranchParallelSession)
     assert_reproduced(name, session, bundle.manifest, limit=5)
@@ -68,8 +70,8 @@ def test_recorded_traces_on_four_devices(name: str, bundle: Bundle, machine: Sta
     assert max(enabled) < min(copied)
 
 
-def test_a_block_causal_commit_sends_nothing(bundle: Bundle, machine: StandInAcl) -> None:
-    """Rows of four branches on four devices that see nothing behind themselves: every device commits its own."""
+def test_block_causal_commit_copies_nothing(bundle: Bundle, machine: StandInAcl) -> None:
+    """Four branches on four devices have causal rows, so every device commits its own."""
     rng = np.random.default_rng(4)
     batch = random_batch(rng, (0,), 4, 48, 16)
     causal = np.tril(np.ones((48, 48), np.bool_))
@@ -95,26 +97,26 @@ def peer_copies(machine: StandInAcl) -> int:
     return sum(1 for each in found if each and each[1] != each[2])
 
 
-def test_every_shape_of_forward(bundle: Bundle, machine: StandInAcl) -> None:
-    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+def test_all_shapes_match_the_reference(bundle: Bundle, machine: StandInAcl) -> None:
+    """Covers requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
     session = open_session(bundle, "ascend:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     session.close()
 
 
-def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInAcl) -> None:
+def test_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInAcl) -> None:
     session, plain = open_session(bundle, "ascend:3"), open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
     session.close()
     plain.close()
 
 
-def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
+def test_static_oms_per_bucket(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     shutil.copytree(tiny_portable, path)
-    found = engine_of_static_models(path, TWO_GEARS)
+    found = engine_of_static_models(path, TWO_BUCKETS)
     assert not found.engine.dynamic
-    assert len({each.model for each in found.engine.gears}) == 2
+    assert len({each.model for each in found.engine.buckets}) == 2
     bundle = Bundle.open(path)
     session = open_session(bundle, "ascend:0")
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
@@ -123,8 +125,8 @@ def test_one_static_om_for_each_gear(tiny_portable: Path, machine: StandInAcl, t
     assert not any("dynamic" in line for line in machine.trace)
 
 
-def test_calls_are_those_of_the_golden_trace(bundle: Bundle, machine: StandInAcl) -> None:
-    """Opening, a forward, a commit within the cache, one that makes it grow, rows for the host, and the teardown."""
+def test_calls_match_the_golden_trace(bundle: Bundle, machine: StandInAcl) -> None:
+    """Opens, runs a forward, commits within the cache, commits with growth, reads rows on the host, and closes."""
     rng = np.random.default_rng(4)
     parts: dict[str, list[str]] = {}
 
@@ -150,25 +152,25 @@ def test_calls_are_those_of_the_golden_trace(bundle: Bundle, machine: StandInAcl
     done("release")
     session.close()
     done("close")
-    found = {name: compressed(lines) for name, lines in parts.items()}
+    found = {name: compress(lines) for name, lines in parts.items()}
     assert found == json.loads(GOLDEN.read_text())
 
 
-def compressed(lines: list[str]) -> list[str]:
-    """Calls of one name with the same text but for the memory become one line: how often, and the first of them."""
-    kept: list[tuple[str, str, int]] = []
+def compress(lines: list[str]) -> list[str]:
+    """Merge consecutive calls that differ only in memory into one line with their count."""
+    merged: list[tuple[str, str, int]] = []
     for line in lines:
         shape = re.sub(r"(device\d+|host)\.\d+(\+\d+)?|buffer\d+", r"\1", line)
         shape = re.sub(r"(by_index\(\S+).*", r"\1", shape)
-        if kept and kept[-1][0] == shape:
-            kept[-1] = (shape, kept[-1][1], kept[-1][2] + 1)
+        if merged and merged[-1][0] == shape:
+            merged[-1] = (shape, merged[-1][1], merged[-1][2] + 1)
         else:
-            kept.append((shape, line, 1))
-    return [line if count == 1 else f"{count} x {line}" for _, line, count in kept]
+            merged.append((shape, line, 1))
+    return [line if count == 1 else f"{count} x {line}" for _, line, count in merged]
 
 
 @pytest.mark.parametrize(
-    ("call", "code", "words"),
+    ("call", "code", "message"),
     [
         ("mdl.execute_async", 507011, "acl.mdl.execute_async returned 507011 (ACL_ERROR_RT_MODEL_EXECUTE)"),
         ("rt.synchronize_stream", 507015, "acl.rt.synchronize_stream returned 507015 (ACL_ERROR_RT_AICORE_EXCEPTION)"),
@@ -176,16 +178,14 @@ def compressed(lines: list[str]) -> list[str]:
         ("rt.memcpy_async", 123456, "acl.rt.memcpy_async returned 123456"),
     ],
 )
-def test_a_failing_call_is_named_with_its_code(
-    call: str, code: int, words: str, bundle: Bundle, machine: StandInAcl
-) -> None:
+def test_error_has_call_and_code(call: str, code: int, message: str, bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:0")
     batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
     expected = session.forward(batch)
     machine.codes[call] = [code]
     with pytest.raises(AclError) as caught:
         session.forward(batch)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert isinstance(caught.value, EngineFailedError)
     assert caught.value.exit_code == 3
     if code == 123456:
@@ -209,10 +209,8 @@ def test_a_failing_call_is_named_with_its_code(
         ("rt.malloc", 207001, 1),
     ],
 )
-def test_what_cannot_be_opened_leaves_nothing(
-    call: str, code: int, before: int, bundle: Bundle, machine: StandInAcl
-) -> None:
-    """`before` such calls succeed."""
+def test_failed_open_leaks_nothing(call: str, code: int, before: int, bundle: Bundle, machine: StandInAcl) -> None:
+    """The first `before` calls succeed."""
     machine.codes[call] = [*[None] * before, code]
     with pytest.raises(AclError, match=str(code)):
         open_session(bundle, "ascend:0")
@@ -220,7 +218,7 @@ def test_what_cannot_be_opened_leaves_nothing(
 
 
 @pytest.mark.parametrize("call", ["destroy_data_buffer", "mdl.unload", "rt.free", "rt.destroy_stream"])
-def test_a_close_that_fails_goes_on(call: str, bundle: Bundle, machine: StandInAcl) -> None:
+def test_failing_close_frees_the_rest(call: str, bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:0")
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
     machine.codes_of_done[call] = 500000
@@ -230,7 +228,7 @@ def test_a_close_that_fails_goes_on(call: str, bundle: Bundle, machine: StandInA
     assert machine.trace[-2:] == ["rt.destroy_context(context1)", "rt.reset_device(0)"]
 
 
-def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInAcl) -> None:
+def test_failing_device_is_dropped(bundle: Bundle, machine: StandInAcl) -> None:
     session = session_from_devices(bundle, FOUR[:3])
     machine.codes["mdl.execute_async"] = [None] * 9 + [507015]
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
@@ -239,7 +237,7 @@ def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInAcl) ->
     assert "507015" in session.lost[0].reason
 
 
-def test_without_peer_access_rows_go_over_the_host(bundle: Bundle, machine: StandInAcl) -> None:
+def test_rows_are_copied_over_the_host_without_peer_access(bundle: Bundle, machine: StandInAcl) -> None:
     machine.peers = False
     session = session_from_devices(bundle, FOUR[:2])
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
@@ -249,14 +247,14 @@ def test_without_peer_access_rows_go_over_the_host(bundle: Bundle, machine: Stan
     assert any("can_access_peer" in line for line in machine.trace)
 
 
-def test_beside_another_kind_of_device(bundle: Bundle, machine: StandInAcl) -> None:
+def test_ascend_together_with_cpu(bundle: Bundle, machine: StandInAcl) -> None:
     session = session_from_devices(bundle, ["ascend:0", "cpu"], threads=1)
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=2)
     session.close()
     assert session.lost == ()
 
 
-def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: StandInAcl) -> None:
+def test_decoder_and_session_share_a_device(bundle: Bundle, machine: StandInAcl) -> None:
     other = open_session(bundle, "ascend:0")
     with Decoder.open(bundle.path, ["ascend:0"]) as decoder, Decoder.open(bundle.path, ["cpu"], threads=1) as plain:
         config = decoder.config(branches=4, max_new_tokens=32)
@@ -273,7 +271,7 @@ def test_the_decoder_and_two_sessions_on_one_device(bundle: Bundle, machine: Sta
         other.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 8))
 
 
-def test_another_library_that_initialized_pyacl_finalizes_it(bundle: Bundle, machine: StandInAcl) -> None:
+def test_pyacl_of_another_library_is_not_finalized(bundle: Bundle, machine: StandInAcl) -> None:
     machine.init()
     open_session(bundle, "ascend:0").close()
     THE_PROCESS.finalize()
@@ -281,7 +279,7 @@ def test_another_library_that_initialized_pyacl_finalizes_it(bundle: Bundle, mac
     machine.finalize()
 
 
-def test_nothing_is_finalized_under_an_open_session(bundle: Bundle, machine: StandInAcl) -> None:
+def test_open_session_prevents_finalize(bundle: Bundle, machine: StandInAcl) -> None:
     session = open_session(bundle, "ascend:0")
     THE_PROCESS.finalize()
     assert "finalize()" not in machine.trace
@@ -290,80 +288,82 @@ def test_nothing_is_finalized_under_an_open_session(bundle: Bundle, machine: Sta
 
 
 @pytest.mark.parametrize("device", ["ascend", "ascend:", "ascend:x", "ascend:-1", "ascend:0-1"])
-def test_other_names_of_devices_are_refused(device: str, bundle: Bundle, machine: StandInAcl) -> None:
+def test_malformed_device_raises(device: str, bundle: Bundle, machine: StandInAcl) -> None:
     with pytest.raises(BadInputError, match="ascend:N"):
         open_session(bundle, device)
 
 
-def test_a_device_that_is_not_there(bundle: Bundle, machine: StandInAcl) -> None:
+def test_missing_device_raises(bundle: Bundle, machine: StandInAcl) -> None:
     with pytest.raises(AclError, match="there is no such device") as caught:
         open_session(bundle, "ascend:8")
     assert "npu-smi" in caught.value.remedy
 
 
-def test_without_pyacl(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyacl_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "acl", None)
-    with pytest.raises(MissingBackendError, match="pyACL cannot be used") as caught:
+    with pytest.raises(MissingBackendError, match="cannot load pyACL") as caught:
         open_session(bundle, "ascend:0")
     assert caught.value.exit_code == 3
     assert "CANN" in caught.value.remedy
 
 
-def test_another_module_of_that_name(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_module_named_acl_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "acl", json)
-    with pytest.raises(MissingBackendError, match="pyACL cannot be used"):
+    with pytest.raises(MissingBackendError, match="cannot load pyACL"):
         open_session(bundle, "ascend:0")
 
 
-def test_a_bundle_without_an_engine(tiny_portable: Path, machine: StandInAcl) -> None:
+def test_bundle_without_engine_raises(tiny_portable: Path, machine: StandInAcl) -> None:
     with pytest.raises(BadInputError, match="no engine for Ascend") as caught:
         open_session(Bundle.open(tiny_portable), "ascend:0")
     assert f"lopa-export ascend {tiny_portable}" in caught.value.remedy
 
 
-def test_of_several_engines_the_chip_decides(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
-    path = bundle_with_engine(tiny_portable, tmp_path / "bundle", TWO_GEARS, "Ascend910B3")
-    add_engine(path, TWO_GEARS, SOC)
+def test_engine_is_chosen_by_chip(tiny_portable: Path, machine: StandInAcl, tmp_path: Path) -> None:
+    path = bundle_with_engine(tiny_portable, tmp_path / "bundle", TWO_BUCKETS, "Ascend910B3")
+    add_engine(path, TWO_BUCKETS, SOC)
     bundle = Bundle.open(path)
     open_session(bundle, "ascend:0").close()
     machine.soc = "Ascend910B4"
-    with pytest.raises(BadInputError, match="has engines for Ascend910B1, Ascend910B3, this is Ascend910B4"):
+    with pytest.raises(BadInputError, match="has engines for Ascend910B1, Ascend910B3, but this is Ascend910B4"):
         open_session(bundle, "ascend:0")
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"weights_sha256": "0" * 64}, "made of other weights"),
+        ({"weights_sha256": "0" * 64}, "built from other weights"),
         ({"outputs": []}, "has the outputs"),
-        ({"inputs": "one less"}, "6 inputs, the last temperature"),
-        ({"gears": "another"}, "has no gear with the dims"),
+        ({"inputs": "one less"}, "6 inputs, the last is temperature"),
+        ({"buckets": "another"}, "has no shape bucket with the dims"),
     ],
 )
-def test_an_engine_that_does_not_fit(
-    change: dict[str, object], words: str, ascend_bundle: Path, machine: StandInAcl, tmp_path: Path
+def test_mismatched_engine_raises(
+    change: dict[str, object], message: str, ascend_bundle: Path, machine: StandInAcl, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
     (folder,) = (path / "engines").iterdir()
     engine = ASCEND_ENGINES.read(folder).engine
     if change == {"inputs": "one less"}:
-        holes = engine.inputs[-1].dims.count(-1)
-        gears = [msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - holes]) for each in engine.gears]
-        change = {"inputs": engine.inputs[:-1], "gears": gears}
-    elif change == {"gears": "another"}:
-        last = engine.gears[-1]
-        change = {"gears": [*engine.gears[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
+        dynamic_count = engine.inputs[-1].dims.count(-1)
+        buckets = [
+            msgspec.structs.replace(each, dims=each.dims[: len(each.dims) - dynamic_count]) for each in engine.buckets
+        ]
+        change = {"inputs": engine.inputs[:-1], "buckets": buckets}
+    elif change == {"buckets": "another"}:
+        last = engine.buckets[-1]
+        change = {"buckets": [*engine.buckets[:-1], msgspec.structs.replace(last, dims=[dim + 1 for dim in last.dims])]}
     (folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(engine, **change)))
-    with pytest.raises(BadInputError, match=words):
+    with pytest.raises(BadInputError, match=message):
         open_session(Bundle.open(path), "ascend:0")
 
 
-def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
+def test_om_with_other_inputs_raises(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
     found = ASCEND_ENGINES.read(next((path / "engines").iterdir()))
-    model = found.folder / found.engine.gears[0].model
+    model = found.folder / found.engine.buckets[0].model
     om = read_om(model)
-    write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], gears=[each[:-2] for each in om.gears]))
+    write_om(model, msgspec.structs.replace(om, inputs=om.inputs[:-1], buckets=[each[:-2] for each in om.buckets]))
     files = [
         msgspec.structs.replace(each, size=model.stat().st_size) if each.path == model.name else each
         for each in found.engine.files
@@ -374,11 +374,11 @@ def test_an_om_with_other_inputs_than_its_engine(ascend_bundle: Path, machine: S
     assert caught.value.expected.startswith("8 and 14")
 
 
-def test_rows_that_pyacl_can_copy_leave_no_holes_between_arrays() -> None:
+def test_copyable_rows_leave_no_gaps_between_arrays() -> None:
     assert TILE * COPY_ALIGNMENT % ALIGNMENT == 0
 
 
-def test_a_program_with_the_stand_in_on_its_path(ascend_bundle: Path) -> None:
+def test_command_line_with_the_stand_in(ascend_bundle: Path) -> None:
     """The command line decodes, pyACL is finalized at the end of the process, and nothing leaks."""
     code = """
 import sys

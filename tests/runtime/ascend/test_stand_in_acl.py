@@ -1,4 +1,4 @@
-"""The rules of the stand-in acl that our code has to keep: right use passes, each wrong one is told apart from it."""
+"""Rules that the stand-in acl enforces."""
 
 import threading
 from collections.abc import Callable
@@ -20,7 +20,7 @@ H2D, D2H, D2D = 1, 2, 3
 
 
 class Machine:
-    """A device that was set up as it should be, with a model, its buffers and everything that a forward needs."""
+    """A device with a loaded model and everything that a forward needs."""
 
     def __init__(self, bundle: Path, acl: StandInAcl, device: int = 0) -> None:
         self.acl, self.device = acl, device
@@ -30,11 +30,11 @@ class Machine:
         self.stream = value(acl.rt.create_stream())
         (folder,) = ASCEND_ENGINES.folders(Bundle.open(bundle))
         found = ASCEND_ENGINES.read(folder)
-        self.path = str(found.folder / found.engine.gears[0].model)
+        self.path = str(found.folder / found.engine.buckets[0].model)
         self.model = value(acl.mdl.load_from_file(self.path))
         self.desc = acl.mdl.create_desc()
         assert acl.mdl.get_desc(self.desc, self.model) == 0
-        self.gears = [each["dims"] for each in value(acl.mdl.get_input_dynamic_dims(self.desc, -1, 4))]
+        self.buckets = [each["dims"] for each in value(acl.mdl.get_input_dynamic_dims(self.desc, -1, 4))]
         self.names = [each.name for each in found.engine.inputs]
         self.memory: list[int] = []
         self.buffers: list[int] = []
@@ -50,15 +50,15 @@ class Machine:
                 assert acl.rt.memset_async(self.memory[-1], size, 0, size, self.stream) == 0
         self.place = value(acl.mdl.get_input_index_by_name(self.desc, stand_in_acl.DIMS_INPUT))
 
-    def choose(self, dims: list[int]) -> int:
-        chosen = {"name": "", "dimCount": len(dims), "dims": dims}
-        return self.acl.mdl.set_input_dynamic_dims(self.model, self.inputs, self.place, chosen)
+    def set_dims(self, dims: list[int]) -> int:
+        profile = {"name": "", "dimCount": len(dims), "dims": dims}
+        return self.acl.mdl.set_input_dynamic_dims(self.model, self.inputs, self.place, profile)
 
     def execute(self) -> int:
         return self.acl.mdl.execute_async(self.model, self.inputs, self.outputs, self.stream)
 
     def run(self) -> None:
-        assert (self.choose(self.gears[0]), self.execute()) == (0, 0)
+        assert (self.set_dims(self.buckets[0]), self.execute()) == (0, 0)
 
     def synchronize(self) -> int:
         return self.acl.rt.synchronize_stream(self.stream)
@@ -95,14 +95,14 @@ def one(ascend_bundle: Path, acl: StandInAcl) -> Machine:
     return Machine(ascend_bundle, acl)
 
 
-def test_right_use_leaves_nothing(one: Machine) -> None:
+def test_correct_use_leaks_nothing(one: Machine) -> None:
     one.run()
     one.close()
     assert one.acl.finalize() == 0
     assert one.acl.violations == []
 
 
-def test_results_are_not_there_before_the_stream_was_waited_for(one: Machine) -> None:
+def test_results_require_synchronization(one: Machine) -> None:
     host = value(one.acl.rt.malloc_host(4096))
     data = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * 4096).from_address(host))
     one.run()
@@ -116,30 +116,30 @@ def test_results_are_not_there_before_the_stream_was_waited_for(one: Machine) ->
     one.acl.finalize()
 
 
-def test_codes_that_our_code_has_an_answer_to(one: Machine) -> None:
+def test_handled_errors_return_their_code(one: Machine) -> None:
     acl = one.acl
     assert acl.init() == stand_in_acl.REPEATED_INIT
     assert acl.rt.set_device(2) == stand_in_acl.NO_SUCH_DEVICE
-    assert acl.rt.malloc(acl.room, 0)[1] == stand_in_acl.NO_MEMORY
+    assert acl.rt.malloc(acl.capacity, 0)[1] == stand_in_acl.NO_MEMORY
     assert acl.violations == []
 
 
 VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
-    "no context": ("without a context", lambda one: on_another_thread(lambda: one.acl.rt.create_stream())),
+    "no context": ("without a context", lambda one: run_on_another_thread(lambda: one.acl.rt.create_stream())),
     "stream of another context": (
         "another thread's context",
-        lambda one: on_another_thread(lambda: one.acl.rt.synchronize_stream(one.stream)),
+        lambda one: run_on_another_thread(lambda: one.acl.rt.synchronize_stream(one.stream)),
     ),
-    "no such gear": ("no such gear", lambda one: one.choose([*one.gears[0][:-1], 33])),
-    "no gear": ("without a gear", lambda one: one.execute()),
+    "unsupported dims": ("unsupported dims", lambda one: one.set_dims([*one.buckets[0][:-1], 33])),
+    "no dims": ("without dims", lambda one: one.execute()),
     "leak": ("left at finalize", lambda one: one.acl.finalize()),
     "context of another thread": (
         "destroyed by another thread",
-        lambda one: on_another_thread(lambda: one.acl.rt.destroy_context(one.context)),
+        lambda one: run_on_another_thread(lambda: one.acl.rt.destroy_context(one.context)),
     ),
-    "context in use": ("a context destroyed that has", lambda one: one.acl.rt.destroy_context(one.context)),
+    "context in use": ("a context destroyed with", lambda one: one.acl.rt.destroy_context(one.context)),
     "device in use": ("before the thread's context", lambda one: one.acl.rt.reset_device(0)),
-    "stream in use": ("destroyed with work", lambda one: one.acl.rt.destroy_stream(one.stream)),
+    "stream in use": ("queued work", lambda one: one.acl.rt.destroy_stream(one.stream)),
     "freed in use": ("freed that a stream will use", lambda one: one.acl.rt.free(one.memory[0])),
     "wrong direction": (
         "a copy of kind 1 from device",
@@ -153,7 +153,7 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
     "buffer changed too early": (
         "a buffer changed before",
         lambda one: (
-            one.choose(one.gears[0]),
+            one.set_dims(one.buckets[0]),
             one.execute(),
             one.acl.update_data_buffer(one.buffers[0], one.memory[0], one.sizes[0]),
         ),
@@ -162,9 +162,9 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
         "a buffer destroyed before",
         lambda one: (one.run(), one.acl.destroy_data_buffer(one.buffers[0])),
     ),
-    "gear changed too early": (
-        "the gear of a forward changed",
-        lambda one: (one.run(), one.choose(one.gears[0])),
+    "dims changed too early": (
+        "the dims of a forward changed",
+        lambda one: (one.run(), one.set_dims(one.buckets[0])),
     ),
     "another chip": (
         "an OM for Ascend910B1 on Ascend310P3",
@@ -174,9 +174,9 @@ VIOLATIONS: dict[str, tuple[str, Callable[[Machine], object]]] = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-def test_wrong_use(name: str, one: Machine) -> None:
-    words, use = VIOLATIONS[name]
-    with pytest.raises(ViolationError, match=words):
+def test_wrong_use_raises(name: str, one: Machine) -> None:
+    message, use = VIOLATIONS[name]
+    with pytest.raises(ViolationError, match=message):
         use(one)
     assert len(one.acl.violations) == 1
 
@@ -188,7 +188,7 @@ def test_copies_between_devices_need_both_directions(
     acl = one.acl
     one.synchronize()
 
-    def on_the_other() -> Machine:
+    def set_up_other() -> Machine:
         other = Machine(ascend_bundle, acl, 1)
         other.synchronize()
         if (1, 0) in enabled:
@@ -197,7 +197,7 @@ def test_copies_between_devices_need_both_directions(
 
     if (0, 1) in enabled:
         assert acl.rt.device_enable_peer_access(1, 0) == 0
-    other = on_another_thread(on_the_other)
+    other = run_on_another_thread(set_up_other)
     source, target = other.memory[0], one.memory[0]
     if len(enabled) == 2:
         assert acl.rt.memcpy_async(target, 64, source, 64, D2D, one.stream) == 0
@@ -206,7 +206,7 @@ def test_copies_between_devices_need_both_directions(
         acl.rt.memcpy_async(target, 64, source, 64, D2D, one.stream)
 
 
-def test_memory_for_other_devices_has_its_own_policy(one: Machine) -> None:
+def test_peer_copies_need_a_peer_policy(one: Machine) -> None:
     acl = one.acl
     mine = value(acl.rt.malloc(64, 0))
 
@@ -219,14 +219,14 @@ def test_memory_for_other_devices_has_its_own_policy(one: Machine) -> None:
         acl.rt.memcpy_async(target, 64, mine, 64, D2D, stream)
 
     acl.rt.device_enable_peer_access(1, 0)
-    with pytest.raises(ViolationError, match="not for other devices"):
-        on_another_thread(copies)
+    with pytest.raises(ViolationError, match="without a peer policy"):
+        run_on_another_thread(copies)
 
 
-def test_every_call_of_the_contract_is_there_and_returns_as_it_says(one: Machine) -> None:
-    """The stand-in and the table of the adapter agree; what the table knows is doc or source, and nothing recorded."""
+def test_stand_in_matches_the_contract(one: Machine) -> None:
+    """The stand-in matches the adapter's table, whose evidence is doc or source, never recorded."""
     table = acl_contract()
-    AclCalls(one.acl)  # finds every name
+    AclCalls(one.acl)  # checks that every name exists
     for call in table.calls:
         group, _, name = call.name.rpartition(".")
         returns = getattr(StandInAcl, f"{group or 'top'}__{name}").__annotations__["return"]
@@ -237,7 +237,7 @@ def test_every_call_of_the_contract_is_there_and_returns_as_it_says(one: Machine
     assert len({code.code for code in table.codes}) == len(table.codes)
 
 
-def on_another_thread(work: Callable[[], Any]) -> Any:
+def run_on_another_thread(work: Callable[[], Any]) -> Any:
     found: list[Any] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The rules of the stand-in atc that our arguments have to keep, in the words of a real process."""
+"""Rules that the stand-in atc enforces on arguments and graphs, tested as a process."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(toolkit: Path, tiny_portable: Path, tmp_path: Path) -> Run:
-    """Runs atc in a folder laid out for the golden arguments."""
+    """Return a function that runs atc in a folder laid out for the golden arguments."""
     shutil.copytree(tiny_portable, tmp_path / "model")
     for name in ("engine", "cache", "log"):
         (tmp_path / name).mkdir()
@@ -42,24 +42,24 @@ def run(toolkit: Path, tiny_portable: Path, tmp_path: Path) -> Run:
     return run
 
 
-def changed(case: str, flag: str, value: str | None) -> list[str]:
-    """The golden arguments with one flag changed, or without it."""
+def with_flag(case: str, flag: str, value: str | None) -> list[str]:
+    """Return the golden arguments with one flag changed, or removed if `value` is None."""
     (first, *_) = GOLDEN[case]
     others = [argument for argument in first if not argument.startswith(f"--{flag}=")]
     return others if value is None else [*others, f"--{flag}={value}"]
 
 
-def test_a_good_run(run: Run, tmp_path: Path) -> None:
-    (arguments,) = GOLDEN["three gears"]
+def test_successful_run(run: Run, tmp_path: Path) -> None:
+    (arguments,) = GOLDEN["three buckets"]
     done = run(arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "ATC start working now, please wait for a moment.",
         "ATC run success, welcome to the next use.",
     ]
-    model = read_om(tmp_path / "engine" / "gears.om")
+    model = read_om(tmp_path / "engine" / "buckets.om")
     assert model.atc_cmdline == arguments
-    assert [len(gear) for gear in model.gears] == [13] * 3
+    assert [len(bucket) for bucket in model.buckets] == [13] * 3
     graph = onnx.load_from_string(model.graph)
     locations = {entry.value for t in graph.graph.initializer for entry in t.external_data if entry.key == "location"}
     assert locations == set(model.weights)
@@ -73,20 +73,20 @@ def test_a_good_run(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "flag", "value", "code"),
     [
-        ("three gears", "om", "x.om", "E10054"),
-        ("three gears", "soc_version", "Ascend911", "E10001"),
-        ("three gears", "dynamic_dims", ",".join(["1"] * 31), "E10035"),
-        ("three gears", "dynamic_dims", ";".join(f"{i}" + ",1" * 30 for i in range(1, 102)), "E10036"),
-        ("three gears", "dynamic_dims", "1,2;3,4", "E10045"),
-        ("three gears", "input_shape", "input_id:1,8", "E10016"),
-        ("one gear, bf16", "dynamic_dims", "1;2", "E10040"),
-        ("one gear, bf16", "soc_version", "Ascend310P3", "E10001"),
+        ("three buckets", "om", "x.om", "E10054"),
+        ("three buckets", "soc_version", "Ascend911", "E10001"),
+        ("three buckets", "dynamic_dims", ",".join(["1"] * 31), "E10035"),
+        ("three buckets", "dynamic_dims", ";".join(f"{i}" + ",1" * 30 for i in range(1, 102)), "E10036"),
+        ("three buckets", "dynamic_dims", "1,2;3,4", "E10045"),
+        ("three buckets", "input_shape", "input_id:1,8", "E10016"),
+        ("one bucket, bf16", "dynamic_dims", "1;2", "E10040"),
+        ("one bucket, bf16", "soc_version", "Ascend310P3", "E10001"),
     ],
 )
-def test_arguments_that_are_refused(
+def test_invalid_arguments_are_rejected(
     run: Run, tmp_path: Path, case: str, flag: str, value: str | None, code: str
 ) -> None:
-    done = run(changed(case, flag, value))
+    done = run(with_flag(case, flag, value))
     assert done.returncode == 255
     start, failed, message = done.stdout.splitlines()
     assert start == "ATC start working now, please wait for a moment."
@@ -106,37 +106,37 @@ def second_import(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alter", "case", "precision", "said"),
+    ("alter", "case", "precision", "message"),
     [
-        (unknown, "three gears", "origin", "E16002: Optype [ai.onnx::17::Gelu]"),
-        (second_import, "three gears", "origin", "E16005: "),
-        (quantized, "three gears", "fp16", "takes no dynamic shapes"),
-        (quantized, "one gear, bf16", "origin", "takes no high precision"),
+        (unknown, "three buckets", "origin", "E16002: Optype [ai.onnx::17::Gelu]"),
+        (second_import, "three buckets", "origin", "E16005: "),
+        (quantized, "three buckets", "fp16", "takes no dynamic shapes"),
+        (quantized, "one bucket, bf16", "origin", "takes no high precision"),
     ],
 )
-def test_graphs_that_are_refused(
-    run: Run, tmp_path: Path, alter: Callable[[onnx.ModelProto], None], case: str, precision: str, said: str
+def test_unsupported_graphs_are_rejected(
+    run: Run, tmp_path: Path, alter: Callable[[onnx.ModelProto], None], case: str, precision: str, message: str
 ) -> None:
     altered_graph(tmp_path / "model" / "portable.onnx", tmp_path / "model" / "altered.onnx", alter)
-    arguments = changed(case, "precision_mode_v2", precision)
+    arguments = with_flag(case, "precision_mode_v2", precision)
     done = run([argument.replace("portable.onnx", "altered.onnx") for argument in arguments])
     assert done.returncode == 255
-    assert said in done.stdout
+    assert message in done.stdout
 
 
-def test_a_quantized_graph_of_fixed_shape(run: Run, tmp_path: Path) -> None:
+def test_quantized_graph_with_fixed_shapes(run: Run, tmp_path: Path) -> None:
     altered_graph(tmp_path / "model" / "portable.onnx", tmp_path / "model" / "altered.onnx", quantized)
-    for arguments in GOLDEN["int8, three gears"]:
+    for arguments in GOLDEN["int8, three buckets"]:
         assert run([argument.replace("portable.onnx", "altered.onnx") for argument in arguments]).returncode == 0
     names = sorted(path.name for path in (tmp_path / "engine").iterdir())
-    assert names == ["gear-0.om", "gear-1.om", "gear-2.om", "weight"]
+    assert names == ["bucket-0.om", "bucket-1.om", "bucket-2.om", "weight"]
 
 
-def test_how_it_misbehaves_on_request(run: Run, tmp_path: Path) -> None:
-    (arguments,) = GOLDEN["one gear, bf16"]
+def test_simulated_failures(run: Run, tmp_path: Path) -> None:
+    (arguments,) = GOLDEN["one bucket, bf16"]
     assert "E40021: broken" in run(arguments, STAND_IN_ATC_FAIL="E40021: broken").stdout
     assert run(arguments, STAND_IN_ATC_NO_OM="1").returncode == 0
     assert not list((tmp_path / "engine").glob("*.om"))
     assert run(arguments, STAND_IN_ATC_SUFFIX="_linux_aarch64").returncode == 0
-    assert [path.name for path in (tmp_path / "engine").glob("*.om")] == ["gear-0_linux_aarch64.om"]
+    assert [path.name for path in (tmp_path / "engine").glob("*.om")] == ["bucket-0_linux_aarch64.om"]
     assert run(["atc", "--help"]).stdout.startswith("usage")

@@ -1,4 +1,4 @@
-"""A bundle in bfloat16: computed by numpy, refused on the CPU by ONNX Runtime, meant for CUDA."""
+"""Bundles in bfloat16: numpy and CUDA compute them, ONNX Runtime on CPUs does not."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def bundle(tiny_bfloat16: Path) -> Bundle:
     return Bundle.open(tiny_bfloat16)
 
 
-def test_weights_are_those_in_float32_rounded(bundle: Bundle, tiny_bundle: Path) -> None:
+def test_weights_are_rounded_float32_weights(bundle: Bundle, tiny_bundle: Path) -> None:
     exact, rounded = weights_from_bundle(Bundle.open(tiny_bundle)), weights_from_bundle(bundle)
     assert bundle.weights.stat().st_size < 0.51 * Bundle.open(tiny_bundle).weights.stat().st_size
     for name, values in exact.items():
@@ -33,8 +33,8 @@ def test_weights_are_those_in_float32_rounded(bundle: Bundle, tiny_bundle: Path)
         np.testing.assert_array_equal(rounded[name], float32_from_stored(expected))
 
 
-def _follow(engine: Session, reference: Session, tolerance: float) -> None:
-    """Three windows, each committed by both; the rows of `engine` are bfloat16."""
+def _compare_windows(engine: Session, reference: Session, tolerance: float) -> None:
+    """Compare three windows, each committed by both sessions. The rows of `engine` are bfloat16."""
     rng = np.random.default_rng(0)
     for start in (0, 30, 60):
         batch = random_batch(rng, [1], 3, 30, 8, starts=start)
@@ -50,20 +50,20 @@ def _follow(engine: Session, reference: Session, tolerance: float) -> None:
     assert engine.prefix_length(1) == 90
 
 
-def test_numpy_computes_it(bundle: Bundle, tiny_bundle: Path) -> None:
-    """Near the float32 bundle: eight bits in weights and cache rows."""
-    _follow(open_session(bundle, "numpy"), open_session(Bundle.open(tiny_bundle), "numpy"), tolerance=0.1)
+def test_numpy_computes_bfloat16(bundle: Bundle, tiny_bundle: Path) -> None:
+    """The result is close to the float32 bundle. Weights and cache rows have eight bits of precision."""
+    _compare_windows(open_session(bundle, "numpy"), open_session(Bundle.open(tiny_bundle), "numpy"), tolerance=0.1)
 
 
-def test_numpy_s_answers_are_within_the_tolerance_of_verify(bundle: Bundle) -> None:
+def test_numpy_is_within_the_tolerance_of_verify(bundle: Bundle) -> None:
     session = open_session(bundle, "numpy")
     report = report_from_session(session, bundle.manifest, [NumpyReference(bundle)])
     assert report.ok
     errors = {error.output: error.difference.relative for error in report.errors}
-    assert errors["entropy"] > 1e-4  # rounded rows show
+    assert errors["entropy"] > 1e-4  # rounded rows are visible
 
 
-def test_the_cpu_is_refused_and_why(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cpu_raises_and_names_a_remedy(bundle: Bundle, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInputError, match="a bundle in bfloat16") as raised:
         open_session(bundle, "cpu")
     assert "--dtype fp32 or fp16" in raised.value.remedy
@@ -73,13 +73,13 @@ def test_the_cpu_is_refused_and_why(bundle: Bundle, capsys: pytest.CaptureFixtur
     printed = capsys.readouterr()
     assert "bfloat16" in printed.err
     assert "Traceback" not in printed.err
-    # Should ONNX Runtime learn it one day, the refusal above can go.
+    # Fails as soon as ONNX Runtime supports bfloat16. Then the error above can be removed.
     with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
         ort.InferenceSession(bundle.graph, providers=["CPUExecutionProvider"])
 
 
-def test_bfloat16_arrays_reach_the_engine_as_they_are() -> None:
-    """Through a graph of the one operator that has bfloat16 on the CPU."""
+def test_bfloat16_arrays_are_bound_unchanged() -> None:
+    """Uses a graph of Cast, the only operator that has bfloat16 on CPUs."""
     onnx_ir = pytest.importorskip("onnx_ir")
     onnx_proto = pytest.importorskip("onnx_ir.serde")
     types = [onnx_ir.DataType.BFLOAT16, onnx_ir.DataType.FLOAT, onnx_ir.DataType.BFLOAT16]
@@ -107,12 +107,12 @@ def test_bfloat16_arrays_reach_the_engine_as_they_are() -> None:
 
 
 @pytest.mark.cuda
-def test_cuda_computes_it(bundle: Bundle) -> None:
+def test_cuda_computes_bfloat16(bundle: Bundle) -> None:
     devices_or_skip()
-    _follow(open_session(bundle, "cuda:0"), open_session(bundle, "numpy"), tolerance=0.1)
+    _compare_windows(open_session(bundle, "cuda:0"), open_session(bundle, "numpy"), tolerance=0.1)
 
 
-def test_gears_are_planned_for_it_where_nothing_but_numpy_computes_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_plan_uses_numpy_for_a_bfloat16_bundle(bundle: Bundle, tmp_path: Path) -> None:
     done = lopa_export("plan", bundle.path, "--device", "tensorrt:0", "-o", tmp_path / "plan.json")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "plan.json").read_text())["sources"][0]["forwards"] > 16

@@ -1,4 +1,4 @@
-"""Opening bundles that are not whole, not ours or not safe."""
+"""Errors on opening incomplete, foreign or unsafe bundles."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(manifest))
 
 
-def test_a_whole_bundle_opens(tiny_bundle: Path) -> None:
+def test_complete_bundle_opens(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     assert bundle.altered_files() == []
     assert bundle.graph.is_file()
@@ -58,7 +58,7 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (_set("portable_graph", to="other.onnx"), "other.onnx", "among the files"),
     ],
 )
-def test_a_manifest_that_is_not_ours_is_refused(
+def test_foreign_manifest_raises(
     copy: Path, change: Callable[[dict[str, Any]], None], received: str, expected: str
 ) -> None:
     edit(copy, change)
@@ -68,14 +68,14 @@ def test_a_manifest_that_is_not_ours_is_refused(
     assert expected in caught.value.expected
 
 
-def test_text_that_is_not_json_is_refused(copy: Path) -> None:
+def test_invalid_json_raises(copy: Path) -> None:
     (copy / MANIFEST_NAME).write_text("{")
     with pytest.raises(BadInputError, match="is not a manifest"):
         Bundle.open(copy)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])
-def test_a_missing_or_cut_file_is_named(copy: Path, name: str) -> None:
+def test_error_names_missing_or_truncated_file(copy: Path, name: str) -> None:
     size = (copy / name).stat().st_size
     (copy / name).write_bytes((copy / name).read_bytes()[:-1])
     with pytest.raises(BadInputError, match=rf"{name} has {size - 1} bytes") as caught:
@@ -87,7 +87,7 @@ def test_a_missing_or_cut_file_is_named(copy: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
-def test_a_path_that_leaves_the_folder_is_refused(copy: Path, name: str) -> None:
+def test_path_outside_the_folder_raises(copy: Path, name: str) -> None:
     (copy.parent / "secret").write_text("x")
     edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
     with pytest.raises(BadInputError, match="names the file") as caught:
@@ -95,7 +95,7 @@ def test_a_path_that_leaves_the_folder_is_refused(copy: Path, name: str) -> None
     assert caught.value.expected == "a relative path inside the bundle"
 
 
-def test_a_link_that_leaves_the_folder_is_refused(copy: Path) -> None:
+def test_link_outside_the_folder_raises(copy: Path) -> None:
     outside = copy.parent / "outside.json"
     shutil.move(copy / "tokenizer.json", outside)
     (copy / "tokenizer.json").symlink_to(outside)
@@ -103,7 +103,7 @@ def test_a_link_that_leaves_the_folder_is_refused(copy: Path) -> None:
         Bundle.open(copy)
 
 
-def test_altered_files_are_found_by_their_digest(copy: Path) -> None:
+def test_altered_files_compares_digests(copy: Path) -> None:
     path = copy / "model.onnx.data"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -111,25 +111,25 @@ def test_altered_files_are_found_by_their_digest(copy: Path) -> None:
     assert Bundle.open(copy).altered_files() == ["model.onnx.data"]
 
 
-def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+def test_folder_without_manifest_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
         Bundle.open(tmp_path)
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
         Bundle.open(tmp_path / "nothing")
 
 
-def _to_itself(path: Path) -> None:
+def _link_to_itself(path: Path) -> None:
     path.symlink_to(path)
 
 
-def _through_a_loop(path: Path) -> None:
-    (path.parent / "round").symlink_to(path.parent / "round")
-    path.symlink_to(path.parent / "round" / path.name)
+def _link_through_a_loop(path: Path) -> None:
+    (path.parent / "loop").symlink_to(path.parent / "loop")
+    path.symlink_to(path.parent / "loop" / path.name)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "tokenizer_config.json", "model.onnx"])
-@pytest.mark.parametrize("put", [_to_itself, _through_a_loop, Path.mkdir, os.mkfifo, Path.touch])
-def test_what_is_no_regular_file_is_refused(copy: Path, name: str, put: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("put", [_link_to_itself, _link_through_a_loop, Path.mkdir, os.mkfifo, Path.touch])
+def test_special_file_raises(copy: Path, name: str, put: Callable[[Path], None]) -> None:
     (copy / name).unlink()
     put(copy / name)
     with pytest.raises(BadInputError):
@@ -137,19 +137,19 @@ def test_what_is_no_regular_file_is_refused(copy: Path, name: str, put: Callable
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 300, "/".join(["a" * 200] * 5), ".", "\ud800", ""])
-def test_a_name_that_is_no_path_is_refused(copy: Path, name: str) -> None:
+def test_invalid_file_name_raises(copy: Path, name: str) -> None:
     edit(copy, lambda manifest: manifest["files"].append({"path": name, "size": 1, "sha256": "0" * 64}))
     with pytest.raises(BadInputError):
         Bundle.open(copy)
 
 
-def test_a_path_that_no_system_has() -> None:
+def test_invalid_bundle_path_raises() -> None:
     for path in ("a" * 5000, "a\0b"):
         with pytest.raises(BadInputError):
             Bundle.open(path)
 
 
-def test_a_file_that_went_away_is_no_digest(copy: Path) -> None:
+def test_altered_files_raises_for_a_deleted_file(copy: Path) -> None:
     bundle = Bundle.open(copy)
     (copy / "model.onnx").unlink()
     with pytest.raises(BadInputError, match=r"model\.onnx"):

@@ -1,4 +1,4 @@
-"""Cost tables: what is refused, and the time between and beyond measured points."""
+"""Cost tables: validation, interpolation and extrapolation."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from lopa.runtime.errors import BadInputError
 
 
 def costs_of(bundle: Bundle, **changes: object) -> Costs:
-    """Seconds are branches x window x (1000 + prefix) microseconds: linear along each axis."""
+    """Return costs with seconds = branches x window x (1000 + prefix) microseconds, which is linear along each axis."""
     points = [
         ForwardCost(branches=b, window=w, prefix=p, seconds=b * w * (1000 + p) * 1e-6)
         for b in (1, 2, 4)
@@ -41,14 +41,14 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
-def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bundle: Bundle) -> None:
+def test_time_is_interpolated_linearly_and_extrapolated_in_proportion(bundle: Bundle) -> None:
     table = CostTable(costs_of(bundle))
 
     def expected(branches: float, window: float, prefix: float) -> float:
         return branches * window * (1000 + prefix) * 1e-6
 
-    for asked in ((1, 32, 64), (4, 64, 128), (3, 48, 96), (2, 33, 127)):
-        assert table.seconds(*asked) == pytest.approx(expected(*asked))
+    for sizes in ((1, 32, 64), (4, 64, 128), (3, 48, 96), (2, 33, 127)):
+        assert table.seconds(*sizes) == pytest.approx(expected(*sizes))
     assert table.seconds(8, 128, 128) == pytest.approx(expected(8, 128, 128))
     assert table.seconds(1, 32, 256) == pytest.approx(2 * expected(1, 32, 128))
     assert table.seconds(1, 1, 64) == pytest.approx(expected(1, 32, 64))
@@ -56,7 +56,7 @@ def test_between_points_the_time_is_linear_and_beyond_it_grows_in_proportion(bun
     assert [table.host_seconds(branches) for branches in (1, 4)] == pytest.approx([1e-4, 1.6e-4])
 
 
-def test_a_table_is_read_back(bundle: Bundle) -> None:
+def test_table_round_trips(bundle: Bundle) -> None:
     costs = costs_of(bundle)
     (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs))
     assert costs_from_bundle(bundle, "cpu", 1).costs == costs
@@ -73,7 +73,7 @@ def test_a_table_is_read_back(bundle: Bundle) -> None:
         ({"weights_sha256": "0" * 64}, "weights 000"),
     ],
 )
-def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str, object], received: str) -> None:
+def test_table_of_another_bundle_or_device_raises(bundle: Bundle, changes: dict[str, object], received: str) -> None:
     (bundle.path / costs_name("cpu")).write_bytes(json_from_record(costs_of(bundle, **changes)))
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "cpu", 1)
@@ -81,7 +81,7 @@ def test_a_table_of_something_else_is_refused(bundle: Bundle, changes: dict[str,
     assert f"lopa-export bench {bundle.path} --costs --device cpu --threads 1 " in caught.value.remedy
 
 
-def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
+def test_invalid_table_raises(bundle: Bundle) -> None:
     path = bundle.path / costs_name("cpu")
     with pytest.raises(BadInputError, match="does not exist"):
         costs_from_bundle(bundle, "cpu", 1)
@@ -105,7 +105,7 @@ def test_a_table_that_cannot_be_used_is_refused(bundle: Bundle) -> None:
     ],
 )
 @pytest.mark.parametrize("content", [None, "{}", "[[["])
-def test_the_remedy_is_a_command_for_this_bundle_device_and_threads(
+def test_remedy_is_a_command_for_this_bundle_device_and_threads(
     bundle: Bundle, tmp_path: Path, device: str, threads: int | None, options: str, content: str | None
 ) -> None:
     named = Bundle(Path(shutil.copytree(bundle.path, tmp_path / "a bundle")), bundle.manifest)
@@ -117,14 +117,14 @@ def test_the_remedy_is_a_command_for_this_bundle_device_and_threads(
     assert "again" not in caught.value.remedy
 
 
-def test_ranks_have_no_table(bundle: Bundle) -> None:
+def test_mpi_ranks_have_no_table(bundle: Bundle) -> None:
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "mpi", None)
     assert caught.value.remedy == "choose the number of branches yourself: there is no cost table for ranks"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"host_seconds": -1}, "host_seconds"),
         ({"host_seconds_a_branch": -1e-9}, "host_seconds_a_branch"),
@@ -132,10 +132,10 @@ def test_ranks_have_no_table(bundle: Bundle) -> None:
         ({"points": []}, "points"),
     ],
 )
-def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str, object], said: str) -> None:
+def test_numbers_out_of_range_raise(bundle: Bundle, change: dict[str, object], message: str) -> None:
     path = bundle.path / costs_name("cpu")
     path.write_text(json.dumps({**json.loads(json_from_record(costs_of(bundle))), **change}))
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         costs_from_file(path)
 
 
@@ -148,7 +148,7 @@ def test_numbers_out_of_their_range_are_refused(bundle: Bundle, change: dict[str
         *(("seconds", value) for value in (0, -1.0, 1e300, None)),
     ],
 )
-def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: object) -> None:
+def test_point_out_of_range_raises(bundle: Bundle, name: str, value: object) -> None:
     path = bundle.path / costs_name("cpu")
     content = json.loads(json_from_record(costs_of(bundle)))
     content["points"][1][name] = value
@@ -157,7 +157,7 @@ def test_a_point_out_of_its_range_is_refused(bundle: Bundle, name: str, value: o
         costs_from_file(path)
 
 
-def test_points_that_repeat_so_that_the_count_still_fits_are_refused(bundle: Bundle) -> None:
+def test_repeated_point_raises_even_if_the_count_matches(bundle: Bundle) -> None:
     path = bundle.path / costs_name("cpu")
     content = json.loads(json_from_record(costs_of(bundle)))
     content["points"][1] = content["points"][0]
@@ -167,7 +167,7 @@ def test_points_that_repeat_so_that_the_count_still_fits_are_refused(bundle: Bun
 
 
 @pytest.mark.parametrize("text", [b'{"device": "\xe9"}', b'{"x":' + b"[" * 20_000, b"NaN"])
-def test_text_that_is_no_table_is_refused(tmp_path: Path, text: bytes) -> None:
+def test_text_that_is_not_a_table_raises(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "costs.cpu.json").write_bytes(text)
     with pytest.raises(BadInputError, match=r"costs\.cpu\.json"):
         costs_from_file(tmp_path / "costs.cpu.json")

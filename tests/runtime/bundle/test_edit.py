@@ -1,4 +1,4 @@
-"""Defaults and chat templates of a bundle that is there: one file is replaced, in one step, and can be put back."""
+"""Edits of decoding defaults and chat templates: atomic, limited to the manifest, and reversible."""
 
 import dataclasses
 import errno
@@ -23,21 +23,27 @@ from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.text.tokenizer import Tokenizer
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": math.inf, "branches": 4, "decide_frontier": True, "stop": ("#",)}
-KILLED = """
+DEFAULTS: dict[str, Any] = {
+    "strategy": "eb",
+    "gamma": math.inf,
+    "branches": 4,
+    "unmask_first_masked": True,
+    "stop": ("#",),
+}
+KILL_PROGRAM = """
 import os, signal, sys
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.edit import edited_bundle, write_manifest
 
 where = sys.argv[2]
-def killed(*_):
+def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 if where == "write":
-    os.write = killed
+    os.write = kill
 elif where == "sync":
-    os.fsync = killed
+    os.fsync = kill
 else:
-    os.replace = os.rename = killed
+    os.replace = os.rename = kill
 write_manifest(edited_bundle(Bundle.open(sys.argv[1]), defaults={"branches": 7}))
 """
 
@@ -57,22 +63,22 @@ def edit(folder: Path, **changes: Any) -> Bundle:
     return edited
 
 
-def test_defaults_are_those_of_every_request_that_does_not_say(bundle: Path) -> None:
+def test_defaults_apply_unless_the_request_sets_the_option(bundle: Path) -> None:
     edit(bundle, defaults=DEFAULTS)
     own = Bundle.open(bundle).manifest.decoding.options()
     with Decoder.open(bundle, ["numpy"]) as decoder:
         assert decoder.plan() == resolve(GenerationConfig(**DEFAULTS), own=own)
-        asked = {"gamma": 0.1, "max_new_tokens": 9}
-        assert decoder.plan(decoder.config(**asked)) == resolve(GenerationConfig(**{**DEFAULTS, **asked}), own=own)
+        options = {"gamma": 0.1, "max_new_tokens": 9}
+        assert decoder.plan(decoder.config(**options)) == resolve(GenerationConfig(**{**DEFAULTS, **options}), own=own)
         other: dict[str, Any] = {
-            "block_size": 32, "decide_frontier": True, "stop": ("#",), "strategy": "threshold",
+            "block_size": 32, "unmask_first_masked": True, "stop": ("#",), "strategy": "threshold",
         }  # fmt: skip
         changed = dataclasses.replace(decoder.config(strategy="dream", max_new_tokens=64), strategy="threshold")
         for config, more in ((decoder.config(strategy="threshold"), {}), (changed, {"max_new_tokens": 64})):
             assert decoder.plan(config) == resolve(GenerationConfig(**other, **more), own=own)
 
 
-def test_only_the_manifest_changes_and_it_can_be_put_back(bundle: Path) -> None:
+def test_only_the_manifest_changes_and_unset_restores_it(bundle: Path) -> None:
     before, raw = digests(bundle), (bundle / MANIFEST_NAME).read_bytes()
     os.chmod(bundle / MANIFEST_NAME, 0o640)  # noqa: PTH101
     edit(bundle, defaults=DEFAULTS, chat_template=TEMPLATE)
@@ -80,29 +86,29 @@ def test_only_the_manifest_changes_and_it_can_be_put_back(bundle: Path) -> None:
     assert {name for name in {*before, *changed} if before.get(name) != changed.get(name)} == {MANIFEST_NAME}
     opened = Bundle.open(bundle)
     assert opened.altered_files() == []
-    assert opened.graph_for_cpu() == Bundle.open(bundle).file("model.cpu.onnx")  # the twin stays one
+    assert opened.graph_for_cpu() == Bundle.open(bundle).file("model.cpu.onnx")  # the twin still matches
     assert (bundle / MANIFEST_NAME).stat().st_mode & 0o777 == 0o640
     edit(bundle, unset=[*opened.manifest.defaults, CHAT_TEMPLATE])
     assert (bundle / MANIFEST_NAME).read_bytes() == raw
 
 
-def test_later_edits_keep_what_goes_with_them(bundle: Path) -> None:
+def test_later_edits_drop_conflicting_defaults(bundle: Path) -> None:
     edit(bundle, defaults=DEFAULTS)
     assert edit(bundle, defaults={"strategy": "d2f", "skip_threshold": 0.8}).manifest.defaults == {
         "strategy": "d2f",
         "skip_threshold": 0.8,
-        "decide_frontier": True,
+        "unmask_first_masked": True,
         "stop": ["#"],
     }
     assert edit(bundle, unset=["stop", "strategy"], defaults={"branches": 2}).manifest.defaults == {
         "branches": 2,
         "skip_threshold": 0.8,
-        "decide_frontier": True,
+        "unmask_first_masked": True,
     }
     assert Bundle.open(bundle).manifest.chat_template is None
 
 
-def test_a_template_takes_the_place_of_the_one_exported(bundle: Path) -> None:
+def test_chat_template_replaces_the_exported_one(bundle: Path) -> None:
     talk = [{"role": "user", "content": "Hello"}]
     assert not Tokenizer.open(Bundle.open(bundle)).has_chat_template
     edit(bundle, chat_template=TEMPLATE)
@@ -128,7 +134,7 @@ def test_a_template_takes_the_place_of_the_one_exported(bundle: Path) -> None:
         ({"unset": [CHAT_TEMPLATE]}, "'chat_template' to unset"),
     ],
 )
-def test_what_no_request_could_use_is_refused(bundle: Path, changes: dict[str, Any], named: str) -> None:
+def test_unusable_edits_raise_and_change_nothing(bundle: Path, changes: dict[str, Any], named: str) -> None:
     before = digests(bundle)
     with pytest.raises(BadInputError) as caught:
         edit(bundle, **changes)
@@ -137,17 +143,17 @@ def test_what_no_request_could_use_is_refused(bundle: Path, changes: dict[str, A
 
 
 @pytest.mark.parametrize("where", ["write", "sync", "rename"])
-def test_killed_in_the_middle_the_old_one_is_there(bundle: Path, where: str) -> None:
+def test_old_manifest_survives_a_kill(bundle: Path, where: str) -> None:
     edit(bundle, defaults={"branches": 3})
     before = digests(bundle)
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(bundle), where], capture_output=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", KILL_PROGRAM, str(bundle), where], capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert {name: digests(bundle)[name] for name in before} == before
     assert Bundle.open(bundle).manifest.defaults == {"branches": 3}
     assert edit(bundle, defaults={"branches": 5}).manifest.defaults == {"branches": 5}
 
 
-def test_a_full_disk_leaves_the_old_one(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_manifest_survives_a_full_disk(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -158,7 +164,7 @@ def test_a_full_disk_leaves_the_old_one(bundle: Path, monkeypatch: pytest.Monkey
     assert digests(bundle) == before
 
 
-def test_another_name_of_the_manifest_keeps_the_old_one(bundle: Path, tmp_path: Path) -> None:
+def test_hard_link_keeps_the_old_manifest(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "other").hardlink_to(bundle / MANIFEST_NAME)
     before = (tmp_path / "other").read_bytes()
     edit(bundle, defaults={"branches": 3})
@@ -184,7 +190,7 @@ def test_another_name_of_the_manifest_keeps_the_old_one(bundle: Path, tmp_path: 
     ],
     ids=str,
 )
-def test_defaults_in_a_manifest_are_checked_when_it_is_opened(bundle: Path, value: object) -> None:
+def test_invalid_defaults_raise_on_open(bundle: Path, value: object) -> None:
     path = bundle / MANIFEST_NAME
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "defaults": value}))
     with pytest.raises(BadInputError, match="defaults"):

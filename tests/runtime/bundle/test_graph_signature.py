@@ -1,4 +1,4 @@
-"""The graph is held against its manifest when it is opened: what one says of the other must be true."""
+"""The graph is compared with its manifest on opening."""
 
 import json
 import shutil
@@ -33,30 +33,30 @@ def edited(bundle: Path, target: Path, changes: dict[str, Any]) -> Bundle:
     return Bundle.open(target)
 
 
-@pytest.mark.parametrize(("changes", "said"), CONTRADICTIONS)
-def test_a_manifest_that_its_graph_contradicts(
-    tiny_bundle: Path, tmp_path: Path, changes: dict[str, Any], said: str
+@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS)
+def test_contradicting_manifest_raises(
+    tiny_bundle: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     bundle = edited(tiny_bundle, tmp_path / "bundle", changes)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "cpu", threads=1)
 
 
-@pytest.mark.parametrize(("changes", "said"), CONTRADICTIONS[:1])
-def test_on_cuda(
+@pytest.mark.parametrize(("changes", "message"), CONTRADICTIONS[:1])
+def test_contradicting_manifest_raises_on_cuda(
     tiny_bundle: Path,
     tmp_path: Path,
     machine: StandInOrt,  # noqa: F811
     changes: dict[str, Any],
-    said: str,
+    message: str,
 ) -> None:
     bundle = edited(tiny_bundle, tmp_path / "bundle", changes)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "cuda:0")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"dimensions": {"kv_heads": 1}}, "window_key_values"),
         ({"dimensions": {"head_size": 64}}, "past_key_values"),
@@ -65,23 +65,27 @@ def test_on_cuda(
         ({"dialect": "standard"}, "other inputs"),
     ],
 )
-def test_in_the_portable_dialect(tiny_portable: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_contradicting_manifest_raises_in_the_portable_dialect(
+    tiny_portable: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     bundle = edited(tiny_portable, tmp_path / "bundle", changes)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "cpu", threads=1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [({"dimensions": {"hidden_size": 96}}, "next_hidden"), ({"dimensions": {"head_size": 64}}, "past_key_values")],
 )
-def test_of_stages(tiny_staged: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_contradicting_manifest_raises_for_stages(
+    tiny_staged: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     bundle = edited(tiny_staged, tmp_path / "bundle", changes)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "cpu+cpu", threads=1)
 
 
-def test_stages_in_another_order(tiny_staged: Path, tmp_path: Path) -> None:
+def test_swapped_stages_raise(tiny_staged: Path, tmp_path: Path) -> None:
     stages = json.loads((tiny_staged / MANIFEST_NAME).read_bytes())["stages"]
     names = [stage["graph"] for stage in stages]
     swapped = [{**stage, "graph": name} for stage, name in zip(stages, reversed(names), strict=True)]
@@ -91,7 +95,7 @@ def test_stages_in_another_order(tiny_staged: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"head_size": 64}, {"hidden_size": 96}, {"vocab_size": 1025}])
-def test_the_readable_reference_holds_its_weights_against_the_dimensions(
+def test_numpy_session_compares_weights_with_dimensions(
     tiny_bundle: Path, tmp_path: Path, changes: dict[str, int]
 ) -> None:
     bundle = edited(tiny_bundle, tmp_path / "bundle", {"dimensions": changes})

@@ -1,4 +1,4 @@
-"""Which form int4 matrices get: what is asked for, and what memory leaves."""
+"""Choice of the int4 form by environment variable and free memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from lopa.runtime.bundle import int4_form
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files of a system with 8 MB available, in a control group without a limit."""
+    """Simulate a system with 8 MB available, in a control group without a limit."""
     monkeypatch.setattr(int4_form, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(int4_form, "_OWN_GROUP", tmp_path / "cgroup")
     monkeypatch.setattr(int4_form, "_GROUPS", tmp_path / "groups")
@@ -21,13 +21,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_machine_says_how_much_is_free(machine: Path) -> None:
+def test_free_memory_of_the_machine(machine: Path) -> None:
     assert int4_form.free_memory() == 8000 * 1024
     (machine / "meminfo").unlink()
     assert int4_form.free_memory() is None
 
 
-def test_a_group_above_may_leave_less(machine: Path) -> None:
+def test_parent_group_limits_free_memory(machine: Path) -> None:
     outer = machine / "groups/outer"
     (outer / "memory.max").write_text("5000000\n")
     (outer / "memory.current").write_text("3000000\n")

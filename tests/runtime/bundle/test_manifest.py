@@ -1,4 +1,4 @@
-"""A manifest is somebody else's: every number has a range, and fields may not contradict each other."""
+"""Validation of untrusted manifests: number ranges and contradicting fields."""
 
 import json
 from collections.abc import Callable
@@ -65,9 +65,7 @@ NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
 
 
 @pytest.mark.parametrize(("path", "values"), NUMBERS, ids=lambda each: ".".join(map(str, each))[:40])
-def test_a_number_out_of_its_range_is_refused(
-    content: dict[str, Any], path: tuple[str | int, ...], values: list[object]
-) -> None:
+def test_number_out_of_range_raises(content: dict[str, Any], path: tuple[str | int, ...], values: list[object]) -> None:
     whole = json.dumps(content)
     huge = HUGE[3:] if path[-1] in ("size", "offset", "length", "rope_theta") else HUGE
     for value in [*values, *huge, "1", None if path[-1] != "bos" else "x", {}, True]:
@@ -77,28 +75,28 @@ def test_a_number_out_of_its_range_is_refused(
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_what_is_no_finite_number_is_refused(content: dict[str, Any], literal: str) -> None:
+def test_non_finite_number_raises(content: dict[str, Any], literal: str) -> None:
     text = json.dumps(with_value(content, "HERE", "dimensions", "rope_theta")).replace('"HERE"', literal)
     with pytest.raises(BadInputError):
         manifest_from_json(text.encode(), source="manifest.json")
 
 
-def test_an_error_says_where_what_and_what_else(content: dict[str, Any]) -> None:
+def test_error_has_path_value_and_constraint(content: dict[str, Any]) -> None:
     with pytest.raises(BadInputError) as caught:
         read(with_value(content, -5, "dimensions", "layers"))
     assert "`$.dimensions.layers`, where it has -5" in caught.value.received
     assert "`int` >= 1" in caught.value.received
 
 
-def test_caches_that_no_machine_has_are_refused(content: dict[str, Any]) -> None:
-    """Each number is in its range, their product is not."""
+def test_huge_caches_raise(content: dict[str, Any]) -> None:
+    """Each number is in its range, but their product is too large."""
     content["dimensions"].update(layers=4000, kv_heads=2, heads=4096, head_size=4096)
     with pytest.raises(BadInputError, match="whose caches take"):
         read(content)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"stages": [{"graph": "model.onnx", "first_layer": 0, "end_layer": 4000}]}, "stages of the layers 0-4000"),
         ({"stages": [{"graph": "model.onnx", "first_layer": 2**40, "end_layer": 5}]}, "first_layer"),
@@ -114,13 +112,13 @@ def test_caches_that_no_machine_has_are_refused(content: dict[str, Any]) -> None
         ({"quantization": {"kind": "int4", "block": 0, "activation": "none", "head": True, "excluded": []}}, "block"),
     ],
 )
-def test_fields_that_contradict_each_other(content: dict[str, Any], change: dict[str, Any], said: str) -> None:
+def test_contradicting_fields_raise(content: dict[str, Any], change: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         read({**content, **change})
-    assert said in caught.value.received
+    assert message in caught.value.received
 
 
-def test_a_file_is_listed_once_and_the_manifest_never(content: dict[str, Any]) -> None:
+def test_repeated_file_and_listed_manifest_raise(content: dict[str, Any]) -> None:
     files = content["files"]
     for extra in (files[0], {**files[0], "path": MANIFEST_NAME}):
         with pytest.raises(BadInputError):
@@ -128,7 +126,7 @@ def test_a_file_is_listed_once_and_the_manifest_never(content: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "corrupt",
     [
         lambda text: text.replace(b"dream", b"dr\xe9am"),
         lambda text: text.rstrip()[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
@@ -139,9 +137,9 @@ def test_a_file_is_listed_once_and_the_manifest_never(content: dict[str, Any]) -
     ],
     ids=["latin1", "deep", "utf16", "zeros", "half", "empty"],
 )
-def test_text_that_is_no_manifest(tiny_bundle: Path, spoil: Callable[[bytes], bytes]) -> None:
+def test_text_that_is_not_a_manifest_raises(tiny_bundle: Path, corrupt: Callable[[bytes], bytes]) -> None:
     with pytest.raises(BadInputError):
-        manifest_from_json(spoil((tiny_bundle / MANIFEST_NAME).read_bytes()), source="manifest.json")
+        manifest_from_json(corrupt((tiny_bundle / MANIFEST_NAME).read_bytes()), source="manifest.json")
 
 
 @pytest.mark.parametrize("name", sorted(LIKENESSES))
@@ -149,15 +147,15 @@ def test_published_models_are_within_the_ranges(content: dict[str, Any], name: s
     like = LIKENESSES[name]
     manifest = read(content)
     tokens = msgspec.structs.replace(manifest.special_tokens, mask=like.mask, eos=like.eos, pad=like.eos, bos=like.bos)
-    like_it = msgspec.structs.replace(manifest, dimensions=like.dimensions, special_tokens=tokens)
-    assert manifest_from_json(json_from_record(like_it), source="") == like_it
+    expected = msgspec.structs.replace(manifest, dimensions=like.dimensions, special_tokens=tokens)
+    assert manifest_from_json(json_from_record(expected), source="") == expected
 
 
-def test_the_shifts_are_those_of_the_exporter() -> None:
+def test_shifts_match_the_exporter() -> None:
     assert {name: each.architecture.prediction_shift for name, each in FAMILIES.items()} == PREDICTION_SHIFTS
 
 
-def test_another_architecture_has_the_shift_it_says(content: dict[str, Any]) -> None:
+def test_unknown_architecture_keeps_its_shift(content: dict[str, Any]) -> None:
     assert read({**content, "architecture": "other", "prediction_shift": 0}).prediction_shift == 0
 
 
@@ -175,12 +173,12 @@ REQUIRED = {
     "CpuGraph": "graph source source_sha256",
     "Origin": "checkpoint adapter tools",
 }
-"""Fields without a default in schema 2: those that every bundle of this schema has, whichever version made it."""
+"""Fields without a default in schema 2. Every bundle of this schema has them, whichever version made it."""
 
 
 @pytest.mark.parametrize("record", REQUIRED)
-def test_bundles_of_earlier_versions_stay_readable(record: str) -> None:
-    """A field that is added to the schema has a default, as docs/public-api.md promises."""
+def test_bundles_of_earlier_versions_are_readable(record: str) -> None:
+    """New fields must have a default, as docs/public-api.md promises."""
     assert manifest.SCHEMA_VERSION == 2, "list the required fields of the new schema"
     found = {field.name: field.required for field in msgspec.structs.fields(getattr(manifest, record))}
     assert [name for name, required in found.items() if required] == REQUIRED[record].split()

@@ -1,4 +1,4 @@
-"""The specification of a network against the tensors of a bundle, and the work of a row that follows from it."""
+"""The network's specification, compared with a bundle's tensors, and the operations per row."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.network import HEAD, TensorSpec, network_from_dimensions
 
 
-def test_operations_of_a_row() -> None:
+def test_operations_per_row() -> None:
     assert TensorSpec((192, 32), "matrix").row_operations == 2 * 192 * 32
     assert TensorSpec((8, 192, 32), "matrix", row_share=1 / 4).row_operations == 2 * 2 * 192 * 32
     assert TensorSpec((192, 32), "embedding").row_operations == 0
@@ -14,8 +14,8 @@ def test_operations_of_a_row() -> None:
     assert TensorSpec((192,), "norm").row_operations == 0
 
 
-def test_the_tiny_network_has_the_tensors_of_its_bundle(tiny_bundle: Path) -> None:
-    """In the order of the file, from which offsets follow."""
+def test_tiny_network_matches_its_bundle(tiny_bundle: Path) -> None:
+    """The order is the file order, which determines offsets."""
     manifest = Bundle.open(tiny_bundle).manifest
     network = network_from_dimensions(manifest.dimensions)
     assert [(name, list(tensor.shape)) for name, tensor in network.tensors.items()] == [

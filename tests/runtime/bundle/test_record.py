@@ -1,4 +1,4 @@
-"""What all JSON files of a bundle have in common: versions come first, then fields, then what checks say."""
+"""JSON files of a bundle: versions are checked first, then fields, then conditions."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ class Shelf(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     books: int
 
 
-def _reasons_against_books(shelf: Shelf) -> Reasons:
+def _find_book_errors(shelf: Shelf) -> Reasons:
     if shelf.books > 9:
         yield f"{shelf.books} books", "at most 9"
 
 
 def _read(path: Path, text: str) -> Shelf:
     path.write_text(text)
-    checks = [_reasons_against_books]
+    checks = [_find_book_errors]
     return record_from_file(path, Shelf, what="a shelf", schema=3, remedy="buy another", checks=checks)
 
 
-def test_what_is_written_is_read_back_and_versions_come_first(tmp_path: Path) -> None:
+def test_record_round_trips_and_versions_come_first(tmp_path: Path) -> None:
     text = json_from_record(Shelf(schema=3, contract=1, books=2)).decode()
     assert text == '{\n  "schema": 3,\n  "contract": 1,\n  "books": 2\n}\n'
     assert _read(tmp_path / "shelf.json", text).books == 2
@@ -45,9 +45,7 @@ def test_what_is_written_is_read_back_and_versions_come_first(tmp_path: Path) ->
         ('{"schema": 3, "contract": 1, "books": 10}', " has 10 books", "at most 9", "buy another"),
     ],
 )
-def test_the_first_thing_that_is_wrong_is_said(
-    tmp_path: Path, text: str, received: str, expected: str, remedy: str
-) -> None:
+def test_first_problem_is_reported(tmp_path: Path, text: str, received: str, expected: str, remedy: str) -> None:
     with pytest.raises(BadInputError) as caught:
         _read(tmp_path / "shelf.json", text)
     assert caught.value.received.startswith(str(tmp_path / "shelf.json"))
@@ -57,6 +55,6 @@ def test_the_first_thing_that_is_wrong_is_said(
     assert caught.value.remedy.endswith("buy another")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="does not exist"):
         record_from_file(tmp_path / "no.json", Shelf, what="a shelf", schema=3, remedy="buy another")

@@ -14,7 +14,7 @@ from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.errors import BadInputError
 
 
-def test_every_tensor_lies_where_the_manifest_says(tiny_bundle: Path) -> None:
+def test_tensors_match_the_manifest(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
     content = bundle.weights.read_bytes()
     weights = weights_from_bundle(bundle)
@@ -27,7 +27,7 @@ def test_every_tensor_lies_where_the_manifest_says(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"offset": 10**12}, {"length": 4}, {"shape": [192, 1000]}, {"dtype": "float16"}])
-def test_a_record_that_does_not_fit_is_named(tiny_bundle: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_error_names_mismatched_record(tiny_bundle: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "copy")
     path = tmp_path / "copy" / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -40,23 +40,23 @@ def test_a_record_that_does_not_fit_is_named(tiny_bundle: Path, tmp_path: Path, 
 QUERY, KEY = "layers.0.attention.query.weight", "layers.0.attention.key.bias"
 
 
-def _inside_another(tensors: dict[str, Any]) -> None:
+def _move_inside_another(tensors: dict[str, Any]) -> None:
     tensors["head.weight"]["offset"] = tensors["embedding.weight"]["offset"] + 4
 
 
-def _into_the_padding(tensors: dict[str, Any]) -> None:
+def _move_into_padding(tensors: dict[str, Any]) -> None:
     tensors[KEY]["offset"] += 4
 
 
-def _changed_places(tensors: dict[str, Any]) -> None:
+def _swap(tensors: dict[str, Any]) -> None:
     other = QUERY.replace("layers.0", "layers.1")
     tensors[QUERY], tensors[other] = tensors[other], tensors[QUERY]
 
 
 @pytest.mark.parametrize(
-    ("change", "name"), [(_inside_another, "head.weight"), (_into_the_padding, KEY), (_changed_places, QUERY)]
+    ("change", "name"), [(_move_inside_another, "head.weight"), (_move_into_padding, KEY), (_swap, QUERY)]
 )
-def test_tensors_that_lie_elsewhere_are_refused(
+def test_moved_tensors_raise(
     tiny_bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], name: str
 ) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "copy")
@@ -68,7 +68,7 @@ def test_tensors_that_lie_elsewhere_are_refused(
         weights_from_bundle(Bundle.open(tmp_path / "copy"))
 
 
-def test_an_empty_file_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_empty_file_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "copy")
     (tmp_path / "copy" / "model.onnx.data").write_bytes(b"")
     path = tmp_path / "copy" / "manifest.json"

@@ -1,4 +1,4 @@
-"""A forward cut into parts and put together again."""
+"""Split a forward into parts and concatenate the results."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from lopa.runtime.contract.batch_parts import micro_batches, parts_across, share
 
 
 @given(st.integers(1, 40), st.integers(1, 20))
-def test_every_branch_has_one_device(branches: int, devices: int) -> None:
+def test_every_branch_is_assigned_to_one_device(branches: int, devices: int) -> None:
     shares = shares_of_branches(branches, devices)
     assert len(shares) == devices
     assert [branch for share in shares for branch in range(branches)[share]] == list(range(branches))
@@ -21,7 +21,7 @@ def test_every_branch_has_one_device(branches: int, devices: int) -> None:
 
 
 @pytest.mark.parametrize(("branches", "devices"), [(0, 2), (3, 0), (-1, 1)])
-def test_nothing_to_deal(branches: int, devices: int) -> None:
+def test_counts_below_one_raise(branches: int, devices: int) -> None:
     with pytest.raises(ValueError, match="expected at least one"):
         shares_of_branches(branches, devices)
 
@@ -38,13 +38,13 @@ def test_every_window_is_in_one_part(requests: int, branches: int, wanted: int) 
         assert len(parts) == min(wanted, requests * branches)
 
 
-def test_whole_requests_before_branches() -> None:
+def test_whole_requests_are_split_before_branches() -> None:
     cut = [(part.requests.stop - part.requests.start, part.branches.stop) for part in micro_batches(5, 3, 2)]
     assert cut == [(3, 3), (2, 3)]
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.booleans())
-def test_answers_go_where_their_windows_were(requests: int, branches: int, wanted: int, logits: bool) -> None:
+def test_micro_batch_statistics_keep_window_order(requests: int, branches: int, wanted: int, logits: bool) -> None:
     batch = random_batch(np.random.default_rng(requests * branches), range(10, 10 + requests), branches, 4, 3)
     parts = micro_batches(requests, branches, wanted)
     cut = [batch.part(*part) for part in parts]
@@ -59,7 +59,7 @@ def test_answers_go_where_their_windows_were(requests: int, branches: int, wante
 
 @pytest.mark.parametrize("devices", [1, 2, 5])
 @pytest.mark.parametrize("with_logits", [False, True])
-def test_shares_of_branches_are_put_together_in_order(devices: int, *, with_logits: bool) -> None:
+def test_branch_statistics_are_concatenated_in_order(devices: int, *, with_logits: bool) -> None:
     batch = random_batch(np.random.default_rng(devices), [4, 7], 5, 6, 3)
     cut = [batch.part(branches=share) for share in shares_of_branches(5, devices)]
     assert all(each.requests == (4, 7) for each in cut)
@@ -67,13 +67,13 @@ def test_shares_of_branches_are_put_together_in_order(devices: int, *, with_logi
     _assert_equal(found, _echo(batch, with_logits=with_logits))
 
 
-def test_logits_that_a_part_lacks_are_lacking_in_all() -> None:
+def test_logits_are_dropped_if_a_part_has_none() -> None:
     batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
     first, second = (batch.part(branches=slice(branch, branch + 1)) for branch in range(2))
     assert Statistics.joined([_echo(first, with_logits=True), _echo(second, with_logits=False)]).logits is None
 
 
-def test_some_rows_of_some_branches_of_some_requests() -> None:
+def test_part_slices_requests_branches_and_positions() -> None:
     whole = _echo(random_batch(np.random.default_rng(0), [1, 2, 3], 4, 6, 5), with_logits=True)
     some = whole.part(slice(1, 3), slice(2), slice(4))
     assert some.logits is not None
@@ -84,7 +84,7 @@ def test_some_rows_of_some_branches_of_some_requests() -> None:
 
 
 def _echo(batch: WindowBatch, *, with_logits: bool) -> Statistics:
-    """Statistics that are other for every window: what the wanted rows hold."""
+    """Return statistics that differ for every window: the token ids at the sampled positions."""
     wanted = np.take_along_axis(batch.input_ids, batch.logits_index, axis=2)
     repeated = np.repeat(wanted[..., None], 8, axis=-1)
     values = repeated.astype(np.float32)

@@ -1,4 +1,4 @@
-"""NaN, infinity and ids of no vocabulary in an answer end the request that they belong to, on every device."""
+"""NaN, infinity and token ids outside the vocabulary fail the affected request, on every device."""
 
 import dataclasses
 import shutil
@@ -27,7 +27,7 @@ def rows() -> RowStatistics:
     )
 
 
-def changed(name: str, place: tuple[int, ...], value: float) -> RowStatistics:
+def rows_with(name: str, place: tuple[int, ...], value: float) -> RowStatistics:
     found = rows()
     getattr(found, name)[place] = value
     return found
@@ -47,18 +47,18 @@ def changed(name: str, place: tuple[int, ...], value: float) -> RowStatistics:
         ("topk_ids", (1, 2, 0), -1),
     ],
 )
-def test_what_cannot_be_decoded_is_refused(name: str, place: tuple[int, ...], value: float) -> None:
-    with pytest.raises(NonFiniteAnswerError, match=r"^cuda:3 answered .* in step 9"):
-        check_statistics(changed(name, place, value), 1024, device="cuda:3", step=9)
+def test_invalid_statistics_raise(name: str, place: tuple[int, ...], value: float) -> None:
+    with pytest.raises(NonFiniteAnswerError, match=r"^cuda:3 .* in step 9"):
+        check_statistics(rows_with(name, place, value), 1024, device="cuda:3", step=9)
 
 
-def test_a_probability_that_underflowed_is_sound() -> None:
+def test_an_underflowed_probability_is_accepted() -> None:
     check_statistics(rows(), 1024, device="cpu", step=1)
-    check_statistics(changed("topk_logprobs", (0, 1, 7), -np.inf), 1024, device="cpu", step=1)
+    check_statistics(rows_with("topk_logprobs", (0, 1, 7), -np.inf), 1024, device="cpu", step=1)
 
 
-def spoiled(bundle: Path, target: Path, value: float) -> Path:
-    """The bundle with `value` in a bias of the last layer, which every row sees."""
+def corrupt_bundle(bundle: Path, target: Path, value: float) -> Path:
+    """Copy the bundle and write `value` into a bias of the last layer, which affects every row."""
     shutil.copytree(bundle, target)
     opened = Bundle.open(target)
     record = opened.manifest.tensors["layers.4.attention.value.bias"]
@@ -70,44 +70,44 @@ def spoiled(bundle: Path, target: Path, value: float) -> Path:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("devices", [["cpu"], ["numpy"], ["cpu", "cpu"]], ids=",".join)
-def test_broken_weights_end_the_request(tiny_bundle: Path, tmp_path: Path, devices: list[str], value: float) -> None:
-    bundle = Bundle.open(spoiled(tiny_bundle, tmp_path / "bundle", value))
+def test_broken_weights_fail_the_request(tiny_bundle: Path, tmp_path: Path, devices: list[str], value: float) -> None:
+    bundle = Bundle.open(corrupt_bundle(tiny_bundle, tmp_path / "bundle", value))
     sessions = [open_session(bundle, device, threads=1) for device in devices]
     session = sessions[0] if len(sessions) == 1 else BranchParallelSession(sessions)
     with Decoder(bundle, session, Tokenizer.open(bundle), threads=1) as decoder:
         for published in (False, True):
-            config = decoder.config(max_new_tokens=32, published=published)
+            config = decoder.config(max_new_tokens=32, reference=published)
             with pytest.raises(NonFiniteAnswerError, match="in step 1"):
                 list(decoder.stream(PROMPT, config))
         assert all(isinstance(each, NonFiniteAnswerError) for each in decoder.outcomes([PROMPT] * 3, parallel=2))
 
 
-def test_in_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
+def test_broken_weights_fail_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
     with (
-        Decoder.open(spoiled(tiny_staged, tmp_path / "bundle", np.nan), ["cpu+cpu"], threads=1) as decoder,
+        Decoder.open(corrupt_bundle(tiny_staged, tmp_path / "bundle", np.nan), ["cpu+cpu"], threads=1) as decoder,
         pytest.raises(NonFiniteAnswerError),
     ):
         decoder.generate([PROMPT])
 
 
-def test_the_command_says_so(tiny_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = spoiled(tiny_bundle, tmp_path / "bundle", np.nan)
+def test_generate_reports_broken_weights(tiny_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = corrupt_bundle(tiny_bundle, tmp_path / "bundle", np.nan)
     with pytest.raises(SystemExit) as caught:
         main(["generate", str(path), PROMPT])
     out, err = capfd.readouterr()
     assert caught.value.code == 2
     assert out.strip() == ""
-    assert "answered NaN or infinity in step 1" in err
+    assert "NaN or infinity in step 1" in err
     assert "lopa-export verify" in err
 
 
-class Poisoning:
-    """A session that answers NaN for one request from its third forward on, and for rows nobody asked for always."""
+class NanSession:
+    """Session that returns NaN for one request from its third forward on."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         self._forwards = 0
-        self.poisoned: int | None = None
+        self.nan_request: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -116,20 +116,20 @@ class Poisoning:
         answer: Statistics = self._session.forward(batch)
         self._forwards += 1
         entropy, logprobs = answer.entropy.copy(), answer.topk_logprobs.copy()
-        if self.poisoned is None:
-            self.poisoned = batch.requests[0]
-        if self._forwards >= 3 and self.poisoned in batch.requests:
-            entropy[batch.requests.index(self.poisoned), 0, 0] = np.nan
+        if self.nan_request is None:
+            self.nan_request = batch.requests[0]
+        if self._forwards >= 3 and self.nan_request in batch.requests:
+            entropy[batch.requests.index(self.nan_request), 0, 0] = np.nan
         return dataclasses.replace(answer, entropy=entropy, topk_logprobs=logprobs)
 
 
 @pytest.mark.parametrize("run", ["decoder", "engine"])
-def test_another_request_of_the_same_forward_goes_on(tiny_bundle: Path, run: str) -> None:
+def test_other_requests_of_the_same_forward_continue(tiny_bundle: Path, run: str) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         config = decoder.config(max_new_tokens=48, strategy="vanilla")
         prompts = [PROMPT, "Question: 7 + 1?\nAnswer:"]
         expected = decoder.generate(prompts, config)[1].token_ids
-        broken = Decoder(decoder.bundle, Poisoning(decoder.session), decoder.tokenizer, threads=1)
+        broken = Decoder(decoder.bundle, NanSession(decoder.session), decoder.tokenizer, threads=1)
         first, second = OUTCOMES[run](broken, prompts, config)
         assert isinstance(first, NonFiniteAnswerError)
         assert second.token_ids == expected

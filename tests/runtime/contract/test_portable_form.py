@@ -1,4 +1,4 @@
-"""The contract's arrays folded into the portable form and back, against what docs/contract.md says of each number."""
+"""Conversion to the portable form and back, compared with docs/contract.md number by number."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ from lopa.runtime.contract.portable_form import (
 )
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
-SIZES = st.tuples(*(st.integers(1, most) for most in (3, 4, 5, 4)))
+SIZES = st.tuples(*(st.integers(1, maximum) for maximum in (3, 4, 5, 4)))
 
 
 def _batch(sizes: tuple[int, ...], seed: int) -> tuple[np.random.Generator, WindowBatch]:
@@ -30,7 +30,7 @@ def _batch(sizes: tuple[int, ...], seed: int) -> tuple[np.random.Generator, Wind
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, st.integers(0, 1 << 30))
-def test_inputs(sizes: tuple[int, ...], seed: int) -> None:
+def test_inputs_match_the_contract(sizes: tuple[int, ...], seed: int) -> None:
     rng, batch = _batch(sizes, seed)
     requests, branches, width, queries = sizes
     prefix_mask = rng.random((requests, 6)) < 0.5
@@ -60,7 +60,7 @@ def test_inputs(sizes: tuple[int, ...], seed: int) -> None:
         assert found["temperature"][number] == batch.temperature[r]
 
 
-def test_the_prefix_is_the_same_memory() -> None:
+def test_prefix_shares_memory() -> None:
     """Head h of request r is at r x Hkv + h in every array."""
     rng = np.random.default_rng(8)
     prefix = CacheShape(arrays=6, kv_heads=3, head_size=4, dtype=np.dtype(np.float32)).zeros(2, 64)
@@ -75,7 +75,7 @@ def test_the_prefix_is_the_same_memory() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(SIZES, st.integers(0, 1 << 30))
-def test_outputs(sizes: tuple[int, ...], seed: int) -> None:
+def test_outputs_match_the_contract(sizes: tuple[int, ...], seed: int) -> None:
     rng, batch = _batch(sizes, seed)
     requests, branches, width, queries = sizes
     wanted = requests * branches * queries
@@ -87,9 +87,9 @@ def test_outputs(sizes: tuple[int, ...], seed: int) -> None:
     }
     statistics = statistics_from_portable(outputs, batch)
     rows = rng.standard_normal((requests, 2, branches * width, 3)).astype(np.float32)
-    unfolded = rows_from_portable(rows, branches)
+    rows_of_branches = rows_from_portable(rows, branches)
     assert statistics.logits is not None
-    assert unfolded.shape == (requests, branches, 2, width, 3)
+    assert rows_of_branches.shape == (requests, branches, 2, width, 3)
     for number, (r, b, q) in enumerate(product(range(requests), range(branches), range(queries))):
         for name, array in (
             (contract.TOPK_IDS, statistics.topk_ids),
@@ -99,14 +99,14 @@ def test_outputs(sizes: tuple[int, ...], seed: int) -> None:
         ):
             np.testing.assert_array_equal(array[r, b, q], outputs[name][number])
     for r, b, w in product(range(requests), range(branches), range(width)):
-        np.testing.assert_array_equal(unfolded[r, b, :, w], rows[r, :, b * width + w])
+        np.testing.assert_array_equal(rows_of_branches[r, b, :, w], rows[r, :, b * width + w])
     del outputs[contract.LOGITS]
     assert statistics_from_portable(outputs, batch).logits is None
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_masked_score_has_no_weight_and_stays_finite(dtype: type[np.floating]) -> None:
-    """Scores of a hundred and more are common; in float16 the sum must neither overflow nor be seen."""
+def test_masked_scores_get_no_weight_and_stay_finite(dtype: type[np.floating]) -> None:
+    """Scores above 100 are common. In float16 the sum must not overflow, and masked keys must get no weight."""
     scores = np.array([[-300.0, 250.0, 40.0]], dtype) + np.array([[0.0, MASKED, MASKED]], dtype)
     assert np.isfinite(scores).all()
     weights = np.exp(scores.astype(np.float32) - scores.max())

@@ -1,4 +1,4 @@
-"""Rows that are the same on every branch: said exactly when they are, and held against a real engine."""
+"""Detection of rows that are equal on every branch, compared with what an engine computes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,10 @@ from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.sessions.session import open_session
 
 
-def batch_with_equal_beginnings(seed: int, equal: int, *, branches: int = 3) -> WindowBatch:
-    """Blocks of 4 rows, windows of 12; the branches of the second request share their first `equal` tokens."""
+def batch_with_equal_starts(seed: int, equal: int, *, branches: int = 3) -> WindowBatch:
+    """Return windows of 12 rows in blocks of 4, where the second request's branches share their first `equal`
+    tokens.
+    """
     rng = np.random.default_rng(seed)
     shape = (2, branches, 12)
     batch = random_batch(rng, [5, 9], branches, 12, 2, mask=block_causal_mask(shape, 4))
@@ -23,39 +25,39 @@ def batch_with_equal_beginnings(seed: int, equal: int, *, branches: int = 3) -> 
 
 
 @pytest.mark.parametrize(("equal", "count", "shared"), [(8, 4, True), (8, 8, True), (12, 12, True), (7, 8, False)])
-def test_equal_tokens_that_see_nothing_behind_them(equal: int, count: int, *, shared: bool) -> None:
-    batch = batch_with_equal_beginnings(1, equal)
+def test_equal_tokens_before_a_block_boundary_are_shared(equal: int, count: int, *, shared: bool) -> None:
+    batch = batch_with_equal_starts(1, equal)
     assert rows_are_shared(batch, 1, count) is shared
     assert not rows_are_shared(batch, 0, count), "the other request's tokens differ"
 
 
-def test_no_rows_and_a_single_branch_are_shared() -> None:
-    batch = batch_with_equal_beginnings(2, 0)
+def test_zero_rows_and_one_branch_are_always_shared() -> None:
+    batch = batch_with_equal_starts(2, 0)
     assert rows_are_shared(batch, 1, 0)
-    assert rows_are_shared(batch_with_equal_beginnings(2, 0, branches=1), 1, 4)
+    assert rows_are_shared(batch_with_equal_starts(2, 0, branches=1), 1, 4)
 
 
-def test_a_row_that_sees_further_is_not_shared() -> None:
-    batch = batch_with_equal_beginnings(3, 8)
+def test_rows_that_attend_to_later_rows_are_not_shared() -> None:
+    batch = batch_with_equal_starts(3, 8)
     assert not rows_are_shared(replace(batch, window_mask=full_mask((2, 3, 12))), 1, 8)
-    assert not rows_are_shared(batch, 1, 6), "within a block every row sees the whole block"
+    assert not rows_are_shared(batch, 1, 6), "within a block every row attends to the whole block"
     batch.window_mask[1, 2, 5, 11] = True
     assert rows_are_shared(batch, 1, 4)
     assert not rows_are_shared(batch, 1, 8)
 
 
-def test_other_positions_or_another_mask_on_a_branch_are_not_shared() -> None:
-    batch = batch_with_equal_beginnings(4, 8)
+def test_different_positions_or_masks_are_not_shared() -> None:
+    batch = batch_with_equal_starts(4, 8)
     batch.position_ids[1, 1, 3] += 1
     assert not rows_are_shared(batch, 1, 4)
-    batch = batch_with_equal_beginnings(4, 8)
+    batch = batch_with_equal_starts(4, 8)
     batch.window_mask[1, 1, 6, 2] = False
     assert rows_are_shared(batch, 1, 4)
     assert not rows_are_shared(batch, 1, 8)
 
 
-def test_an_engine_computes_shared_rows_alike_and_others_not(tiny_bundle: Path) -> None:
-    batch = batch_with_equal_beginnings(5, 8)
+def test_engine_computes_equal_values_for_shared_rows_only(tiny_bundle: Path) -> None:
+    batch = batch_with_equal_starts(5, 8)
     session = open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
     session.forward(batch)
     first, *others = (session.read_rows(9, branch, 8) for branch in range(3))

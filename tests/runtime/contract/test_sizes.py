@@ -1,4 +1,4 @@
-"""One record for R, B, W, P and Q: what a forward has, and what files may say."""
+"""One record for R, B, W, P and Q, in forwards and in files."""
 
 import json
 
@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from lopa.runtime.bundle.gears import Gear, gear_from_sizes
+from lopa.runtime.bundle.buckets import ShapeBucket, bucket_from_sizes
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 
@@ -14,7 +14,7 @@ SIZES = Sizes(2, 3, 16, 128, 5)
 TEXT = {"requests": 2, "branches": 3, "window": 16, "prefix": 128, "wanted": 5}
 
 
-def test_the_sizes_of_a_batch() -> None:
+def test_sizes_of_a_batch() -> None:
     batch = WindowBatch(
         requests=(4, 7),
         input_ids=np.zeros((2, 3, 16), np.int64),
@@ -26,10 +26,10 @@ def test_the_sizes_of_a_batch() -> None:
     assert sizes_of_batch(batch, 128) == SIZES
 
 
-def test_a_gear_is_the_sizes_and_its_seconds() -> None:
-    gear = gear_from_sizes(SIZES, 0.5)
-    assert gear == Gear(requests=2, branches=3, window=16, prefix=128, wanted=5, seconds=0.5)
-    assert list(json.loads(msgspec.json.encode(gear)).items()) == [*TEXT.items(), ("seconds", 0.5)]
+def test_bucket_has_the_sizes_and_seconds() -> None:
+    bucket = bucket_from_sizes(SIZES, 0.5)
+    assert bucket == ShapeBucket(requests=2, branches=3, window=16, prefix=128, wanted=5, seconds=0.5)
+    assert list(json.loads(msgspec.json.encode(bucket)).items()) == [*TEXT.items(), ("seconds", 0.5)]
     assert msgspec.json.decode(json.dumps(TEXT), type=Sizes) == SIZES
 
 
@@ -46,6 +46,6 @@ def test_a_gear_is_the_sizes_and_its_seconds() -> None:
         *({other: TEXT[other] for other in TEXT if other != name} for name in TEXT),
     ],
 )
-def test_sizes_in_a_file_are_whole_and_in_their_range(text: dict[str, object]) -> None:
+def test_sizes_out_of_range_raise(text: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(json.dumps(text), type=Sizes)

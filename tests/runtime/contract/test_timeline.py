@@ -1,4 +1,4 @@
-"""Spans and their file."""
+"""Timeline spans and their file."""
 
 import json
 from itertools import pairwise
@@ -18,7 +18,7 @@ SPANS = [
 ]
 
 
-def test_the_file_is_of_the_trace_event_format() -> None:
+def test_file_has_the_trace_event_format() -> None:
     events = json.loads(json_from_spans(SPANS))["traceEvents"]
     named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert named == {0: "host", 1: "a", 2: "b"}
@@ -33,7 +33,7 @@ def test_the_file_is_of_the_trace_event_format() -> None:
 
 
 def test_stages_work_in_order(tiny_staged: Path) -> None:
-    """Each on one micro-batch at a time, and on none before the stage before has done it."""
+    """A stage runs one micro-batch at a time, and only after the previous stage has finished it."""
     timeline = Timeline()
     session = open_session(Bundle.open(tiny_staged), "cpu+cpu", threads=1, timeline=timeline)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What the tests for running on CUDA share: stand-ins where cuda-bindings and ONNX Runtime's CUDA provider would be."""
+"""Fixtures for tests on CUDA: stand-ins for cuda-bindings and ONNX Runtime's CUDA provider."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from lopa.runtime.cuda.calls import MODULE
 
 @pytest.fixture
 def cudart(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCudart]:
-    """What a test allocated must be freed at its end, and no rule broken."""
+    """Install the stand-in. At the end, checks that all memory is freed and no rule was broken."""
     found = StandInCudart()
     monkeypatch.setitem(sys.modules, MODULE, found)
     yield found
@@ -22,7 +22,7 @@ def cudart(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCudart]:
 
 @pytest.fixture
 def machine(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> StandInOrt:
-    """A machine with CUDA devices. What a test opened must be closed at its end."""
+    """Install a machine with CUDA devices. At the end, everything opened must be closed."""
     found = StandInOrt(cudart)
-    found.put_in_place(monkeypatch)
+    found.install(monkeypatch)
     return found

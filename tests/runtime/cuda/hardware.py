@@ -1,4 +1,4 @@
-"""A CUDA device for a test, which is skipped with its reason where there is none, or nothing that can use it."""
+"""A CUDA device for tests, which are skipped with a reason if there is none."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from lopa.runtime.cuda.calls import MODULE, CudaCalls, calls_of_installed_cuda
 
 
 def cuda_or_skip() -> CudaCalls:
-    """The CUDA runtime of a machine with a device."""
+    """Return the CUDA runtime of a machine with a device, or skip the test."""
     try:
         importlib.import_module(MODULE)
     except ImportError as error:
@@ -17,14 +17,14 @@ def cuda_or_skip() -> CudaCalls:
     calls = calls_of_installed_cuda()
     code, count = calls.runtime.cudaGetDeviceCount()
     if not count:
-        pytest.skip(f"needs a CUDA device: cudaGetDeviceCount says {code.name}")
+        pytest.skip(f"needs a CUDA device: cudaGetDeviceCount returned {code.name}")
     return calls
 
 
 def devices_or_skip() -> int:
-    """How many devices ONNX Runtime can use."""
+    """Return the number of devices that ONNX Runtime can use, or skip the test."""
     calls = cuda_or_skip()
     found = ort.get_available_providers()
     if "CUDAExecutionProvider" not in found:
-        pytest.skip(f"needs onnxruntime-gpu: ONNX Runtime here has only {', '.join(found)}")
+        pytest.skip(f"needs onnxruntime-gpu: the installed ONNX Runtime has only {', '.join(found)}")
     return int(calls("cudaGetDeviceCount"))

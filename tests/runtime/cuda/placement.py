@@ -1,8 +1,8 @@
-"""Which values of a graph ONNX Runtime's CUDA provider would copy between host and device, without the provider.
+"""Find the values of a graph that ONNX Runtime's CUDA provider would copy between host and device.
 
-Sizes are on the host, and so is what is worked out from them alone; everything else is on the device. A value on the
-wrong side is copied in every forward, and a session that captures CUDA graphs does not open. Held against the real
-provider by tools/vendors/check_cuda_provider.py.
+Shapes, and values computed from shapes alone, are on the host. Everything else is on the device. A value on the wrong
+side is copied in every forward, and prevents CUDA graph capture. tools/vendors/check_cuda_provider.py compares this
+with the real provider.
 """
 
 from collections.abc import Iterator
@@ -31,18 +31,18 @@ _HOST_OPERANDS = {
 
 
 @dataclass(frozen=True)
-class Copied:
-    """A value that one side makes and the other reads."""
+class CopiedValue:
+    """A value that one side produces and the other reads."""
 
     value: str
     operator: str
-    """That reads it."""
+    """Operator that reads the value."""
 
 
-def copied_values(model: onnx.ModelProto) -> Iterator[Copied]:
-    """All of them; `model` may be without its weights. Operators with subgraphs and functions are not looked into."""
+def copied_values(model: onnx.ModelProto) -> Iterator[CopiedValue]:
+    """Yield all copied values. `model` needs no weights. Subgraphs and functions are not searched."""
     constant = {each.name for each in model.graph.initializer}
-    given = {each.name for each in model.graph.input}
+    inputs = {each.name for each in model.graph.input}
     host: set[str] = set()
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -51,11 +51,11 @@ def copied_values(model: onnx.ModelProto) -> Iterator[Copied]:
         operands = _HOST_OPERANDS.get(node.op_type, ())
         read = [(index, name) for index, name in enumerate(node.input) if name and name not in constant]
         sizes = [index for index, name in read if name in host]
-        if sizes and not set(sizes) & set(operands) and all(name in host | given for _, name in read):
+        if sizes and not set(sizes) & set(operands) and all(name in host | inputs for _, name in read):
             host.update(node.output)
             continue
         for index, name in read:
             if (index in operands) != (name in host) and node.op_type not in _SIZES:
-                yield Copied(name, node.op_type)
+                yield CopiedValue(name, node.op_type)
         if node.op_type in _SIZES:
             host.update(node.output)

@@ -1,8 +1,8 @@
-"""A stand-in for `cuda.bindings.runtime` (NVIDIA's cuda-bindings): the functions that are used here, over host memory.
+"""A stand-in for `cuda.bindings.runtime` (NVIDIA's cuda-bindings) over host memory, with the functions used here.
 
-Not vendor software and nothing recorded from it; a test holds its functions and numbers against the real package.
-Strict: what documentation forbids without saying what happens raises ViolationError, and is kept in `violations`; what
-has a documented code returns it. Nothing in a stream happens before it is waited for; memory begins with garbage.
+It is not vendor software, and nothing in it is recorded. A test compares its functions and numbers with the real
+package. Strict: undefined behavior raises ViolationError and is recorded in `violations`; documented errors return
+their code. Work of a stream runs only on synchronization, and memory starts with garbage.
 """
 
 # Names as in cuda-bindings:
@@ -20,8 +20,8 @@ import numpy as np
 from tests.runtime.accelerator.host_blocks import HostBlocks
 
 ALIGNED = 256
-"""Bytes: what cudaMalloc promises. Addresses here are no multiples of more."""
-MOST_PITCH = (1 << 31) - 1
+"""Alignment of cudaMalloc, in bytes. Addresses here are never aligned to more."""
+MAX_PITCH = (1 << 31) - 1
 _DEVICE_SPACE = 1 << 44
 
 
@@ -61,28 +61,28 @@ class cudaStream_t:
 class Stream:
     device: int
     queue: list[tuple[Callable[[], None], tuple[int, ...]]] = field(default_factory=list)
-    """What to do, and the addresses that it uses."""
+    """Queued work and the addresses that it uses."""
 
 
 class StandInCudart:
-    """One process's CUDA runtime on a machine with some devices."""
+    """The CUDA runtime of one process on a machine with several devices."""
 
     cudaError_t = cudaError_t
     cudaMemcpyKind = cudaMemcpyKind
     cudaStreamNonBlocking = 1
 
-    def __init__(self, devices: int = 4, *, room: int = 1 << 34, peers: bool = True) -> None:
-        self.devices, self.room, self.peers = devices, room, peers
+    def __init__(self, devices: int = 4, *, capacity: int = 1 << 34, peers: bool = True) -> None:
+        self.devices, self.capacity, self.peers = devices, capacity, peers
         self.violations: list[str] = []
         self.calls: dict[str, int] = defaultdict(int)
         self.codes: dict[str, list[cudaError_t | None]] = {}
-        """What the next calls of a name are to return in place of doing anything; None: nothing special."""
+        """Codes that the next calls of a name return without doing anything. None runs the call."""
         self.peer_bytes = 0
-        """Copied from device to device."""
+        """Bytes copied between devices."""
         self.enabled: set[tuple[int, int]] = set()
-        """Devices and those whose memory they can use."""
+        """Pairs of a device and a peer whose memory it can access."""
         self._capturing: int | None = None
-        """The thread that captures a graph in the global mode."""
+        """Thread that captures a graph in global mode."""
         self._lock = threading.RLock()
         self._taken: dict[int, int] = defaultdict(int)
         self._current: dict[int, int] = {}
@@ -149,7 +149,7 @@ class StandInCudart:
         return SUCCESS, cudaStream_t(number)
 
     def cudaStreamDestroy(self, stream: Any) -> tuple[Any, ...]:
-        self._require(not self._stream(stream).queue, "a stream destroyed with work in it")
+        self._require(not self._stream(stream).queue, "a stream with queued work destroyed")
         del self._streams[int(stream)]
         return (SUCCESS,)
 
@@ -163,14 +163,14 @@ class StandInCudart:
     # -- memory
 
     def cudaMemGetInfo(self) -> tuple[Any, ...]:
-        return SUCCESS, self.room - self.allocated(self._device()), self.room
+        return SUCCESS, self.capacity - self.allocated(self._device()), self.capacity
 
     def cudaMalloc(self, size: int) -> tuple[Any, ...]:
         device = self._device()
-        self._require(type(size) is int and size > 0, f"{size!r} bytes wanted")
-        if self.allocated(device) + size > self.room:
+        self._require(type(size) is int and size > 0, f"{size!r} bytes requested")
+        if self.allocated(device) + size > self.capacity:
             return cudaError_t.cudaErrorMemoryAllocation, None
-        # An odd multiple of what is promised.
+        # An odd multiple of the guaranteed alignment.
         address = self._next[device] + ALIGNED
         self._next[device] += -(-size // (2 * ALIGNED)) * 2 * ALIGNED + 2 * ALIGNED
         self._blocks.add(address, size, device)
@@ -192,7 +192,7 @@ class StandInCudart:
     def cudaMemcpy2DAsync(
         self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: Any, stream: Any
     ) -> tuple[Any, ...]:
-        if not width <= min(dpitch, spitch) or max(dpitch, spitch) > MOST_PITCH:
+        if not width <= min(dpitch, spitch) or max(dpitch, spitch) > MAX_PITCH:
             return (cudaError_t.cudaErrorInvalidPitchValue,)
         return self._copy(dst, dpitch, src, spitch, width, height, kind, stream)
 
@@ -205,25 +205,25 @@ class StandInCudart:
     # -- for tests and for other stand-ins
 
     def enqueue(self, stream: Any, work: Callable[[], None], addresses: tuple[int, ...]) -> None:
-        """Put something that uses memory at `addresses` into a stream."""
+        """Enqueue work that uses memory at `addresses` on a stream."""
         self._stream(stream).queue.append((work, addresses))
 
     def drain(self, stream: int) -> None:
-        """Do what is in a stream's queue."""
+        """Run the queued work of a stream."""
         self.cudaStreamSynchronize(stream)
 
     def stream_device(self, stream: int) -> int:
-        """Of a stream that is there."""
+        """Return the device of an existing stream."""
         return self._stream(stream).device
 
     def require_alone(self, what: str) -> None:
-        """That no other thread captures."""
+        """Raise unless no other thread captures."""
         alone = self._capturing in (None, threading.get_ident())
         self._require(alone, f"{what} while another thread captures a graph: it fails, and the capture too")
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """While the calling thread captures a graph in the global mode, other threads may not call anything."""
+        """Forbid all calls of other threads while the calling thread captures in global mode."""
         with self._lock:
             self._require(self._capturing is None, "two captures at once")
             self._capturing = threading.get_ident()
@@ -233,37 +233,37 @@ class StandInCudart:
             self._capturing = None
 
     def view(self, address: int, size: int) -> np.ndarray:
-        """The bytes there. All of them must be in one allocation."""
+        """Return a view of the bytes, which must be in one allocation."""
         return self._blocks.view(address, size)
 
     def device_of(self, address: int, size: int) -> int | None:
-        """Whose memory that is; None: the host's."""
+        """Return the device that owns the memory, or None for host memory."""
         owner: int | None = self._blocks.holding(address, size).owner
         return owner
 
     @property
     def left(self) -> list[str]:
-        """What was not freed."""
+        """Names of resources that were not freed."""
         return [*(f"stream {number}" for number in self._streams), *(f"memory {each}" for each in self._blocks)]
 
     def allocated(self, device: int) -> int:
-        """Bytes on a device now."""
+        """Return the bytes currently allocated on a device."""
         return self._blocks.total(lambda owner: owner == device) + self._taken[device]
 
     def take(self, size: int) -> Callable[[], None]:
-        """Another library takes memory of the thread's device; what gives it back."""
+        """Simulate an allocation by another library on the thread's device. Return a function that frees it."""
         device = self._device()
         self._taken[device] += size
 
-        def give_back() -> None:
+        def release() -> None:
             self._taken[device] -= size
 
-        return give_back
+        return release
 
-    # -- within
+    # -- internals
 
-    def _require(self, held: bool, rule: str) -> None:
-        self._blocks.require(held, rule)
+    def _require(self, condition: bool, rule: str) -> None:
+        self._blocks.require(condition, rule)
 
     def _device(self) -> int:
         device = self._current.get(threading.get_ident())
@@ -271,7 +271,7 @@ class StandInCudart:
         return device
 
     def _stream(self, stream: Any) -> Stream:
-        self._require(int(stream) in self._streams, "a stream that is not there")
+        self._require(int(stream) in self._streams, "an unknown stream")
         found = self._streams[int(stream)]
         self._require(found.device == self._device(), "a stream used on a thread of another device")
         return found
@@ -297,7 +297,7 @@ class StandInCudart:
         handle: Any,
     ) -> tuple[Any, ...]:
         stream = self._stream(handle)
-        self._require(kind == cudaMemcpyKind.cudaMemcpyDefault, "a kind of copy that is not tried here")
+        self._require(kind == cudaMemcpyKind.cudaMemcpyDefault, "an unsupported kind of copy")
         if size and count:
             owners = [
                 self.device_of(address, step * (count - 1) + size)
@@ -306,7 +306,7 @@ class StandInCudart:
             for owner in owners:
                 self._require(
                     owner in (None, stream.device) or (stream.device, owner) in self.enabled,
-                    f"device {stream.device} uses memory of {owner}, which it may not",
+                    f"device {stream.device} uses memory of {owner} without access",
                 )
             if None not in owners and owners[0] != owners[1]:
                 self.peer_bytes += size * count

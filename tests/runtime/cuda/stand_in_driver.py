@@ -1,7 +1,7 @@
-"""A stand-in for `cuda.bindings.driver`: loads PTX of the commit kernel and launches it, over the stand-in runtime.
+"""A stand-in for `cuda.bindings.driver` that loads PTX of the commit kernel and launches it on the stand-in runtime.
 
-Not vendor software. It does not run PTX: a launch does what commit_kernel is written to do, after checks of everything
-that a launch says: the kernel's name and number of parameters as in the PTX, types, block, grid, and memory.
+It is not vendor software and does not execute PTX. A launch does what commit_kernel does, after checking name and
+parameters against the PTX, types, block, grid and memory.
 """
 
 # Names as in cuda-bindings:
@@ -33,11 +33,11 @@ class Function:
     parameters: list[str]
     threads: int
     word: int
-    """Bytes of the numbers that it copies."""
+    """Size in bytes of the numbers that the kernel copies."""
 
 
 class StandInDriver:
-    """On the devices of a stand-in runtime. Rows are of heads of `head_size` numbers."""
+    """Driver for the devices of a stand-in runtime. Heads have `head_size` numbers."""
 
     CUresult = CUresult
 

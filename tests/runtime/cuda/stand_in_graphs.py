@@ -1,4 +1,4 @@
-"""The stand-in CUDA runtime with stream capture: work of a stream becomes a graph that can be launched again."""
+"""The stand-in CUDA runtime with stream capture and graph launches."""
 
 # Names as in cuda-bindings:
 # ruff: noqa: N802, N803, N815
@@ -15,7 +15,7 @@ Work = tuple[Callable[[], None], tuple[int, ...]]
 
 
 class CaptureCode(IntEnum):
-    """More members of cudaError_t."""
+    """Further members of cudaError_t."""
 
     cudaErrorStreamCaptureUnsupported = 900
     cudaErrorStreamCaptureInvalidated = 901
@@ -29,13 +29,13 @@ class Graph:
 
 
 class StandInGraphs(StandInCudart):
-    """One process's CUDA runtime with graphs."""
+    """The CUDA runtime of one process, with graphs."""
 
     def __init__(self, devices: int = 4) -> None:
         self._captures: dict[int, list[Work] | None] = {}
-        """Of streams that capture; None where that was spoiled."""
+        """Captured work by stream, or None if the capture is invalidated."""
         self._threads: dict[int, int] = {}
-        """Which thread captures a stream: in its mode what a capture forbids is forbidden to that thread alone."""
+        """Capturing thread by stream. In thread-local mode, a capture restricts this thread only."""
         self._graphs: list[Graph] = []
         super().__init__(devices)
         self.cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)
@@ -55,11 +55,11 @@ class StandInGraphs(StandInCudart):
         del self._threads[int(stream)]
         if works is None:
             return CaptureCode.cudaErrorStreamCaptureInvalidated, None
-        return SUCCESS, self._kept(Graph(works))
+        return SUCCESS, self._keep(Graph(works))
 
     def cudaGraphInstantiate(self, graph: Graph, flags: int) -> tuple[Any, ...]:
-        self._require(graph in self._graphs and flags == 0, "no graph, or flags that are not tried here")
-        return SUCCESS, self._kept(Graph(graph.works))
+        self._require(graph in self._graphs and flags == 0, "no graph, or unsupported flags")
+        return SUCCESS, self._keep(Graph(graph.works))
 
     def cudaGraphLaunch(self, graphExec: Graph, stream: Any) -> tuple[Any, ...]:
         self._require(graphExec in self._graphs, "a graph launched that was destroyed")
@@ -92,7 +92,7 @@ class StandInGraphs(StandInCudart):
         return super().cudaMalloc(size)
 
     def enqueue(self, stream: Any, work: Callable[[], None], addresses: tuple[int, ...]) -> None:
-        """Put something that uses memory at `addresses` into a stream, or into what it captures."""
+        """Enqueue work that uses memory at `addresses` on a stream, or add it to the stream's capture."""
         if int(stream) not in self._captures:
             super().enqueue(stream, work, addresses)
             return
@@ -104,20 +104,20 @@ class StandInGraphs(StandInCudart):
     def is_capturing(self, stream: Any) -> bool:
         return int(stream) in self._captures
 
-    def spoil_capture(self, stream: Any) -> None:
-        """Something that cannot be captured was done on a stream."""
+    def invalidate_capture(self, stream: Any) -> None:
+        """Simulate an operation that cannot be captured."""
         self._captures[int(stream)] = None
 
     @property
     def graphs(self) -> list[Graph]:
-        """All that were not destroyed."""
+        """Graphs that were not destroyed."""
         return self._graphs
 
     @property
     def left(self) -> list[str]:
-        """What was not freed."""
+        """Names of resources that were not freed."""
         return [*super().left, *("graph" for _ in self._graphs)]
 
-    def _kept(self, graph: Graph) -> Graph:
+    def _keep(self, graph: Graph) -> Graph:
         self._graphs.append(graph)
         return graph

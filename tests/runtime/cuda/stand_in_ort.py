@@ -1,9 +1,9 @@
-"""A stand-in for ONNX Runtime's CUDA provider: sessions on "CUDAExecutionProvider" over the stand-in CUDA runtime.
+"""A stand-in for ONNX Runtime's CUDA provider: sessions over the stand-in CUDA runtime.
 
-Not vendor software and nothing recorded from it. It takes memory of stand_in_cudart alone, puts forwards into the
-session's stream and computes them with ONNX Runtime on the CPU when the stream is waited for. Strict: what the
-documentation of CUDA graphs and of IOBinding forbids raises ViolationError, also where ONNX Runtime itself would say
-nothing and compute something else. Sessions on the CPU are ONNX Runtime's own.
+It is not vendor software, and nothing in it is recorded. It accepts memory of stand_in_cudart only, enqueues forwards
+on the session's stream, and computes them with ONNX Runtime on the CPU on synchronization. Strict: violations of the
+documentation of CUDA graphs and IOBinding raise ViolationError, even if ONNX Runtime would silently compute something
+else. CPU sessions are ONNX Runtime's own.
 """
 
 import threading
@@ -33,7 +33,7 @@ _RealSession = ort.InferenceSession
 
 @dataclass(frozen=True)
 class Bound:
-    """Something bound to an address."""
+    """An array bound to an address."""
 
     device: int
     element_type: Any
@@ -46,7 +46,7 @@ class Bound:
 
 
 class StandInBinding:
-    """IOBinding: arrays that lie on a CUDA device."""
+    """IOBinding for arrays on a CUDA device."""
 
     def __init__(self, session: "StandInSession") -> None:
         self.session = session
@@ -84,8 +84,10 @@ class StandInSession:
     def __init__(self, machine: "StandInOrt", path: str, options: dict[str, str]) -> None:
         require = machine.require
         require(set(options) <= OPTIONS, f"options {sorted(options)}")
-        require(all(isinstance(value, str) for value in options.values()), "options that are no text")
-        require(options.get("do_copy_in_default_stream", "1") == "1", "copies in streams of their own: they race")
+        require(all(isinstance(value, str) for value in options.values()), "options that are not strings")
+        require(
+            options.get("do_copy_in_default_stream", "1") == "1", "copies on separate streams race with the forward"
+        )
         self.machine, self.path = machine, path
         machine.cudart.require_alone("opening a graph")
         self.device = int(options["device_id"])
@@ -137,10 +139,10 @@ class StandInSession:
             cudart.cudaStreamSynchronize(self.stream)
 
     def _graph(self, options: Any) -> int | None:
-        """The number of the graph to capture or replay."""
+        """Return the number of the graph to capture or replay, or None."""
         entry = _entry(options, "gpu_graph_id")
         if not self.with_graphs:
-            self.machine.require(entry is None, "a graph asked of a session without")
+            self.machine.require(entry is None, "a graph number for a session without graphs")
             return None
         number = int(entry or "0")
         self.machine.require(number != 0, "gpu_graph_id 0 is reserved")
@@ -149,17 +151,17 @@ class StandInSession:
     def _run_graph(self, number: int, bound: tuple[dict[str, Bound], dict[str, Bound]], uses: tuple[int, ...]) -> None:
         machine, thread = self.machine, threading.get_ident()
         others = {each for each, graph in self._signatures if graph == number} - {thread}
-        machine.require(not others, f"graph {number} on another thread than that which captured it")
+        machine.require(not others, f"graph {number} on another thread than its capture")
         signature = self._signatures.get((thread, number))
         if signature is None:
             with machine.cudart.capturing():
                 machine.cudart.drain(self.stream)
-                self._compute(bound)  # the runs before a capture, during which memory is allocated
+                self._compute(bound)  # the runs before a capture, which allocate memory
             machine.captures.append((self.device, number))
             self._signatures[thread, number] = bound
         else:
-            # ONNX Runtime would not look at the binding: the graph has addresses and shapes in it.
-            machine.require(signature == bound, f"graph {number} has other addresses or shapes in it")
+            # ONNX Runtime would ignore the binding, because the graph contains addresses and shapes.
+            machine.require(signature == bound, f"graph {number} was captured with other addresses or shapes")
             machine.replays += 1
         machine.cudart.enqueue(self.stream, lambda: self._compute(bound), uses)
 
@@ -178,35 +180,35 @@ class StandInSession:
 
 
 class StandInOrt:
-    """What there is in place of ONNX Runtime on a machine with CUDA devices."""
+    """ONNX Runtime on a machine with CUDA devices."""
 
     def __init__(self, cudart: StandInCudart) -> None:
         self.cudart = cudart
         self.captures: list[tuple[int, int]] = []
-        """Device and number of every graph."""
+        """Device and number of every captured graph."""
         self.replays = self.plain_runs = self.waits = self.binds = 0
         self.unsupported = False
-        """Whether some operator is not for CUDA."""
+        """True if some operator does not run on CUDA."""
         self.starts = True
-        """Whether the provider does."""
+        """True if the provider starts."""
         self.failures: list[str] = []
-        """What the next runs are to raise."""
+        """Messages of the errors that the next runs raise."""
         self.sessions: list[StandInSession] = []
 
     def session(self, path: str, options: Any = None, *, providers: Any = None, **others: Any) -> Any:
-        """InferenceSession."""
+        """Open a session, like InferenceSession."""
         name, chosen = providers[0] if isinstance(providers[0], tuple) else (providers[0], {})
         if name != CUDA or not self.starts:
             return _RealSession(path, options, providers=[CPU], **others)
         self.sessions.append(StandInSession(self, path, chosen))
         return self.sessions[-1]
 
-    def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
+    def install(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(ort, "InferenceSession", self.session)
         patch.setattr(ort, "get_available_providers", lambda: [CUDA, CPU])
 
-    def require(self, held: bool, rule: str) -> None:
-        if not held:
+    def require(self, condition: bool, rule: str) -> None:
+        if not condition:
             self.cudart.violations.append(rule)
             raise ViolationError(rule)
 

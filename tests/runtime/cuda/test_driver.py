@@ -1,4 +1,4 @@
-"""The GPU's name and compute capability, from a stand-in of NVIDIA's driver library."""
+"""Name and compute capability of a GPU, from a stand-in for NVIDIA's driver library."""
 
 import shutil
 import subprocess
@@ -31,34 +31,34 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)80 << 30; 
 
 def _driver(folder: Path, devices: int) -> str:
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler for the stand-in of the driver's library")
+        pytest.skip("needs a C compiler to build the stand-in driver")
     source, library = folder / "driver.c", folder / f"libdriver{devices}.so"
     source.write_text(DRIVER)
     subprocess.run(["cc", "-shared", "-fPIC", f"-DCOUNT={devices}", "-o", library, source], check=True)
     return str(library)
 
 
-def test_a_device_is_described(tmp_path: Path) -> None:
+def test_device_properties(tmp_path: Path) -> None:
     library = _driver(tmp_path, 3)
     assert cuda_device(0, library) == CudaDevice(0, "Stand-in GPU 0", "8.9", 80 << 30)
     second = cuda_device(1, library)
     assert (second.name, second.capability, second.architecture) == ("Stand-in GPU 1", "9.9", "sm99")
 
 
-def test_a_device_that_cannot_be_asked_is_no_device(tmp_path: Path) -> None:
-    with pytest.raises(MissingBackendError, match=r"device 2 cannot be asked .*CUresult 3"):
+def test_device_that_cannot_be_queried_raises(tmp_path: Path) -> None:
+    with pytest.raises(MissingBackendError, match=r"device 2 .*CUresult 3"):
         cuda_device(2, _driver(tmp_path, 3))
 
 
-@pytest.mark.parametrize(("devices", "said"), [(0, "does not start"), (3, "has 3")])
-def test_a_device_that_is_not_there(tmp_path: Path, devices: int, said: str) -> None:
-    with pytest.raises(MissingBackendError, match=f"CUDA device 3, where the driver {said}") as caught:
+@pytest.mark.parametrize(("devices", "message"), [(0, "does not start"), (3, "has 3")])
+def test_missing_device_raises(tmp_path: Path, devices: int, message: str) -> None:
+    with pytest.raises(MissingBackendError, match=f"CUDA device 3, but the driver {message}") as caught:
         cuda_device(3, _driver(tmp_path, devices))
     assert caught.value.exit_code == 3
 
 
-def test_without_a_driver(tmp_path: Path) -> None:
-    with pytest.raises(MissingBackendError, match="driver library cannot be loaded") as caught:
+def test_missing_driver_raises(tmp_path: Path) -> None:
+    with pytest.raises(MissingBackendError, match="cannot load NVIDIA's driver library") as caught:
         cuda_device(0, str(tmp_path / "libcuda.so.1"))
     assert "nvidia-smi" in caught.value.remedy
 

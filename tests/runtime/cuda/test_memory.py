@@ -1,4 +1,4 @@
-"""CudaMemory over the stand-in of the CUDA runtime, and its calls against the real package."""
+"""CudaMemory on the stand-in CUDA runtime, and its calls compared with the real package."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ RUNTIME = Path(lopa.runtime.__file__).parent
 
 
 def calls_in_source() -> Iterator[tuple[str, int]]:
-    """Every function of the CUDA runtime that lopa.runtime calls, and with how many arguments."""
+    """Yield the name and number of arguments of every CUDA runtime call in lopa.runtime."""
     for path in RUNTIME.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call | ast.Tuple):
@@ -35,17 +35,17 @@ def calls_in_source() -> Iterator[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def real() -> object:
-    return pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
+    return pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-bindings")
 
 
-def test_calls_are_those_of_the_real_package(real: object) -> None:
+def test_calls_match_the_real_package(real: object) -> None:
     found = set(calls_in_source())
     assert {"cudaMalloc", "cudaFreeHost", "cudaMemcpy2DAsync", "cudaStreamDestroy"} <= {name for name, _ in found}
     for name, count in found:
         assert len(inspect.signature(getattr(real, name)).parameters) == count, name
 
 
-def test_stand_in_is_like_the_real_package(real: object) -> None:
+def test_stand_in_matches_the_real_package(real: object) -> None:
     stand_in = StandInGraphs()
     names = [name for name in dir(StandInGraphs) if name.startswith("cuda")]
     assert {name for name, _ in calls_in_source()} <= set(names)
@@ -64,14 +64,14 @@ def test_stand_in_is_like_the_real_package(real: object) -> None:
         assert getattr(real.cudaStreamCaptureMode, name) == number  # type: ignore[attr-defined]
 
 
-def test_real_package_gives_codes_and_their_meaning(real: object) -> None:
-    """Whatever this machine has: a failed call becomes an error that names the call and the code."""
+def test_real_package_reports_codes_and_meanings(real: object) -> None:
+    """A failed call raises an error with the call and the code on every machine."""
     calls = calls_of_installed_cuda()
     with pytest.raises(CudaError, match=r"cudaSetDevice returned cudaError[A-Z]\w+: \w+"):
         calls("cudaSetDevice", 12345)
 
 
-def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
     with pytest.raises(MissingBackendError, match=r"pip install .*onnxruntime-gpu") as caught:
         calls_of_installed_cuda()
@@ -82,28 +82,28 @@ def memory_of(cudart: StandInCudart, device: int = 0) -> CudaMemory:
     return CudaMemory(CudaCalls(cudart), device)
 
 
-def test_arrays_there_and_back(cudart: StandInCudart) -> None:
+def test_upload_and_download(cudart: StandInCudart) -> None:
     memory, rng = memory_of(cudart), np.random.default_rng(1)
     arrays = [rng.integers(0, 1 << 30, size) for size in (7, 200_000, 1, 5000)]
     places = [memory.allocate(array.nbytes) for array in arrays]
     assert all(place % ALIGNMENT == 0 for place in places)
-    for _ in range(2):  # the second time in the same page-locked memory
+    for _ in range(2):  # the second time reuses the page-locked memory
         for array, place in zip(arrays, places, strict=True):
             memory.upload(place, array)
-            array += 1  # the copy has not happened, and is of what it was
+            array += 1  # the copy is still queued, and must keep the old values
         back = [np.empty_like(array) for array in arrays]
         for array, place in zip(back, places, strict=True):
             memory.download(array, place)
         memory.synchronize()
         for found, sent in zip(back, arrays, strict=True):
             np.testing.assert_array_equal(found, sent - 1)
-    assert cudart.calls["cudaMallocHost"] == 5  # as after the first time
+    assert cudart.calls["cudaMallocHost"] == 5  # no more than after the first time
     assert cudart.calls["cudaStreamSynchronize"] == 2
     memory.close()
     memory.close()
 
 
-def test_pieces_and_zeros(cudart: StandInCudart) -> None:
+def test_copy_pieces_and_fill_zero(cudart: StandInCudart) -> None:
     memory, rng = memory_of(cudart), np.random.default_rng(2)
     source = rng.integers(1, 255, (5, 48), np.uint8)
     start, target = memory.allocate(source.nbytes), memory.allocate(5 * 64)
@@ -130,7 +130,7 @@ def test_copies_between_devices(cudart: StandInCudart) -> None:
     first.synchronize()
     second = memory_of(cudart, 1)
     assert second.reach(first)
-    assert second.reach(first)  # enabled already
+    assert second.reach(first)  # already enabled
     assert second.reach(second)
     assert not second.reach(HostMemory(7))
     assert cudart.enabled == {(1, 0)}
@@ -145,7 +145,7 @@ def test_copies_between_devices(cudart: StandInCudart) -> None:
     first.close()
 
 
-def test_devices_that_do_not_reach_each_other(cudart: StandInCudart) -> None:
+def test_unreachable_devices(cudart: StandInCudart) -> None:
     cudart.peers = False
     first = memory_of(cudart, 0)
     second = memory_of(cudart, 1)
@@ -156,16 +156,18 @@ def test_devices_that_do_not_reach_each_other(cudart: StandInCudart) -> None:
     first.close()
 
 
-def test_device_without_room(cudart: StandInCudart) -> None:
-    cudart.room = 10_000
+def test_full_device_raises(cudart: StandInCudart) -> None:
+    cudart.capacity = 10_000
     memory = memory_of(cudart)
-    with pytest.raises(CudaError, match=r"cudaMalloc returned cudaErrorMemoryAllocation: .*\n.*\n.*end other programs"):
+    with pytest.raises(
+        CudaError, match=r"cudaMalloc returned cudaErrorMemoryAllocation: .*\n.*\n.*stop other programs"
+    ):
         memory.allocate(20_000)
     memory.allocate(5000)
     memory.close()
 
 
-def test_no_such_device(cudart: StandInCudart) -> None:
+def test_missing_device_raises(cudart: StandInCudart) -> None:
     with pytest.raises(CudaError, match="cudaSetDevice returned cudaErrorInvalidDevice") as caught:
         memory_of(cudart, 9)
     assert caught.value.exit_code == 3

@@ -1,4 +1,4 @@
-"""What can only be seen on a CUDA device: run where there is one, skipped with the reason elsewhere."""
+"""Tests that need a CUDA device. They are skipped with a reason elsewhere."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.conformance.recorded import TRACES, comparisons_of_file
 from tests.runtime.cuda.hardware import cuda_or_skip, devices_or_skip
-from tests.runtime.cuda.test_session import GEARS, with_gears
+from tests.runtime.cuda.test_session import BUCKETS, with_buckets
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.cuda.calls import CudaCalls
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
@@ -66,8 +66,8 @@ def test_copies_between_devices(cuda: CudaCalls) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["no graphs", "graphs"])
-def test_equals_the_reference(planned: bool, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = with_gears(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
+def test_session_matches_the_reference(planned: bool, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
     session, reference = open_session(bundle, "cuda:0"), open_session(bundle, "numpy")
     rng = np.random.default_rng(0)
     for start in range(0, 160, 20):
@@ -82,8 +82,8 @@ def test_equals_the_reference(planned: bool, devices: int, tiny_bundle: Path, tm
 @pytest.mark.parametrize("count", [1, 2])
 def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: Path, tmp_path: Path) -> None:
     if devices < count:
-        pytest.skip(f"needs {count} CUDA devices, there are {devices}")
-    bundle = with_gears(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
+        pytest.skip(f"needs {count} CUDA devices, found {devices}")
+    bundle = with_buckets(tiny_bundle, tmp_path / "b") if planned else Bundle.open(tiny_bundle)
     session = session_from_devices(bundle, [f"cuda:{number}" for number in range(count)])
     for name in ("lopa_bf4_bs32_full", "lopa_bf2_bs16_block"):
         comparisons = comparisons_of_file(TRACES / f"{name}.jsonl.gz", session, bundle.manifest)
@@ -91,11 +91,11 @@ def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: P
     session.close()
 
 
-def test_graphs_change_nothing(devices: int, tiny_half: Path, tmp_path: Path) -> None:
-    """The same gears captured and not, in float16: every answer is the same, captured or replayed."""
-    bundle = with_gears(tiny_half, tmp_path / "b", GEARS)
+def test_graphs_do_not_change_results(devices: int, tiny_half: Path, tmp_path: Path) -> None:
+    """Compares captured and uncaptured runs of the same shape buckets in float16."""
+    bundle = with_buckets(tiny_half, tmp_path / "b", BUCKETS)
     with_graphs = open_session(bundle, "cuda:0")
-    (bundle.path / GEARS_NAME).unlink()
+    (bundle.path / BUCKETS_NAME).unlink()
     without = open_session(bundle, "cuda:0")
     rng = np.random.default_rng(0)
     for turn in range(6):

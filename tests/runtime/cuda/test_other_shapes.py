@@ -1,10 +1,10 @@
-"""Shapes of forwards that no gear holds."""
+"""Forwards in shapes that no shape bucket holds."""
 
 from pathlib import Path
 
 import pytest
 from tests.runtime.cuda.stand_in_ort import StandInOrt
-from tests.runtime.cuda.test_session import GEARS
+from tests.runtime.cuda.test_session import BUCKETS
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.sizes import Sizes
@@ -14,13 +14,13 @@ from lopa.runtime.cuda.memory import CudaMemory
 
 
 @pytest.mark.parametrize(("window", "expected"), [(97, 100), (99, 100), (100, 100), (101, 104)])
-@pytest.mark.parametrize("with_gears", [True, False])
-def test_windows_are_of_lengths_that_fused_attention_takes(
-    window: int, expected: int, with_gears: bool, tiny_bundle: Path, machine: StandInOrt
+@pytest.mark.parametrize("with_buckets", [True, False])
+def test_windows_are_rounded_up_for_fused_attention(
+    window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
     memory = CudaMemory(calls_of_installed_cuda(), 0)
-    engine = CudaForward(Bundle.open(tiny_bundle), memory, GEARS if with_gears else [])
-    shape = engine.gear_for(Sizes(2, 3, window, 128, 5))
+    engine = CudaForward(Bundle.open(tiny_bundle), memory, BUCKETS if with_buckets else [])
+    shape = engine.bucket_for(Sizes(2, 3, window, 128, 5))
     engine.close()
     memory.close()
     assert (shape.requests, shape.branches, shape.window, shape.prefix, shape.wanted) == (2, 3, expected, 128, 5)

@@ -1,4 +1,4 @@
-"""Rows copied by the commit kernel on CUDA: the launch, what it moves, and when there is none."""
+"""Rows copied by the commit kernel on CUDA: launch, result and fallback."""
 
 import inspect
 import logging
@@ -12,8 +12,8 @@ from tests.conformance.recorded import assert_reproduced
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_ort import StandInOrt
-from tests.runtime.cuda.test_session import with_gears
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.cuda.test_session import with_buckets
+from tests.runtime.tensorrt.buckets import DEVICE
 
 from lopa.runtime.accelerator.memory import RowPlace, copy_rows
 from lopa.runtime.cuda.calls import CudaCalls
@@ -24,10 +24,10 @@ from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 HEADS, SIZE, ARRAYS = 3, 32, 4
-pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not here")
+pytest.importorskip("triton", reason="needs Triton to compile the kernel")
 
 
-def driver_of(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_size: int) -> StandInDriver:
+def install_driver(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_size: int) -> StandInDriver:
     driver = StandInDriver(cudart, head_size)
     monkeypatch.setitem(sys.modules, MODULE, driver)
     monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda number: replace(DEVICE, number=number))
@@ -36,11 +36,11 @@ def driver_of(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_size:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("count", [0, 1, 32, 50])
-def test_rows_of_all_arrays_are_copied_by_one_launch(
+def test_one_launch_copies_rows_of_all_arrays(
     cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, dtype: type[np.floating], count: int
 ) -> None:
-    """From the third window row of one place to the sixth row of caches of another length."""
-    driver = driver_of(cudart, monkeypatch, SIZE)
+    """Copies from the third window row to the sixth row of caches of another length."""
+    driver = install_driver(cudart, monkeypatch, SIZE)
     calls, rng = CudaCalls(cudart), np.random.default_rng(count)
     memory = CudaMemory(calls, 1)
     shape = CacheShape(ARRAYS, HEADS, SIZE, np.dtype(dtype))
@@ -68,15 +68,15 @@ def test_rows_of_all_arrays_are_copied_by_one_launch(
 
 
 @pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:1"]])
-def test_recorded_traces_are_committed_by_the_kernel(
+def test_recorded_traces_with_the_kernel(
     devices: list[str],
     tiny_plugins: Path,
     machine: StandInOrt,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    bundle = with_gears(tiny_plugins, tmp_path / "b")
-    driver = driver_of(machine.cudart, monkeypatch, bundle.manifest.dimensions.head_size)
+    bundle = with_buckets(tiny_plugins, tmp_path / "b")
+    driver = install_driver(machine.cudart, monkeypatch, bundle.manifest.dimensions.head_size)
     session = session_from_devices(bundle, devices)
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=4)
     session.close()
@@ -84,27 +84,27 @@ def test_recorded_traces_are_committed_by_the_kernel(
     assert machine.cudart.calls["cudaMemcpy2DAsync"] == 0
 
 
-def test_a_bundle_without_plugins_has_no_kernel(
+def test_bundle_without_plugins_has_no_kernel(
     tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    driver = driver_of(machine.cudart, monkeypatch, SIZE)
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    driver = install_driver(machine.cudart, monkeypatch, SIZE)
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
     session_from_devices(bundle, ["cuda:0"]).close()
     assert driver.loads == 0
 
 
-def test_without_triton_rows_are_copied_array_after_array(
+def test_rows_are_copied_without_triton(
     cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, COMPILER, None)
     with caplog.at_level(logging.INFO, logger="lopa.runtime.cuda.row_kernel"):
         found = row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
     assert found is None
-    assert "array after another" in caplog.text
+    assert "one array at a time" in caplog.text
 
 
-def test_a_driver_that_refuses_the_kernel_is_named(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = driver_of(cudart, monkeypatch, SIZE)
+def test_rejected_kernel_raises(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = install_driver(cudart, monkeypatch, SIZE)
     monkeypatch.setattr(driver, "cuModuleLoadData", lambda _: (driver.CUresult.CUDA_ERROR_INVALID_PTX, None))
     with pytest.raises(
         EngineFailedError, match="cuModuleLoadData of the commit kernel returned CUDA_ERROR_INVALID_PTX"
@@ -112,7 +112,7 @@ def test_a_driver_that_refuses_the_kernel_is_named(cudart: StandInCudart, monkey
         row_kernel_from_plugins(0, CacheShape(2, HEADS, SIZE, np.dtype(np.float32)))
 
 
-def test_the_stand_in_is_like_the_real_package() -> None:
+def test_stand_in_matches_the_real_package() -> None:
     real = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
     for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuModuleUnload", "cuLaunchKernel"):
         ours = list(inspect.signature(getattr(StandInDriver, name)).parameters)[1:]

@@ -1,4 +1,4 @@
-"""The whole decoder on "cuda:N", over the stand-ins of the CUDA runtime and of ONNX Runtime's CUDA provider."""
+"""The whole decoder on "cuda:N", on stand-ins for the CUDA runtime and ONNX Runtime's CUDA provider."""
 
 import inspect
 import shutil
@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
+from tests.buckets import bucket, plan_of
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear, plan_of
 from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, fits
 from tests.runtime.cuda.stand_in_cudart import cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInBinding, StandInOrt, StandInSession
@@ -27,7 +27,7 @@ from lopa.cli.start.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
 from lopa.runtime.cuda.forward import CudaForward
@@ -38,20 +38,20 @@ from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
-GEARS = [gear(1, 1, 80, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
+BUCKETS = [bucket(1, 1, 80, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
 
 
-def with_gears(source: Path, target: Path, gears: Sequence[Gear] = GEARS) -> Bundle:
-    """A copy of the bundle with a plan."""
+def with_buckets(source: Path, target: Path, buckets: Sequence[ShapeBucket] = BUCKETS) -> Bundle:
+    """Return a copy of the bundle with a plan."""
     shutil.copytree(source, target)
     bundle = Bundle.open(target)
-    (target / GEARS_NAME).write_bytes(json_from_record(plan_of(bundle, gears=list(gears))))
+    (target / BUCKETS_NAME).write_bytes(json_from_record(plan_of(bundle, buckets=list(buckets))))
     return bundle
 
 
-@pytest.fixture(params=["gears", "no gears"])
+@pytest.fixture(params=["buckets", "no buckets"])
 def bundle(request: pytest.FixtureRequest, tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    return with_gears(tiny_bundle, tmp_path / "b") if request.param == "gears" else Bundle.open(tiny_bundle)
+    return with_buckets(tiny_bundle, tmp_path / "b") if request.param == "buckets" else Bundle.open(tiny_bundle)
 
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block"])
@@ -60,7 +60,7 @@ def test_recorded_traces_on_one_device(name: str, bundle: Bundle, machine: Stand
     assert_reproduced(name, session, bundle.manifest, limit=10)
     session.close()
     assert machine.waits == 0
-    if (bundle.path / GEARS_NAME).exists():
+    if (bundle.path / BUCKETS_NAME).exists():
         assert machine.replays > len(machine.captures) > 2
     else:
         assert machine.captures == []
@@ -79,50 +79,52 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, machine: Stan
 
 
 @pytest.fixture(params=["standard", "portable"])
-def either_form(request: pytest.FixtureRequest) -> Path:
-    """A bundle with logits in each form."""
+def path_of_form(request: pytest.FixtureRequest) -> Path:
+    """Return a bundle with logits in each form."""
     name = {"standard": "tiny_bundle_logits", "portable": "tiny_portable"}[request.param]
     return request.getfixturevalue(name)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    "gears",
-    [None, [gear(1, 1, 20, 64, 1.0), gear(2, 3, 33, 128, 2.0)], [gear(1, 2, 64, 64)]],
-    ids=["no gears", "small gears", "split"],
+    "buckets",
+    [None, [bucket(1, 1, 20, 64, 1.0), bucket(2, 3, 33, 128, 2.0)], [bucket(1, 2, 64, 64)]],
+    ids=["no buckets", "small buckets", "split"],
 )
-def test_every_shape_gives_the_same_statistics_and_rows(
-    gears: list[Gear] | None, either_form: Path, machine: StandInOrt, tmp_path: Path
+def test_all_shapes_give_the_same_statistics_and_rows(
+    buckets: list[ShapeBucket] | None, path_of_form: Path, machine: StandInOrt, tmp_path: Path
 ) -> None:
-    """All requests, branches, masks, padding rows and prefixes on which engines are checked; small ones are split."""
-    bundle = Bundle.open(either_form) if gears is None else with_gears(either_form, tmp_path / "b", gears)
+    """Covers all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split."""
+    bundle = Bundle.open(path_of_form) if buckets is None else with_buckets(path_of_form, tmp_path / "b", buckets)
     session = open_session(bundle, "cuda:0")
-    split = gears is not None and len(gears) == 1
-    taken = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
-    assert_cases_agree(bundle, session, rows=True, taken=taken)
+    split = buckets is not None and len(buckets) == 1
+    selected = fits(prefix=64, window=64) if split else fits(prefix=256, window=160)
+    assert_cases_agree(bundle, session, rows=True, taken=selected)
     session.close()
-    assert (machine.plain_runs > 0) == (gears is None or len(gears) == 2)
-    assert (machine.replays > 0) == (gears is not None)
+    assert (machine.plain_runs > 0) == (buckets is None or len(buckets) == 2)
+    assert (machine.replays > 0) == (buckets is not None)
 
 
-def test_prefixes_grow_and_requests_come_and_go(bundle: Bundle, machine: StandInOrt) -> None:
-    """Requests together and alone, over several tiles and beyond the largest gear; a released number begins anew."""
+def test_prefixes_grow_and_requests_are_released(bundle: Bundle, machine: StandInOrt) -> None:
+    """Requests run together and alone, over several tiles and beyond the largest shape bucket. A released number is
+    reused.
+    """
     session = open_session(bundle, "cuda:2")
     lengths = assert_growth_agrees(bundle, session, rounds=2, most_branches=5, width=40, ends=(6, 13))
     assert lengths[1] > 256
     session.close()
 
 
-def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInOrt) -> None:
+def test_shortened_request_equals_a_fresh_one(bundle: Bundle, machine: StandInOrt) -> None:
     session, plain = open_session(bundle, "cuda:2"), open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
-    assert (machine.replays > 0) == (bundle.path / GEARS_NAME).exists()
+    assert (machine.replays > 0) == (bundle.path / BUCKETS_NAME).exists()
     session.close()
     plain.close()
 
 
 def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """Request after request: the same graphs at the same addresses."""
-    session = open_session(with_gears(tiny_bundle, tmp_path / "b"), "cuda:0")
+    """Further requests use the same graphs at the same addresses."""
+    session = open_session(with_buckets(tiny_bundle, tmp_path / "b"), "cuda:0")
     rng = np.random.default_rng(5)
 
     def decode(number: int) -> tuple[int, int]:
@@ -144,7 +146,7 @@ def test_graphs_and_memory_do_not_grow(tiny_bundle: Path, tmp_path: Path, machin
     session.close()
 
 
-def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+def test_prefix_outside_all_buckets_is_freed(tiny_bundle: Path, machine: StandInOrt) -> None:
     session = open_session(Bundle.open(tiny_bundle), "cuda:0")
     rng = np.random.default_rng(5)
     left = []
@@ -159,7 +161,7 @@ def test_a_prefix_in_no_gear_is_given_back(tiny_bundle: Path, machine: StandInOr
     session.close()
 
 
-def test_only_statistics_come_back(tiny_bundle: Path, machine: StandInOrt) -> None:
+def test_only_statistics_are_downloaded(tiny_bundle: Path, machine: StandInOrt) -> None:
     session = open_session(Bundle.open(tiny_bundle), "cuda:0")
     rng = np.random.default_rng(0)
     session.forward(random_batch(rng, (0,), 2, 40, 8))
@@ -179,15 +181,15 @@ def test_several_requests_at_once(bundle: Bundle, machine: StandInOrt) -> None:
     def tokens(device: str) -> list[tuple[int, ...]]:
         with Decoder.open(bundle.path, [device], threads=1) as decoder:
             config = decoder.config(max_new_tokens=48, branches=3)
-            with Engine(decoder, slots=3) as engine:
+            with Engine(decoder, max_num_seqs=3) as engine:
                 handles = [engine.submit(prompt, config) for prompt in prompts]
                 return [handle.result(60).token_ids for handle in handles]
 
     assert tokens("cuda:0") == tokens("cpu")
 
 
-def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInOrt) -> None:
-    """And the tokens do not change."""
+def test_failing_device_is_dropped(bundle: Bundle, machine: StandInOrt) -> None:
+    """The tokens do not change."""
     session = session_from_devices(bundle, ["cuda:0", "cuda:1", "cuda:3"])
     machine.cudart.codes["cudaMemcpy2DAsync"] = [None] * 40 + [cudaError_t.cudaErrorIllegalAddress]
     assert_reproduced("lopa_bf4_bs32_full", session, bundle.manifest, limit=3)
@@ -195,7 +197,7 @@ def test_a_device_that_fails_is_left_out(bundle: Bundle, machine: StandInOrt) ->
     assert len(session.lost) == 1
 
 
-def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:
+def test_failing_forward_raises(bundle: Bundle, machine: StandInOrt) -> None:
     session = open_session(bundle, "cuda:0")
     machine.failures.append("CUDA failure 2: out of memory")
     with pytest.raises(EngineFailedError, match="ONNX Runtime on cuda:0: CUDA failure 2") as caught:
@@ -205,7 +207,7 @@ def test_a_forward_that_fails(bundle: Bundle, machine: StandInOrt) -> None:
 
 
 def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
-    bundle = Bundle.open(tiny_half).without_cpu_graphs()  # which round to float16 at other places
+    bundle = Bundle.open(tiny_half).without_cpu_graphs()  # CPU graphs round to float16 at other places
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "cuda:0")
     rng = np.random.default_rng(0)
     for start in (0, 30):
@@ -217,46 +219,48 @@ def test_rows_in_float16(tiny_half: Path, machine: StandInOrt) -> None:
     session.close()
 
 
-def test_rows_in_bfloat16_are_bound_as_such(
+def test_bfloat16_rows_are_bound_as_bfloat16(
     tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ONNX's bfloat16, two bytes each. Nothing is computed: the CPU has no such operators."""
+    """Rows are bound as ONNX's bfloat16 with two bytes each. Nothing is computed, because CPUs have no such
+    operators.
+    """
     opened = Bundle.open(tiny_bundle)
     bundle = replace(opened, manifest=msgspec.structs.replace(opened.manifest, dtype="bfloat16"))
     plain = ort.InferenceSession(str(opened.graph), providers=["CPUExecutionProvider"])
     bound: list[tuple[str, object, int]] = []
 
-    class Recording:
+    class RecordingBinding:
         def bind_input(self, *arguments: Any) -> None:
             name, _, _, kind, shape, _ = arguments
             bound.append((name, kind, int(np.prod(shape))))
 
         bind_output = bind_input
 
-    def in_bfloat16(values: list[Any]) -> list[Any]:
-        """As the graph of such a bundle describes its inputs or outputs."""
+    def describe_in_bfloat16(values: list[Any]) -> list[Any]:
+        """Describe inputs or outputs like the graph of a bfloat16 bundle."""
         types = {each.name: "tensor(bfloat16)" if "key_values" in each.name else each.type for each in values}
         return [SimpleNamespace(name=each.name, type=types[each.name], shape=each.shape) for each in values]
 
-    class Session:
-        io_binding = Recording
+    class FakeSession:
+        io_binding = RecordingBinding
 
         def get_providers(self) -> list[str]:
             return ["CUDAExecutionProvider"]
 
         def get_inputs(self) -> list[Any]:
-            return in_bfloat16(plain.get_inputs())
+            return describe_in_bfloat16(plain.get_inputs())
 
         def get_outputs(self) -> list[Any]:
-            return in_bfloat16(plain.get_outputs())
+            return describe_in_bfloat16(plain.get_outputs())
 
         def run_with_iobinding(self, *_: Any) -> None:
             pass
 
-    monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: Session())
+    monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: FakeSession())
     memory = CudaMemory(CudaCalls(machine.cudart), 0)
     engine = CudaForward(bundle, memory, [])
-    shape = gear(1, 2, 30, 64)
+    shape = bucket(1, 2, 30, 64)
     sizes = engine.sizes_of(shape)
     names = [each.name for each in (*plain.get_inputs(), *plain.get_outputs())]
     engine.enqueue(shape, {name: Buffer(512, sizes.get(name, 0)) for name in names})
@@ -272,40 +276,40 @@ def test_rows_in_bfloat16_are_bound_as_such(
     memory.close()
 
 
-def test_without_cuda_bindings(tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cuda_bindings_raise(tiny_bundle: Path, machine: StandInOrt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
     with pytest.raises(MissingBackendError, match="cuda-bindings"):
         open_session(Bundle.open(tiny_bundle), "cuda:0")
 
 
-def test_a_device_that_is_not_there(tiny_bundle: Path, machine: StandInOrt) -> None:
+def test_missing_device_raises(tiny_bundle: Path, machine: StandInOrt) -> None:
     with pytest.raises(CudaError, match="cudaErrorInvalidDevice"):
         open_session(Bundle.open(tiny_bundle), "cuda:7")
 
 
-def test_a_provider_that_does_not_start(tiny_bundle: Path, machine: StandInOrt) -> None:
+def test_provider_that_does_not_start_raises(tiny_bundle: Path, machine: StandInOrt) -> None:
     machine.starts = False
     with pytest.raises(MissingBackendError, match="cuda:0: the CUDA provider did not start"):
         open_session(Bundle.open(tiny_bundle), "cuda:0")
 
 
-def test_a_graph_that_cannot_be_captured(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """Says how to run it all the same; without a plan it runs."""
+def test_graph_that_cannot_be_captured_raises(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    """The error tells how to run without graphs, which then works."""
     machine.unsupported = True
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
     with pytest.raises(BadInputError, match="not been partitioned") as caught:
         open_session(bundle, "cuda:0")
-    assert "move gears.json away" in caught.value.remedy
-    (bundle.path / GEARS_NAME).unlink()
+    assert f"remove {BUCKETS_NAME}" in caught.value.remedy
+    (bundle.path / BUCKETS_NAME).unlink()
     session = open_session(bundle, "cuda:0")
     session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
     session.close()
 
 
-def test_a_plan_for_other_weights(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    bundle = with_gears(tiny_bundle, tmp_path / "b")
-    plan = plan_of(bundle, gears=GEARS, weights_sha256="0" * 64)
-    (bundle.path / GEARS_NAME).write_bytes(json_from_record(plan))
+def test_plan_for_other_weights_raises(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
+    bundle = with_buckets(tiny_bundle, tmp_path / "b")
+    plan = plan_of(bundle, buckets=BUCKETS, weights_sha256="0" * 64)
+    (bundle.path / BUCKETS_NAME).write_bytes(json_from_record(plan))
     with pytest.raises(BadInputError, match="was made for weights 0000"):
         open_session(bundle, "cuda:0")
 
@@ -314,8 +318,8 @@ def forward_on(session: Session) -> None:
     session.forward(random_batch(np.random.default_rng(0), (0,), 1, 40, 8))
 
 
-def test_the_thread_of_a_session_is_its_own(bundle: Bundle, machine: StandInOrt) -> None:
-    """Whichever thread asks: graphs belong to the one that captured them."""
+def test_session_runs_on_its_own_thread(bundle: Bundle, machine: StandInOrt) -> None:
+    """The calling thread does not matter, although graphs belong to the thread that captured them."""
     session = open_session(bundle, "cuda:0")
     threads = [threading.Thread(target=forward_on, args=(session,)) for _ in range(3)]
     for thread in threads:
@@ -326,8 +330,8 @@ def test_the_thread_of_a_session_is_its_own(bundle: Bundle, machine: StandInOrt)
 
 
 def test_captures_on_two_devices_at_once(tiny_bundle: Path, tmp_path: Path, machine: StandInOrt) -> None:
-    """While one device captures, the other calls nothing: the stand-in would say so."""
-    bundle = with_gears(tiny_bundle, tmp_path / "b", [gear(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
+    """While one device captures, the others make no calls. The stand-in would raise."""
+    bundle = with_buckets(tiny_bundle, tmp_path / "b", [bucket(1, 1, 20 * n, 64) for n in (1, 2, 3, 4)])
     sessions = [open_session(bundle, f"cuda:{number}") for number in range(3)]
     rng = np.random.default_rng(3)
     batches = [random_batch(rng, (0,), 1, width, 8) for width in (20, 40, 60, 80)]
@@ -357,8 +361,8 @@ def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert state().startswith("no CUDA provider in ONNX Runtime: ")
 
 
-def test_stand_in_is_like_the_real_onnx_runtime() -> None:
-    """Names and order of arguments."""
+def test_stand_in_matches_the_real_onnx_runtime() -> None:
+    """Compares names and order of arguments."""
     for ours, theirs in (
         (StandInBinding.bind_input, ort.IOBinding.bind_input),
         (StandInBinding.bind_output, ort.IOBinding.bind_output),

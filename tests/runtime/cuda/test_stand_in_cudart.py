@@ -1,4 +1,4 @@
-"""The rules of the stand-in of the CUDA runtime that our code has to keep."""
+"""Rules that the stand-in CUDA runtime enforces."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ DEFAULT = cudaMemcpyKind.cudaMemcpyDefault
 
 
 class Machine:
-    """Two devices with a stream and 1000 bytes each, and 1000 page-locked bytes; the thread is on device 0."""
+    """Two devices with a stream and 1000 bytes each, and 1000 page-locked bytes. The thread uses device 0."""
 
     def __init__(self) -> None:
         self.cuda = StandInCudart(2)
@@ -35,7 +35,7 @@ class Machine:
         arguments = (place, target_pitch, self.host, source_pitch, width, height, DEFAULT, self.streams[0])
         return self.cuda.cudaMemcpy2DAsync(*arguments)[0].name
 
-    def on_a_new_thread(self, work: Callable[[], object]) -> None:
+    def run_on_new_thread(self, work: Callable[[], object]) -> None:
         raised: list[BaseException] = []
 
         def run() -> None:
@@ -50,19 +50,22 @@ class Machine:
         if raised:
             raise raised[0]
 
-    def pend(self, place: int) -> None:
+    def enqueue_copy(self, place: int) -> None:
         assert self.copy(place, self.host) == "cudaSuccess"
 
 
 WRONG: dict[str, tuple[str, Callable[[Machine], object]]] = {
-    "no device": ("set no device", lambda m: m.on_a_new_thread(lambda: m.cuda.cudaMalloc(5))),
+    "no device": ("set no device", lambda m: m.run_on_new_thread(lambda: m.cuda.cudaMalloc(5))),
     "stream of a device": ("thread of another device", lambda m: m.copy(m.places[0], m.host, stream=1)),
-    "stream with work": ("work in it", lambda m: (m.pend(m.places[0]), m.cuda.cudaStreamDestroy(m.streams[0]))),
-    "free before": ("a stream will use", lambda m: (m.pend(m.places[0] + 9), m.cuda.cudaFree(m.places[0]))),
+    "stream with work": (
+        "queued work",
+        lambda m: (m.enqueue_copy(m.places[0]), m.cuda.cudaStreamDestroy(m.streams[0])),
+    ),
+    "free before": ("a stream will use", lambda m: (m.enqueue_copy(m.places[0] + 9), m.cuda.cudaFree(m.places[0]))),
     "pageable": ("not all allocated", lambda m: m.copy(m.places[0], m.host + (1 << 30))),
-    "peer": ("which it may not", lambda m: m.copy(m.places[0], m.places[1])),
+    "peer": ("without access", lambda m: m.copy(m.places[0], m.places[1])),
     "peer, other way": (
-        "which it may not",
+        "without access",
         lambda m: (
             m.cuda.cudaSetDevice(1),
             m.cuda.cudaDeviceEnablePeerAccess(0, 0),
@@ -74,7 +77,7 @@ WRONG: dict[str, tuple[str, Callable[[Machine], object]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_violations(name: str) -> None:
+def test_wrong_use_raises(name: str) -> None:
     rule, work = WRONG[name]
     machine = Machine()
     with pytest.raises(ViolationError, match=rule):
@@ -82,7 +85,7 @@ def test_violations(name: str) -> None:
     assert len(machine.cuda.violations) == 1
 
 
-def test_codes_that_our_code_has_an_answer_to() -> None:
+def test_handled_errors_return_their_code() -> None:
     machine = Machine()
     cuda = machine.cuda
     assert cuda.cudaSetDevice(2)[0].name == "cudaErrorInvalidDevice"
@@ -93,7 +96,7 @@ def test_codes_that_our_code_has_an_answer_to() -> None:
     assert cuda.violations == []
 
 
-def test_right_use() -> None:
+def test_correct_use() -> None:
     machine = Machine()
     cuda, place = machine.cuda, machine.places[0]
     assert place % ALIGNED == 0
@@ -101,7 +104,7 @@ def test_right_use() -> None:
     assert cuda.view(place, 1000).tolist() == [0xFF] * 1000
     cuda.view(machine.host, 1000)[:] = [i % 200 for i in range(1000)]
     assert machine.strided(100) == "cudaSuccess"
-    assert cuda.view(place, 1000).tolist() == [0xFF] * 1000  # in the queue
+    assert cuda.view(place, 1000).tolist() == [0xFF] * 1000  # still queued
     assert cuda.cudaStreamSynchronize(machine.streams[0]) == (SUCCESS,)
     assert cuda.view(place, 1000).reshape(5, 200)[:, :100].tolist() == [[*range(100)], [*range(100, 200)]] * 2 + [
         [*range(100)]

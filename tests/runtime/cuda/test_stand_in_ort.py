@@ -1,4 +1,4 @@
-"""The rules of the stand-in of ONNX Runtime's CUDA provider that our code has to keep."""
+"""Rules that the stand-in for ONNX Runtime's CUDA provider enforces."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
@@ -16,11 +16,11 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 
-SHAPE = gear(1, 2, 20, 64)
+SHAPE = bucket(1, 2, 20, 64)
 
 
-class Forward:
-    """A session on device 0 with everything that a forward needs."""
+class BoundForward:
+    """A session on device 0 with all arrays of a forward."""
 
     def __init__(self, bundle: Bundle, *, graphs: bool = True, **options: str) -> None:
         self.cudart = StandInCudart(2)
@@ -74,18 +74,18 @@ class Forward:
         return self.cudart.view(self.places["entropy"], self.outputs["entropy"].size).view(np.float32).copy()
 
 
-def on_a_new_thread(work: Callable[[], object]) -> None:
+def run_on_new_thread(work: Callable[[], object]) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
 
 
 @pytest.fixture
-def forward(tiny_bundle: Path) -> Forward:
-    return Forward(Bundle.open(tiny_bundle))
+def forward(tiny_bundle: Path) -> BoundForward:
+    return BoundForward(Bundle.open(tiny_bundle))
 
 
-def run_elsewhere(forward: Forward, name: str) -> None:
-    """With one array in other memory than the graph has in it."""
+def run_elsewhere(forward: BoundForward, name: str) -> None:
+    """Run with one array in memory that differs from the graph's."""
     forward.run()
     array = (forward.inputs | forward.outputs)[name]
     other = forward.allocate(array.size)
@@ -93,71 +93,71 @@ def run_elsewhere(forward: Forward, name: str) -> None:
     forward.run(binding=forward.bound(**{name: other}))
 
 
-def free_after_capture(forward: Forward) -> None:
+def free_after_capture(forward: BoundForward) -> None:
     forward.run()
     forward.synchronize()
     forward.cudart.cudaFree(forward.places["entropy"])
     forward.run()
 
 
-def memory_of_another_device(forward: Forward) -> None:
+def memory_of_another_device(forward: BoundForward) -> None:
     forward.cudart.cudaSetDevice(1)
     place = forward.allocate(forward.inputs["temperature"].size)
     forward.cudart.cudaSetDevice(0)
     forward.run(binding=forward.bound(temperature=place))
 
 
-def stream_of_another_device(forward: Forward) -> None:
+def stream_of_another_device(forward: BoundForward) -> None:
     forward.options["device_id"] = "1"
     forward.open()
 
 
-def other_shape(forward: Forward) -> None:
+def other_shape(forward: BoundForward) -> None:
     forward.run()
     binding = forward.bound()
     binding.bind_output("entropy", "cuda", 0, np.float32, (1, 1, 40), forward.places["entropy"])
     forward.run(binding=binding)
 
 
-def another_thread(forward: Forward) -> None:
+def another_thread(forward: BoundForward) -> None:
     forward.run()
 
     def again() -> None:
         forward.cudart.cudaSetDevice(0)
         forward.run()
 
-    on_a_new_thread(again)
+    run_on_new_thread(again)
 
 
-def call_during_a_capture(forward: Forward) -> None:
+def call_during_a_capture(forward: BoundForward) -> None:
     with forward.cudart.capturing():
-        on_a_new_thread(lambda: forward.cudart.cudaSetDevice(0))
+        run_on_new_thread(lambda: forward.cudart.cudaSetDevice(0))
 
 
-def forward_during_a_capture(forward: Forward) -> None:
+def forward_during_a_capture(forward: BoundForward) -> None:
     with forward.cudart.capturing():
-        on_a_new_thread(lambda: forward.run(-1))
+        run_on_new_thread(lambda: forward.run(-1))
 
 
-def opening_during_a_capture(forward: Forward) -> None:
+def opening_during_a_capture(forward: BoundForward) -> None:
     with forward.cudart.capturing():
-        on_a_new_thread(forward.open)
+        run_on_new_thread(forward.open)
 
 
-def options_of(**options: Any) -> Callable[[Forward], object]:
-    def open_with(forward: Forward) -> None:
+def options_of(**options: Any) -> Callable[[BoundForward], object]:
+    def open_with(forward: BoundForward) -> None:
         forward.options |= options
         forward.open()
 
     return open_with
 
 
-WRONG: dict[str, tuple[str, Callable[[Forward], object]]] = {
+WRONG: dict[str, tuple[str, Callable[[BoundForward], object]]] = {
     "number 0": ("0 is reserved", lambda f: f.run(0)),
-    "an input elsewhere": ("other addresses", lambda f: run_elsewhere(f, "input_ids")),
-    "a prefix elsewhere": ("other addresses", lambda f: run_elsewhere(f, "past_key_values.1.key")),
-    "an output elsewhere": ("other addresses", lambda f: run_elsewhere(f, "entropy")),
-    "another shape": ("other addresses or shapes", other_shape),
+    "an input elsewhere": ("with other addresses", lambda f: run_elsewhere(f, "input_ids")),
+    "a prefix elsewhere": ("with other addresses", lambda f: run_elsewhere(f, "past_key_values.1.key")),
+    "an output elsewhere": ("with other addresses", lambda f: run_elsewhere(f, "entropy")),
+    "another shape": ("with other addresses or shapes", other_shape),
     "memory that is gone": ("is no memory|not all allocated", free_after_capture),
     "another thread": ("another thread", another_thread),
     "memory of another device": ("another device", memory_of_another_device),
@@ -170,27 +170,27 @@ WRONG: dict[str, tuple[str, Callable[[Forward], object]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_violations(name: str, forward: Forward) -> None:
+def test_wrong_use_raises(name: str, forward: BoundForward) -> None:
     rule, work = WRONG[name]
     with pytest.raises(ViolationError, match=rule):
         work(forward)
     assert len(forward.cudart.violations) == 1
 
 
-def test_a_number_without_graphs(tiny_bundle: Path) -> None:
-    forward = Forward(Bundle.open(tiny_bundle), graphs=False)
-    with pytest.raises(ViolationError, match="a session without"):
+def test_graph_number_without_graphs_raises(tiny_bundle: Path) -> None:
+    forward = BoundForward(Bundle.open(tiny_bundle), graphs=False)
+    with pytest.raises(ViolationError, match="session without graphs"):
         forward.run(1)
 
 
-def test_captured_replayed_and_plain_runs_agree(forward: Forward) -> None:
+def test_captured_replayed_and_plain_runs_match(forward: BoundForward) -> None:
     found = []
     for graph in (-1, 1, 1, 2, -1):
         captures = len(forward.machine.captures)
         forward.cudart.view(forward.places["entropy"], 8)[:] = 0xFF
         forward.run(graph)
         if len(forward.machine.captures) == captures:
-            assert np.isnan(forward.entropy()[:2]).all()  # nothing happens before it is waited for
+            assert np.isnan(forward.entropy()[:2]).all()  # nothing runs before synchronization
         forward.synchronize()
         found.append(forward.entropy())
     assert all(np.array_equal(each, found[0]) for each in found)

@@ -1,4 +1,4 @@
-"""Rounds of one branch whose candidates are known, for tests of what a round makes of them."""
+"""Rounds of one branch with known candidates."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from lopa.runtime.strategy import Candidates, RoundView
 
 
 def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Scores:
-    """The scores of a round of `branch` alone that asked about `positions` [n] and got `candidates` [n]."""
+    """Return the scores of a round of `branch` alone with sampled `positions` [n] and their `candidates` [n]."""
     count, none = len(positions), np.zeros(0, np.float32)
     rows = RowStatistics(
         np.zeros((1, count, 8), np.int64), np.zeros((1, count, 8), np.float32), np.zeros((1, count), np.float32)

@@ -1,4 +1,4 @@
-"""branches="auto": the estimate, and whole decodes with made-up cost tables."""
+"""branches="auto": the estimate, and whole decodes with artificial cost tables."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
 from lopa.runtime.decoding.decoding import Decoding, Step
-from lopa.runtime.decoding.round import Fills, Outcome
+from lopa.runtime.decoding.round import RoundOutcome, UnmaskedTokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import Branch, Lookahead
@@ -29,7 +29,7 @@ from lopa.runtime.strategy import Candidates
 
 
 def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
-    """A forward of b branches costs first + b x each, whatever its window; the host adds host_each a branch."""
+    """Return costs where a forward of b branches takes first + b x each, and the host adds host_each per branch."""
     return Costs(
         schema=COSTS_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -49,7 +49,7 @@ def budget_with(*, first: float, each: float) -> BranchBudget:
     return BranchBudget(CostTable(costs_with("", first=first, each=each)))
 
 
-def test_free_branches_are_all_taken_and_dear_ones_none() -> None:
+def test_free_branches_are_all_used_and_expensive_ones_are_not() -> None:
     assert budget_with(first=1.0, each=0.0).branches(masked=100, window=64, prefix=64) == 8
     assert budget_with(first=0.0, each=1.0).branches(masked=100, window=64, prefix=64) == 1
     between = budget_with(first=1.0, each=0.3).branches(masked=100, window=64, prefix=64)
@@ -58,7 +58,7 @@ def test_free_branches_are_all_taken_and_dear_ones_none() -> None:
     assert BranchBudget(host).branches(masked=100, window=64, prefix=64) == between
 
 
-def test_no_more_branches_than_there_is_to_unmask() -> None:
+def test_no_more_branches_than_masked_positions() -> None:
     budget = budget_with(first=1.0, each=0.0)
     assert budget.branches(masked=2, window=64, prefix=64) <= 3
     assert budget.branches(masked=1, window=64, prefix=64) == 1
@@ -67,8 +67,8 @@ def test_no_more_branches_than_there_is_to_unmask() -> None:
 @pytest.mark.parametrize(
     ("left", "more_blocks", "lookaheads"), [(0, False, 0), (1, False, 1), (1, True, 0), (2, False, 0)]
 )
-def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_blocks: bool, lookaheads: int) -> None:
-    """Then no forward is needed any more: not where another block will open."""
+def test_the_last_position_gets_a_lookahead_at_any_cost(left: int, more_blocks: bool, lookaheads: int) -> None:
+    """The last position needs no further forward, unless another block will open."""
     context = context_of(mask_token=2, prediction_shift=1, block_size=4, max_new_tokens=8 if more_blocks else 4)
     branch = branch_of(np.arange(5, 9), context, cached=True)
     unmasked = branch.unmasked.copy()
@@ -79,8 +79,8 @@ def test_the_last_position_is_looked_ahead_at_whatever_it_costs(left: int, more_
     assert (dear._tokens[0], dear._rounds[0]) == (4 - left, 1)
 
 
-def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> None:
-    """Lookaheads that always win and bring much make branches pay that did not; ones that never win the opposite."""
+def test_rounds_show_the_yield_of_fewer_branches() -> None:
+    """Winning lookaheads with many tokens make expensive branches pay, and losing ones the opposite."""
     eager, wary = budget_with(first=1.0, each=1.2), budget_with(first=1.0, each=0.3)
     before = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
     for _ in range(200):
@@ -92,21 +92,21 @@ def test_rounds_teach_what_a_smaller_number_of_branches_would_have_brought() -> 
 
 
 def test_the_winner_of_fewer_branches_is_found_among_them() -> None:
-    """With two branches the first lookahead and the anchor compete, whatever the others are."""
+    """Only the first lookahead and the anchor compete with two branches."""
     budget = budget_with(first=1.0, each=0.0)
     budget.observe([-0.5, -0.1, -0.3], [7, 11, 3])
     assert budget._tokens[:4] == [3, 3, 11, 0]
     assert budget._rounds[:4] == [1, 1, 1, 0]
 
 
-def outcome_of(branch: Branch, tokens: list[int], remasked: list[int]) -> Outcome:
-    fills = Fills(np.ones(len(tokens), bool), np.arange(len(tokens)), np.array(tokens))
+def outcome_of(branch: Branch, tokens: list[int], remasked: list[int]) -> RoundOutcome:
+    unmasked = UnmaskedTokens(np.ones(len(tokens), bool), np.arange(len(tokens)), np.array(tokens))
     none = np.empty(0, np.int64)
     proposed = Candidates(none, none.astype(np.float32), none.astype(np.float32))
-    return Outcome(branch, fills, none, proposed, np.array(remasked, np.int64))
+    return RoundOutcome(branch, unmasked, none, proposed, np.array(remasked, np.int64))
 
 
-def test_tokens_gained_are_fills_and_the_lookahead_without_ends_of_text() -> None:
+def test_tokens_gained_are_unmasked_and_lookahead_tokens_without_ends_of_text() -> None:
     anchor = branch_of(np.arange(5), context_of(), blocks=0)
     ahead = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 44, -0.1))
     ended = dataclasses.replace(anchor, lookahead=Lookahead(0, 9, 0, -0.1))
@@ -123,8 +123,8 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
-@pytest.mark.parametrize(("first", "each", "most"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
-def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, most: int) -> None:
+@pytest.mark.parametrize(("first", "each", "max_branches"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
+def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, max_branches: int) -> None:
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=first, each=each)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
@@ -135,29 +135,29 @@ def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, m
             runs: list[list[Step]] = [[], []]
             results = [list(decoder.stream(prompt, auto, on_step=run.append))[-1] for run in runs]
             counts = [len(step.branches) for step in runs[0]]
-            assert max(counts) == most
-            assert counts == [len(step.branches) for step in runs[1]], "not the same twice"
+            assert max(counts) == max_branches
+            assert counts == [len(step.branches) for step in runs[1]], "not reproducible"
             assert results[0].result.token_ids == results[1].result.token_ids
 
 
 REMASKING: list[dict[str, Any]] = [
-    {"strategy": "lopa", "take_back_threshold": 0.9},
-    {"strategy": "eb", "gamma": 2.0, "take_back_threshold": 0.7},
+    {"strategy": "lopa", "remask_threshold": 0.9},
+    {"strategy": "eb", "gamma": 2.0, "remask_threshold": 0.7},
     {"strategy": "lopa"},
 ]
 
 
 @pytest.mark.parametrize("options", REMASKING, ids=lambda options: "-".join(map(str, options.values())))
 @pytest.mark.parametrize("each", [0.0, 0.4, 9.0])
-def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
+def test_the_expected_rows_are_those_of_the_next_round(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
 ) -> None:
-    """Shadow rows with them; and what it has observed is what came of the rounds, without what was remasked."""
-    budget, asked = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
+    """Shadow rows included. The observed yields are those of the rounds, without remasked tokens."""
+    budget, calls = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
     table = budget._table
 
     def seconds(branches: int, window: int, prefix: int) -> float:
-        asked.append((branches, window, prefix))
+        calls.append((branches, window, prefix))
         return table.seconds(branches, window, prefix)
 
     budget._table = cast(CostTable, SimpleNamespace(seconds=seconds, host_seconds=table.host_seconds))
@@ -167,19 +167,19 @@ def test_the_rows_that_it_reckons_with_are_those_of_the_next_round(
     decoding = Decoding(decoder.session, 7, np.array(prompt), plan_of(config), decoder.bundle.manifest, budget)
     shadows = back = 0
     while decoding.stop_reason is None:
-        expected = [(window, prefix) for branches, window, prefix in asked if branches == 1]
-        asked.clear()
+        expected = [(window, prefix) for branches, window, prefix in calls if branches == 1]
+        calls.clear()
         step = decoding.step()
         if expected:
             assert expected == [(step.windows.lengths[-1], tiles(step.windows.prefix))]
-        shadows, back = shadows + len(step.windows.judged), back + len(step.taken_back)
+        shadows, back = shadows + len(step.windows.judged), back + len(step.remasked)
     decoder.session.release(7)
-    assert (shadows > 0) == (back > 0) == ("take_back_threshold" in options)
+    assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # never more than the anchor, except where one lookahead unmasks the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)
 
 
-def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
+def test_the_choice_does_not_depend_on_batch_mates(copy: Path) -> None:
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=1.0, each=0.3)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
@@ -197,11 +197,11 @@ def test_the_choice_does_not_depend_on_the_company(copy: Path) -> None:
     assert len({count for counts in alone for count in counts}) > 1
 
 
-def test_auto_needs_a_table_and_is_not_published(tiny_bundle: Path) -> None:
+def test_auto_needs_a_table_and_excludes_reference_mode(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="does not exist"):
         decoder.stream("a prompt", decoder.config(branches="auto"))
-    with pytest.raises(BadInputError, match="published"):
-        plan_of(published=True, branches="auto")
+    with pytest.raises(BadInputError, match="reference"):
+        plan_of(reference=True, branches="auto")
     with pytest.raises(BadInputError, match="d2f"):
         plan_of(strategy="d2f", branches="auto")
     with pytest.raises(BadInputError, match="branches 'many'"):

@@ -1,4 +1,4 @@
-"""Candidates by the published rules, and draws of them."""
+"""Candidates by the published rules, and draws."""
 
 import math
 from typing import Any
@@ -17,11 +17,11 @@ MASK = 7
 
 
 def reference_context(**options: Any) -> Context:
-    return context_of(plan_of(GenerationConfig.reference(**options)), mask_token=MASK)
+    return context_of(plan_of(GenerationConfig(reference=True, **options)), mask_token=MASK)
 
 
 def rows_from_logits(logits: np.ndarray) -> RowStatistics:
-    """What an engine answers, in float64 by the definition."""
+    """Return the statistics that an engine computes, in float64 by definition."""
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     order = np.argsort(-log_p, axis=-1, kind="stable")[..., :8]
     return RowStatistics(
@@ -38,7 +38,7 @@ def logits() -> np.ndarray:
 
 @pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
 def test_greedy_candidates_follow_the_published_rules(logits: np.ndarray, confidence: str) -> None:
-    """Section 3 of the specification, written out for one row at a time."""
+    """Section 3 of the specification, applied row by row."""
     context = reference_context(confidence=confidence)
     found = candidates_from_rows(rows_from_logits(logits), np.zeros((3, 50), int), context, step=1)
     for index in np.ndindex(3, 50):
@@ -65,8 +65,8 @@ def test_only_the_published_behaviour_may_choose_the_mask_token(logits: np.ndarr
     assert (default.probabilities < published.probabilities).all()
 
 
-def test_draws_follow_the_distribution_of_the_candidates_that_are_kept() -> None:
-    """top_k 3 of one row, drawn at 60,000 positions: frequencies within 5 standard errors of the tempered softmax."""
+def test_draws_follow_the_distribution_of_the_remaining_candidates() -> None:
+    """Draws with top_k 3 at 60,000 positions have the tempered softmax's frequencies, within 5 standard errors."""
     draws = 60_000
     row = np.array([2.0, 1.5, 1.0, 0.5] + [-3.0] * 36)
     rows = rows_from_logits(np.broadcast_to(row, (draws, VOCABULARY)))
@@ -111,7 +111,7 @@ def test_a_draw_depends_on_seed_step_and_position_alone(logits: np.ndarray) -> N
 
 @pytest.mark.parametrize("confidence", ["probability", "margin", "neg_entropy"])
 def test_a_candidate_left_alone_is_certain_to_the_last_bit(logits: np.ndarray, confidence: str) -> None:
-    """Positions with one candidate each are tied: rounding, which differs from mix to mix, must not rank them."""
+    """Positions with one candidate each are tied. Rounding, which differs between batches, must not rank them."""
     context = context_of(mask_token=-1, temperature=1.0, top_p=1e-3, confidence=confidence)
     rows, positions = rows_from_logits(logits), np.arange(150).reshape(3, 50)
     found = candidates_from_rows(rows, positions, context, step=1)

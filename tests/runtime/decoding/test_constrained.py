@@ -1,4 +1,4 @@
-"""Which candidate stands for a position, against the rule written out plainly."""
+"""Allowed candidates, compared with a plain version of the rule."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.plans import plan_of
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.constrained import MAX_REFUSED, allowed_row
+from lopa.runtime.decoding.constrained import MAX_REJECTED, allowed_row
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
@@ -36,7 +36,7 @@ def row(rng: np.random.Generator, ids: np.ndarray, logits: np.ndarray | None = N
     return RowStatistics(ids.astype(np.int64), logprobs, np.array(1.5, np.float32), logits)
 
 
-def test_the_allowed_ones_come_first_in_their_order(state: GrammarState) -> None:
+def test_allowed_candidates_come_first_in_their_order(state: GrammarState) -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         ids = rng.permutation(1024)[:TOP_K]
@@ -49,7 +49,7 @@ def test_the_allowed_ones_come_first_in_their_order(state: GrammarState) -> None
         assert np.isneginf(found.topk_logprobs[len(good) :]).all()
 
 
-def test_of_logits_the_best_that_is_allowed(state: GrammarState) -> None:
+def test_the_best_allowed_token_of_logits(state: GrammarState) -> None:
     rng = np.random.default_rng(1)
     may = state.reading.allowed
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_of_logits_the_best_that_is_allowed(state: GrammarState) -> None:
         np.testing.assert_allclose(found.topk_logprobs, expected, rtol=1e-5)
 
 
-def test_a_piece_of_a_candidate_and_else_the_way_out(vocabulary: Vocabulary, state: GrammarState) -> None:
+def test_a_piece_of_a_candidate_or_the_shortest_ending(vocabulary: Vocabulary, state: GrammarState) -> None:
     rng = np.random.default_rng(2)
     refused = [each for each, text in enumerate(vocabulary.texts) if text and not set(text) & set(b"abcdef !")]
     ids = rng.permutation(refused)[:TOP_K]
@@ -83,11 +83,11 @@ def test_a_piece_of_a_candidate_and_else_the_way_out(vocabulary: Vocabulary, sta
     )
 
 
-def test_tokens_for_which_no_room_is_left_are_refused_until_the_way_out(state: GrammarState) -> None:
+def test_tokens_that_do_not_fit_are_rejected_until_the_shortest_ending(state: GrammarState) -> None:
     rng = np.random.default_rng(3)
     refused: set[int] = set()
     given = row(rng, np.flatnonzero(state.reading.allowed)[:TOP_K])
-    for _ in range(MAX_REFUSED + 2):
+    for _ in range(MAX_REJECTED + 2):
         token = int(allowed_row(given, state, 20, PLAN, refused).topk_ids[0])
         if token == state.way_out(20):
             break

@@ -1,4 +1,4 @@
-"""Whole decodes with grammars, on the real toy: what comes out is judged by others than llguidance."""
+"""Whole decodes with grammars on the tiny model, checked independently of llguidance."""
 
 import json
 import random
@@ -31,7 +31,7 @@ SCHEMA = {
 }
 
 
-def answered(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> GenerationResult:
+def generate_with_schema(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> GenerationResult:
     return decoder.generate(prompt, decoder.config(**{"max_new_tokens": 48, **options}))
 
 
@@ -41,12 +41,10 @@ def valid(result: GenerationResult, schema: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("strategy", [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold])
-def test_every_strategy_ends_with_what_the_schema_allows(
-    decoder: Decoder, prompt: tuple[int, ...], strategy: str
-) -> None:
+def test_every_strategy_satisfies_the_schema(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
     branches = 3 if STRATEGIES[strategy].looks_ahead else None
     for more in ({}, {"skip_threshold": 0.3, "temperature": 1.0, "block_size": 8}):
-        result = answered(decoder, prompt, strategy=strategy, branches=branches, json_schema=SCHEMA, **more)
+        result = generate_with_schema(decoder, prompt, strategy=strategy, branches=branches, json_schema=SCHEMA, **more)
         assert valid(result, SCHEMA)
         assert len(result.token_ids) <= 48
 
@@ -57,30 +55,29 @@ def test_random_schemas(decoder: Decoder, prompt: tuple[int, ...]) -> None:
         schema = random_schema(rng, depth=2)
         options = {"branches": rng.choice([1, 4]), "skip_threshold": rng.choice([0.3, 0.9]), "block_size": 16}
         try:
-            assert valid(answered(decoder, prompt, json_schema=schema, max_new_tokens=64, **options), schema)
+            result = generate_with_schema(decoder, prompt, json_schema=schema, max_new_tokens=64, **options)
         except GrammarRefusedError:
             continue
+        assert valid(result, schema)
         ended += 1
 
 
-def test_a_bundle_with_logits_draws_among_all_that_is_allowed(
-    tiny_bundle_logits: Path, prompt: tuple[int, ...]
-) -> None:
+def test_a_bundle_with_logits_draws_among_all_allowed_tokens(tiny_bundle_logits: Path, prompt: tuple[int, ...]) -> None:
     with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
         for options in ({}, {"temperature": 1.0, "top_k": 0}):
-            assert valid(answered(decoder, prompt, json_schema=SCHEMA, **options), SCHEMA)
+            assert valid(generate_with_schema(decoder, prompt, json_schema=SCHEMA, **options), SCHEMA)
 
 
 @pytest.mark.parametrize("family", ["fast_dllm_v2", "sdar"])
 def test_other_layouts(family_bundle: Callable[..., Path], family: str) -> None:
     with Decoder.open(family_bundle(family), threads=1) as decoder:
         prompt = tuple(decoder.tokenizer.encode("A question", add_bos=True))
-        result = answered(decoder, prompt, regex="(yes|no), [a-c]{9}")
+        result = generate_with_schema(decoder, prompt, regex="(yes|no), [a-c]{9}")
         assert re.fullmatch("(yes|no), [a-c]{9}", result.text)
         assert result.stop_reason == "eos"
 
 
-def test_streamed_text_stays_and_drafts_are_shown(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_streamed_text_is_final_and_drafts_are_shown(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(json_schema=SCHEMA, max_new_tokens=40, skip_threshold=0.2, branches=3)
     texts, steps = [], []
     for event in decoder.stream(prompt, config, drafts=True, on_step=steps.append):
@@ -96,9 +93,7 @@ def test_streamed_text_stays_and_drafts_are_shown(decoder: Decoder, prompt: tupl
         assert np.array_equal(before.branches[-1].tokens[:front], after.branches[-1].tokens[:front])
 
 
-def test_what_was_unmasked_behind_a_gap_is_remasked_where_it_cannot_stand(
-    decoder: Decoder, prompt: tuple[int, ...]
-) -> None:
+def test_forbidden_tokens_behind_a_gap_are_remasked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     remasked: list[int] = []
     config = decoder.config(regex=" (zq|qz){8} candies", strategy="d2f", skip_threshold=0.05, max_new_tokens=48)
 
@@ -111,29 +106,29 @@ def test_what_was_unmasked_behind_a_gap_is_remasked_where_it_cannot_stand(
     assert max(remasked) > 0
 
 
-def test_an_answer_that_is_forced_as_a_whole_takes_no_forward(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    result = answered(decoder, prompt, regex="So the answer is 7 candies\\.", logprobs=True)
+def test_a_completely_forced_answer_needs_no_forward(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    result = generate_with_schema(decoder, prompt, regex="So the answer is 7 candies\\.", logprobs=True)
     assert result.text == "So the answer is 7 candies."
     assert result.stop_reason == "eos"
     assert result.logprobs is not None
     assert np.isnan(result.logprobs).sum() >= result.tokens - 2
-    free = answered(decoder, prompt, json_schema=SCHEMA)
+    free = generate_with_schema(decoder, prompt, json_schema=SCHEMA)
     assert result.steps < free.steps
 
 
-def test_a_tight_room_is_enough(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_tight_length_limit_is_enough(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     with pytest.raises(GrammarRefusedError) as error:
-        answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=3)
-    least = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
+        generate_with_schema(decoder, prompt, json_schema=SCHEMA, max_new_tokens=3)
+    min = int(re.search(r"raise max_new_tokens to (\d+)", str(error.value))[1])  # type: ignore[index]
     for strategy in ("lopa", "vanilla"):
-        result = answered(decoder, prompt, json_schema=SCHEMA, max_new_tokens=least, strategy=strategy)
+        result = generate_with_schema(decoder, prompt, json_schema=SCHEMA, max_new_tokens=min, strategy=strategy)
         assert valid(result, SCHEMA)
 
 
 def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     lark = 'start: "a" "b"+ "!"'
     grammars: list[dict[str, Any]] = [{"json_schema": SCHEMA}, {"regex": "[0-9]{2} candies"}, {}, {"grammar": lark}]
-    with Engine.open(tiny_bundle, threads=1, slots=4) as engine:
+    with Engine.open(tiny_bundle, threads=1, max_num_seqs=4) as engine:
         configs = [engine.config(max_new_tokens=32, branches=2, **grammar) for grammar in grammars]
         handles = engine.submit_many([PromptRequest(prompt, config) for config in configs])
         together = [handle.result(60).text for handle in handles]
@@ -147,10 +142,10 @@ def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prom
     "options",
     [
         {"regex": "a", "json_schema": {}},
-        {"regex": "a", "published": True},
+        {"regex": "a", "reference": True},
         {"regex": "a", "stop_at_eos": False},
         {"regex": "a", "strategy": "wino"},
-        {"regex": "a", "strategy": "vanilla", "lossless": True},
+        {"regex": "a", "strategy": "vanilla", "speculative": True},
         {"regex": ""},
         {"grammar": 5},
         {"json_schema": "[1]"},
@@ -159,6 +154,6 @@ def test_requests_with_different_grammars_share_forwards(tiny_bundle: Path, prom
         {"json_schema": {"enum": [float("nan")]}},
     ],
 )
-def test_options_that_cannot_be(decoder: Decoder, options: dict[str, Any]) -> None:
+def test_incompatible_options_are_rejected(decoder: Decoder, options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         decoder.config(**options)

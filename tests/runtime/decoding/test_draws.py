@@ -1,4 +1,4 @@
-"""Draws have the distribution that was requested, and depend on seed, step and position alone."""
+"""Draws have the requested distribution, and depend on seed, step and position only."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from tests.plans import plan_of
 
 from lopa.runtime.contract import Float32
-from lopa.runtime.decoding.draws import drawn_candidates, drawn_tokens, filtered_candidates, filtered_vocabulary
+from lopa.runtime.decoding.draws import draw_candidates, draw_tokens, filter_candidates, filter_vocabulary
 from lopa.runtime.plan import DecodingPlan
 
 
@@ -15,8 +15,8 @@ def plan(**options: Any) -> DecodingPlan:
     return plan_of(**{"strategy": "threshold", "temperature": 1.0, "seed": 5, **options})
 
 
-def kept_plainly(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> list[float]:
-    """The distribution of one row after top_p and top_k; top_p of the whole, or of what top_k keeps."""
+def plain_filter(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> list[float]:
+    """Return the distribution of one row after top_p and top_k; `of_kept` applies top_p to what top_k keeps."""
     order = sorted(range(len(p)), key=lambda i: -p[i])
     first = order[:top_k] if top_k else order
     whole = sum(p[i] for i in first) if of_kept else sum(p)
@@ -30,32 +30,32 @@ def kept_plainly(p: list[float], top_k: int, top_p: float, *, of_kept: bool) -> 
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.6), (9, 1.0), (12, 0.7), (20, 0.3)])
-@pytest.mark.parametrize("published", [False, True])
-def test_filters_over_the_vocabulary(top_k: int, top_p: float, published: bool) -> None:
+@pytest.mark.parametrize("reference", [False, True])
+def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) -> None:
     rng = np.random.default_rng(top_k)
     logits = rng.normal(size=(6, 40)).astype(np.float32) * 2
-    asked = plan(top_k=top_k, top_p=top_p, temperature=0.7, published=published, alignment="absolute")
-    found = np.exp(filtered_vocabulary(logits, asked, without=None))
+    filtering = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
+    found = np.exp(filter_vocabulary(logits, filtering, without=None))
     for row, own in zip(found, logits.astype(np.float64) / 0.7, strict=True):
         p = (np.exp(own) / np.exp(own).sum()).tolist()
-        np.testing.assert_allclose(row, kept_plainly(p, top_k, top_p, of_kept=published), atol=1e-6)
+        np.testing.assert_allclose(row, plain_filter(p, top_k, top_p, of_kept=reference), atol=1e-6)
 
 
 def test_the_mask_token_is_never_drawn() -> None:
     logits = np.zeros((1, 20), np.float32)
     logits[0, 3] = 50
-    found = filtered_vocabulary(logits, plan(top_k=0), without=3)
+    found = filter_vocabulary(logits, plan(top_k=0), without=3)
     assert np.exp(found[0, 3]) == 0
     np.testing.assert_allclose(np.exp(found).sum(), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("of_published_sdar", [False, True])
 def test_filters_over_candidates(of_published_sdar: bool) -> None:
-    """Eight candidates with the mass 0.8 of the whole, best first."""
+    """Eight candidates hold 0.8 of the probability, best first."""
     p = np.array([0.3, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01])
-    asked = plan(top_k=3, top_p=0.55, published=of_published_sdar, alignment="absolute")
-    found = filtered_candidates(np.log(p).astype(np.float32)[None], asked)
-    # 0.3 + 0.2 are 0.5 of the whole and 0.83 of the three that top_k keeps: a third one, or none.
+    filtering = plan(top_k=3, top_p=0.55, reference=of_published_sdar, alignment="absolute")
+    found = filter_candidates(np.log(p).astype(np.float32)[None], filtering)
+    # 0.3 + 0.2 is 0.5 of the whole and 0.83 of the three that top_k keeps: a third candidate, or none.
     expected = [0.6, 0.4, 0.0] if of_published_sdar else [0.5, 1 / 3, 1 / 6]
     np.testing.assert_allclose(np.exp(found[0]), [*expected, *[0.0] * 5], atol=1e-6)
 
@@ -66,17 +66,17 @@ def counted(drawn: np.ndarray[Any, Any], size: int) -> Float32:
 
 
 def test_draws_have_their_distribution() -> None:
-    """20,000 of each: four standard deviations of a share of 0.3 are 0.013."""
+    """Four standard deviations of a share of 0.3 are 0.013 with 20,000 draws."""
     p = np.float32([0.4, 0.3, 0.15, 0.1, 0.05, 0, 0, 0])
     with np.errstate(divide="ignore"):
         logprobs = np.log(p)
     positions = np.arange(2000)
     rows = np.broadcast_to(logprobs, (2000, 8))
-    of_candidates = np.stack([drawn_candidates(rows, plan(), step=step, positions=positions) for step in range(10)])
-    of_tokens = np.stack([drawn_tokens(rows, plan(), step=step, positions=positions) for step in range(10)])
+    of_candidates = np.stack([draw_candidates(rows, plan(), step=step, positions=positions) for step in range(10)])
+    of_tokens = np.stack([draw_tokens(rows, plan(), step=step, positions=positions) for step in range(10)])
     for drawn in (of_candidates, of_tokens):
         np.testing.assert_allclose(counted(drawn, 8), p, atol=0.014)
-        # Neighbours in step and position know nothing of each other.
+        # Adjacent steps and positions are independent.
         assert abs(np.mean(drawn[1:] == drawn[:-1]) - (p**2).sum()) < 0.02
         assert abs(np.mean(drawn[:, 1:] == drawn[:, :-1]) - (p**2).sum()) < 0.02
 
@@ -85,7 +85,7 @@ def test_a_draw_is_the_same_with_any_batch_mates() -> None:
     rng = np.random.default_rng(0)
     logprobs = np.log(rng.dirichlet(np.ones(50), 30)).astype(np.float32)
     positions = np.arange(100, 130)
-    for drawn in (drawn_tokens, lambda rows, *more, **named: drawn_candidates(rows[..., :8], *more, **named)):
+    for drawn in (draw_tokens, lambda rows, *more, **named: draw_candidates(rows[..., :8], *more, **named)):
         every = drawn(logprobs, plan(), step=3, positions=positions)
         some = rng.permutation(30)[:7]
         alone = drawn(logprobs[some], plan(), step=3, positions=positions[some])

@@ -1,4 +1,4 @@
-"""Which unmasked positions are remasked, by the rule written out plainly (recordings: tests/conformance)."""
+"""Remasked positions, compared with a plain version of the rule (tests/conformance has recordings)."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.plans import context_of, plan_of
 from tests.runtime.strategy.blocks import unmasked_of, view_of
 
-from lopa.runtime.decoding.remask import judged_positions, remasked_branch
+from lopa.runtime.decoding.remask import remask_branch, remaskable_positions
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Candidates, RemaskView
@@ -25,7 +25,7 @@ MASK, END = 2, 0
 def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
     probabilities: list[float], accepted: int, before: int, limit: int
 ) -> None:
-    plan = plan_of(strategy="d2f", take_back_threshold=0.5)
+    plan = plan_of(strategy="d2f", remask_threshold=0.5)
     found = least_probable(RemaskView(np.array(probabilities, np.float32), accepted, before, limit), plan)
     expected: list[int] = []
     while accepted > 1 and len(expected) < min(before - 1, limit):
@@ -37,7 +37,7 @@ def test_the_least_probable_first_and_fewer_than_the_step_before_unmasked(
 
 
 @pytest.mark.parametrize(("masked", "cap"), [(3, 5), (7, 5), (9, 6), (20, 14), (28, 19), (29, 20), (64, 20)])
-def test_wino_unmasks_seven_tenths_at_most_but_5_to_20(masked: int, cap: int) -> None:
+def test_wino_unmasks_at_most_70_percent_within_5_to_20(masked: int, cap: int) -> None:
     sure = np.linspace(0.99, 0.7, masked, dtype=np.float32)[::-1].copy()
     candidates = Candidates(np.arange(masked), sure, np.zeros(masked, np.float32))
     chosen = unmasked_of(view_of(np.arange(masked), candidates), plan_of(strategy="wino", skip_threshold=0.6))
@@ -45,7 +45,7 @@ def test_wino_unmasks_seven_tenths_at_most_but_5_to_20(masked: int, cap: int) ->
 
 
 def two_blocks(*, before: int | None = None) -> Branch:
-    """A cached prompt of 3 and two active blocks of 4, of which 4 to 9 are unmasked; an end-of-text at 8."""
+    """Return a branch with a cached prompt of 3 and two active blocks of 4, with an end of text at 8."""
     tokens = np.array([10, 11, 12, MASK, 14, 15, 16, 17, END, 19, MASK])
     blocks = (
         Block(0, 3, 0, BlockState.IN_CACHE, True),
@@ -65,26 +65,28 @@ def two_blocks(*, before: int | None = None) -> Branch:
         (None, 0, (END,), []),
     ],
 )
-def test_what_is_judged(before: int | None, limit: int | None, ends: tuple[int, ...], expected: list[int]) -> None:
-    context = context_of(ends=ends, strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
-    found = judged_positions(two_blocks(before=before), context)
+def test_remaskable_positions(
+    before: int | None, limit: int | None, ends: tuple[int, ...], expected: list[int]
+) -> None:
+    context = context_of(ends=ends, strategy="d2f", remask_threshold=0.5, remask_limit=limit)
+    found = remaskable_positions(two_blocks(before=before), context)
     assert found.tolist() == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, [5]), (3, [4, 5, 7]), (9, [4, 5, 7, 9])])
-def test_the_limit_is_of_all_blocks_together(limit: int, expected: list[int]) -> None:
-    context = context_of(mask_token=MASK, ends=(END,), strategy="d2f", take_back_threshold=0.5, take_back_limit=limit)
-    judged = np.array([4, 5, 7, 9])
+def test_the_limit_covers_all_blocks_together(limit: int, expected: list[int]) -> None:
+    context = context_of(mask_token=MASK, ends=(END,), strategy="d2f", remask_threshold=0.5, remask_limit=limit)
+    remaskable = np.array([4, 5, 7, 9])
     probabilities = np.array([0.3, 0.2, 0.1, 0.4], np.float32)
     written = np.array([3, 6, 8, 10])
-    after, positions = remasked_branch(two_blocks(), written, judged, probabilities, context)
+    after, positions = remask_branch(two_blocks(), written, remaskable, probabilities, context)
     assert sorted(positions.tolist()) == expected
     assert (after.remasked, [block.accepted for block in after.blocks]) == (len(expected), [None, 2, 2])
     assert np.flatnonzero(~after.unmasked).tolist() == sorted([3, 10, *expected])
 
 
-def test_a_block_before_its_first_step_may_lose_29_positions() -> None:
-    """As published: it is taken to have unmasked 30 before."""
+def test_a_block_may_remask_29_positions_before_its_first_step() -> None:
+    """The published code counts a block as having unmasked 30 positions before its first step."""
     view = RemaskView(np.full(40, 0.1), accepted=2, before=BEFORE_FIRST_STEP, limit=64)
-    found = least_probable(view, plan_of(strategy="wino", take_back_threshold=0.5))
+    found = least_probable(view, plan_of(strategy="wino", remask_threshold=0.5))
     assert np.flatnonzero(found).tolist() == list(range(29))

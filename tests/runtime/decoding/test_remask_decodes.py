@@ -1,4 +1,4 @@
-"""Whole decodes that remask: random answers against the rule written out plainly, then the tiny model."""
+"""Whole decodes that remask: random statistics compared with a plain version of the rule, then the tiny model."""
 
 import dataclasses
 import json
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.plans import plan_of
-from tests.runtime.accelerator.geared_forward import geared_session
+from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.company import alone, result_of
 
 from lopa.cli.files.trace_file import record_from_step
@@ -43,12 +43,12 @@ def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
 
 
 def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> RowStatistics:
-    """[B, Q] of a model that knows nothing: some best tokens are the end, most are sure of themselves or not at all."""
+    """Return random statistics [B, Q]: some best tokens are an end of text, and most are either certain or not."""
     shape = windows.wanted.shape
     ids = rng.permuted(np.broadcast_to(np.arange(3, VOCABULARY), (*shape, VOCABULARY - 3)), axis=-1)[..., :8].copy()
     ids[..., 0] = np.where(rng.random(shape) < ends, END, ids[..., 0])
     logits = rng.normal(0, 1, (*shape, 8)) + np.where(np.arange(8) == 0, rng.choice([0, 3, 8], shape)[..., None], 0)
-    # A judged token is among the candidates in half of the cases.
+    # In half of the cases the verified token is among the candidates.
     known = np.log(rng.random((*shape, 8)))
     logits = np.where(rng.random(shape)[..., None] < 0.5, np.sort(known)[..., ::-1], -np.sort(-logits))
     logprobs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -57,7 +57,7 @@ def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> R
 
 
 def with_tokens_known(rng: np.random.Generator, rows: RowStatistics, windows: Windows, anchor: Branch) -> RowStatistics:
-    """Shadow rows that find the token they judge among the candidates, at a random place, in four of five cases."""
+    """Put the verified token among the candidates of shadow rows, at a random place, in four of five cases."""
     first = windows.kept + len(windows.asked[-1])
     for column, position in enumerate(windows.judged, start=first):
         if rng.random() < 0.8:
@@ -72,8 +72,8 @@ options = st.fixed_dictionaries(
     {
         "strategy": st.sampled_from(["d2f", "lopa", "threshold", "wino", "eb"]),
         "skip_threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]) | st.floats(0, 1),
-        "take_back_threshold": st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0]) | st.floats(0, 1),
-        "take_back_limit": st.sampled_from([None, 0, 3, 10**6]),
+        "remask_threshold": st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0]) | st.floats(0, 1),
+        "remask_limit": st.sampled_from([None, 0, 3, 10**6]),
         "block_size": st.sampled_from([4, 8, 16]),
         "max_new_tokens": st.integers(1, 40),
         "alignment": st.sampled_from(["prompt", "absolute"]),
@@ -94,14 +94,14 @@ options = st.fixed_dictionaries(
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_any_decode_follows_the_rule_and_ends(
+def test_random_decodes_follow_the_rule_and_end(
     given_options: dict[str, Any], shift: int, ends: float, seed: int
 ) -> None:
     more: dict[str, Any] = {"lopa": {"branches": 3}, "eb": {"branches": 2, "gamma": 1.0}}
     plan = plan_of(**given_options, **more.get(given_options["strategy"], {}))
     rng = np.random.default_rng(seed)
     decoding = decoding_of(plan, shift)
-    limit = given_options["max_new_tokens" if given_options["take_back_limit"] is None else "take_back_limit"]
+    limit = given_options["max_new_tokens" if given_options["remask_limit"] is None else "remask_limit"]
     before: dict[int, int] = {}
     total = 0
     said: dict[int, float] = {}
@@ -114,8 +114,8 @@ def test_any_decode_follows_the_rule_and_ends(
         assert windows.wanted.shape[1] <= max_asked + 1
         rows = with_tokens_known(rng, random_rows(rng, windows, ends=ends), windows, anchor)
         step = decoding.finish_round(windows, rows, None)
-        # One for each position and one for each block, whatever is remasked on the way and however often.
-        assert decoding.steps <= plan.positions + len(anchor.blocks) - 1, "it goes on and on"
+        # One round per position and per block is the limit, however often positions are remasked.
+        assert decoding.steps <= plan.positions + len(anchor.blocks) - 1, "it does not end"
 
         winner = step.branches[step.winner]
         ahead = [] if winner.lookahead is None else [winner.lookahead.position]
@@ -127,29 +127,31 @@ def test_any_decode_follows_the_rule_and_ends(
         def in_block(block: Block, stays: list[int] = stays) -> int:
             return sum(block.start <= position < block.end for position in stays)
 
-        assert plan.take_back_threshold > 0 or not len(windows.judged)
+        assert plan.remask_threshold > 0 or not len(windows.judged)
         expected = []
         first = windows.kept + len(windows.asked[-1])
         for block in anchor.active:
             last = before.get(block.start, 30)
             accepted = in_block(block)
-            judged = {}
+            remaskable = {}
             for position in range(max(block.start, PROMPT), block.end):
                 is_end = plan.stop_at_eos and anchor.tokens[position] == END
-                may = plan.take_back_threshold > 0 and last > 1 and total < limit
+                may = plan.remask_threshold > 0 and last > 1 and total < limit
                 if anchor.unmasked[position] and not is_end and may:
                     column = first + windows.judged.tolist().index(position)
                     found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
-                    judged[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
-            improbable = [p for p in judged if judged[p] < np.float32(given_options["take_back_threshold"]) and p < end]
-            most = min(last - 1, limit - total - len(expected)) if accepted > 1 else 0
-            expected += sorted(sorted(improbable, key=lambda p: (judged[p], p))[:most])
+                    remaskable[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
+            improbable = [
+                p for p in remaskable if remaskable[p] < np.float32(given_options["remask_threshold"]) and p < end
+            ]
+            limit_now = min(last - 1, limit - total - len(expected)) if accepted > 1 else 0
+            expected += sorted(sorted(improbable, key=lambda p: (remaskable[p], p))[:limit_now])
         before |= {block.start: in_block(block) for block in winner.active}
-        assert step.taken_back.tolist() == expected
+        assert step.remasked.tolist() == expected
         total += len(expected)
         assert decoding.anchor.remasked == total
 
-        # What was remasked is masked, everything else stands, and the log-probabilities are of the last fill.
+        # Remasked positions are masked, all others unchanged, and log-probabilities are those of the last unmasking.
         after = decoding.anchor
         length = min(len(after.tokens), len(winner.tokens))
         kept = np.setdiff1d(np.flatnonzero(winner.unmasked[:length]), expected)
@@ -161,7 +163,7 @@ def test_any_decode_follows_the_rule_and_ends(
         said |= dict(zip(step.fills.positions.tolist(), step.fills.logprobs.tolist(), strict=True))
         if winner.lookahead is not None and winner.lookahead.logprob is not None:
             said[winner.lookahead.position] = winner.lookahead.logprob
-        # What was streamed stays.
+        # Streamed text is final.
         committed = decoding.committed().tolist()
         assert committed[: len(streamed)] == streamed
         streamed = committed
@@ -182,29 +184,29 @@ def prompts(decoder: Decoder) -> list[list[int]]:
     return [decoder.tokenizer.encode(text, add_bos=True) for text in texts]
 
 
-EAGER: dict[str, Any] = {"skip_threshold": 0.5, "take_back_threshold": 0.9, "max_new_tokens": 64}
-"""Unmasks much at once and remasks most of it."""
+EAGER: dict[str, Any] = {"skip_threshold": 0.5, "remask_threshold": 0.9, "max_new_tokens": 64}
+"""Options that unmask many tokens at once and remask most of them."""
 CONFIGS: list[dict[str, Any]] = [
     {"strategy": "d2f", "window": "full"},
     {"strategy": "wino"},
-    {"strategy": "lopa", "branches": 3, "window": "full", "shared_rows": False},
-    {"strategy": "lopa", "branches": 3, "window": "block_causal", "shared_rows": True},
+    {"strategy": "lopa", "branches": 3, "window": "full", "deduplicate_rows": False},
+    {"strategy": "lopa", "branches": 3, "window": "block_causal", "deduplicate_rows": True},
     {"strategy": "threshold", "temperature": 0.7, "logprobs": True, "stop": ("####",)},
 ]
 
 
 @pytest.fixture(scope="module")
-def asked(decoder: Decoder, prompts: list[list[int]]) -> list[PromptRequest]:
+def submitted(decoder: Decoder, prompts: list[list[int]]) -> list[PromptRequest]:
     return [PromptRequest(prompt, decoder.config(**EAGER | own)) for own in CONFIGS for prompt in prompts]
 
 
 @pytest.fixture(scope="module")
-def expected(decoder: Decoder, asked: list[PromptRequest]) -> list[GenerationResult]:
-    return [alone(decoder, each.prompt, each.config) for each in asked]
+def expected(decoder: Decoder, submitted: list[PromptRequest]) -> list[GenerationResult]:
+    return [alone(decoder, each.prompt, each.config) for each in submitted]
 
 
-def test_text_that_was_streamed_stays_while_drafts_change(decoder: Decoder, asked: list[PromptRequest]) -> None:
-    for each in asked:
+def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted: list[PromptRequest]) -> None:
+    for each in submitted:
         steps: list[Step] = []
         events = list(decoder.stream(each.prompt, each.config, drafts=True, on_step=steps.append))
         text = "".join(event.text for event in events if isinstance(event, TextEvent))
@@ -212,73 +214,73 @@ def test_text_that_was_streamed_stays_while_drafts_change(decoder: Decoder, aske
         assert isinstance(last, DoneEvent)
         assert text == last.result.text
         records = [record_from_step(step) for step in steps]
-        assert [each.get("taken_back", []) for each in records] == [step.taken_back.tolist() for step in steps]
-        if not each.config.stop:  # which may end it before
-            assert sum(len(step.taken_back) for step in steps) > 0
+        assert [each.get("remasked", []) for each in records] == [step.remasked.tolist() for step in steps]
+        if not each.config.stop:  # which may end it earlier
+            assert sum(len(step.remasked) for step in steps) > 0
             unmasked = [event.decided for event in events if isinstance(event, DraftEvent)]
             filled = [len(step.fills.positions) + (step.branches[step.winner].lookahead is not None) for step in steps]
-            back = [len(step.taken_back) for step in steps]
+            back = [len(step.remasked) for step in steps]
             if each.config.strategy != "lopa" and not plan_of(each.config).drop_after_eos:
                 assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
 
 
-def test_with_a_time_limit_only_finished_blocks_are_the_answer(decoder: Decoder, prompts: list[list[int]]) -> None:
-    """What the first step unmasked at the beginning of the answer may still change."""
-    config = decoder.config(strategy="d2f", skip_threshold=0.5, take_back_threshold=0.9, time_limit=1e-9)
+def test_a_time_limit_returns_finished_blocks_only(decoder: Decoder, prompts: list[list[int]]) -> None:
+    """Tokens that the first step unmasked at the beginning of the answer may still change."""
+    config = decoder.config(strategy="d2f", skip_threshold=0.5, remask_threshold=0.9, time_limit=1e-9)
     result = alone(decoder, prompts[0], config)
     assert (result.stop_reason, result.steps, result.text, result.token_ids) == ("time_limit", 1, "", ())
-    for_good = alone(decoder, prompts[0], dataclasses.replace(config, take_back_threshold=None))
+    for_good = alone(decoder, prompts[0], dataclasses.replace(config, remask_threshold=None))
     assert for_good.steps == 1
     assert len(for_good.token_ids) > 0
 
 
 def test_the_same_answers_on_every_device_and_in_any_batch(
-    tiny_bundle: Path, decoder: Decoder, asked: list[PromptRequest], expected: list[GenerationResult]
+    tiny_bundle: Path, decoder: Decoder, submitted: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:
-    with Engine(decoder, slots=4, queue_limit=len(asked)) as engine:
-        for handle, result in zip(engine.submit_many(asked), expected, strict=True):
+    with Engine(decoder, max_num_seqs=4, queue_limit=len(submitted)) as engine:
+        for handle, result in zip(engine.submit_many(submitted), expected, strict=True):
             found = result_of(handle)
             assert dataclasses.replace(found, logprobs=None) == dataclasses.replace(result, logprobs=None)
             np.testing.assert_allclose(found.logprobs or (), result.logprobs or (), atol=1e-4)
     for devices in (["numpy"], ["cpu:0", "cpu:1"]):
         with Decoder.open(tiny_bundle, devices, threads=1) as other:
-            assert [alone(other, each.prompt, each.config).token_ids for each in asked] == [
+            assert [alone(other, each.prompt, each.config).token_ids for each in submitted] == [
                 each.token_ids for each in expected
             ]
 
 
 def test_the_same_answers_with_rows_shared_or_not(
-    decoder: Decoder, asked: list[PromptRequest], expected: list[GenerationResult]
+    decoder: Decoder, submitted: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:
-    sharing = [number for number, each in enumerate(asked) if each.config.shared_rows]
+    sharing = [number for number, each in enumerate(submitted) if each.config.deduplicate_rows]
     assert sharing
     for number in sharing:
-        apart = dataclasses.replace(asked[number].config, shared_rows=False)
-        assert alone(decoder, asked[number].prompt, apart).token_ids == expected[number].token_ids
+        apart = dataclasses.replace(submitted[number].config, deduplicate_rows=False)
+        assert alone(decoder, submitted[number].prompt, apart).token_ids == expected[number].token_ids
 
 
-def test_the_same_answers_in_gears_that_are_planned_for_it(
-    tiny_bundle: Path, asked: list[PromptRequest], expected: list[GenerationResult]
+def test_the_same_answers_in_shape_buckets_planned_for_it(
+    tiny_bundle: Path, submitted: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:
-    plans, longest = [plan_of(each.config) for each in asked], max(len(each.prompt) for each in asked)
+    plans, longest = [plan_of(each.config) for each in submitted], max(len(each.prompt) for each in submitted)
     window, sampled = (max(sizes) for sizes in zip(*(max_rows(longest, plan) for plan in plans), strict=True))
     positions = longest + max(plan.positions for plan in plans)
     bundle = Bundle.open(tiny_bundle)
-    session = geared_session(
-        bundle, [gear(1, 3, -(-window // 16) * 16, -(-positions // TILE) * TILE, wanted=sampled + 1)]
+    session = bucketed_session(
+        bundle, [bucket(1, 3, -(-window // 16) * 16, -(-positions // TILE) * TILE, wanted=sampled + 1)]
     )
-    with Decoder(bundle, session, Tokenizer.open(bundle)) as geared:
-        for each, result in zip(asked, expected, strict=True):
-            if not each.config.shared_rows:  # one window of all branches is longer than a gear
-                assert alone(geared, each.prompt, each.config).token_ids == result.token_ids
+    with Decoder(bundle, session, Tokenizer.open(bundle)) as bucketed:
+        for each, result in zip(submitted, expected, strict=True):
+            if not each.config.deduplicate_rows:  # one window of all branches is longer than a shape bucket
+                assert alone(bucketed, each.prompt, each.config).token_ids == result.token_ids
 
 
-def test_only_the_anchor_is_judged_and_any_winner_loses_what_is_remasked(
-    decoder: Decoder, asked: list[PromptRequest]
+def test_only_the_anchor_is_verified_and_any_winner_is_remasked(
+    decoder: Decoder, submitted: list[PromptRequest]
 ) -> None:
     won = 0
-    for each in asked:
-        if each.config.strategy != "lopa" or each.config.shared_rows:
+    for each in submitted:
+        if each.config.strategy != "lopa" or each.config.deduplicate_rows:
             continue
         steps: list[Step] = []
         for _ in decoder.stream(each.prompt, each.config, on_step=steps.append):
@@ -289,5 +291,5 @@ def test_only_the_anchor_is_judged_and_any_winner_loses_what_is_remasked(
                 for row, branch in enumerate(step.branches)
             ]
             assert counts == [0] * (len(counts) - 1) + [len(step.windows.judged)]
-            won += bool(len(step.taken_back)) and step.branches[step.winner].lookahead is not None
+            won += bool(len(step.remasked)) and step.branches[step.winner].lookahead is not None
     assert won > 0

@@ -1,4 +1,4 @@
-"""Scores, unmasking and spawning of a round, and its windows, held against the specification written out plainly."""
+"""Scores, unmasking, next branches and windows of a round, compared with a plain version of the specification."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from tests.plans import branch_of, context_of, plan_of
 from tests.runtime.decoding.rounds import scores_of
 
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.round import Outcome, scores_from_rows, spawn, unmask
+from lopa.runtime.decoding.round import RoundOutcome, scores_from_rows, spawn, unmask
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.state.branch import Block, BlockState, Branch, published_stop_reason, stop_reason, unmasked_length
 from lopa.runtime.state.context import Context
@@ -25,12 +25,12 @@ PROMPT = 5
 
 
 def reference_context(*, ends: tuple[int, ...] = (EOS,), **options: Any) -> Context:
-    plan = plan_of(GenerationConfig.reference(**options))
+    plan = plan_of(GenerationConfig(reference=True, **options))
     return context_of(plan, mask_token=MASK, ends=ends, prediction_shift=1)
 
 
 def branch_with(unmasked: list[bool], block_size: int, complete: list[bool], *, cached: bool = True) -> Branch:
-    """Prompt of 5 and active blocks over `unmasked`; unmasked positions hold 100 + position."""
+    """Return a branch with a prompt of 5 and active blocks over `unmasked`. Unmasked positions hold 100 + position."""
     flags = np.array([True] * PROMPT + unmasked)
     tokens = np.where(flags, 100 + np.arange(len(flags)), MASK)
     state = BlockState.IN_CACHE if cached else BlockState.TO_CACHE
@@ -54,9 +54,9 @@ rounds = st.tuples(
 
 
 @given(rounds)
-def test_fills_are_those_of_section_5(example: tuple[list[bool], list[bool], int]) -> None:
-    unmasked, complete, seed = example
-    branch = branch_with(unmasked, 4, complete)
+def test_unmasked_tokens_follow_section_5(example: tuple[list[bool], list[bool], int]) -> None:
+    flags, complete, seed = example
+    branch = branch_with(flags, 4, complete)
     masked = np.flatnonzero(~branch.unmasked)
     random = np.random.default_rng(seed)
     probability = random.random(len(masked)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_fills_are_those_of_section_5(example: tuple[list[bool], list[bool], int
     tokens = random.integers(10, 20, len(masked))
     context = reference_context(skip_threshold=0.8, ends=(13,))
     outcome = unmask(scores_of(branch, masked, Candidates(tokens, probability, confidence)), 0, context)
-    fills, after = outcome.fills, outcome.branch
+    unmasked, after = outcome.unmasked, outcome.branch
 
     expected = []
     for number in range(3):
@@ -73,10 +73,10 @@ def test_fills_are_those_of_section_5(example: tuple[list[bool], list[bool], int
         if not high and inside and complete[number]:
             high = [max(inside, key=lambda i: (confidence[i], -i))]
         expected += high
-    assert fills.positions.tolist() == [masked[i] for i in expected]
-    assert fills.tokens.tolist() == [tokens[i] for i in expected]
-    assert after.ended == (13 in fills.tokens)
-    assert after.tokens[fills.positions].tolist() == fills.tokens.tolist()
+    assert unmasked.positions.tolist() == [masked[i] for i in expected]
+    assert unmasked.tokens.tolist() == [tokens[i] for i in expected]
+    assert after.ended == (13 in unmasked.tokens)
+    assert after.tokens[unmasked.positions].tolist() == unmasked.tokens.tolist()
     assert int(after.unmasked.sum()) == int(branch.unmasked.sum()) + len(expected)
     assert outcome.left.tolist() == [p for i, p in enumerate(masked) if i not in expected]
     assert outcome.proposed.tokens.tolist() == [tokens[i] for i in range(len(masked)) if i not in expected]
@@ -86,27 +86,27 @@ def test_a_position_that_gets_the_mask_token_stays_masked() -> None:
     branch = branch_with([False] * 4, 4, [True])
     candidates = Candidates(np.array([MASK, 9, 9, 9]), np.array([0.99, 0, 0, 0], np.float32), np.zeros(4, np.float32))
     outcome = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, reference_context())
-    assert outcome.fills.positions.tolist() == [5]
+    assert outcome.unmasked.positions.tolist() == [5]
     assert not outcome.branch.unmasked[5]
 
 
-def test_vanilla_unmasks_one_position_however_sure_it_is() -> None:
+def test_vanilla_unmasks_one_position_at_any_confidence() -> None:
     branch = branch_with([False] * 4, 4, [True])
     candidates = Candidates(
         np.arange(10, 14), np.full(4, 1.0, np.float32), np.array([-0.1, -0.2, -0.05, -0.3], np.float32)
     )
     context = context_of(strategy="vanilla", mask_token=MASK)
-    fills = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, context).fills
-    assert fills.positions.tolist() == [7]
+    unmasked = unmask(scores_of(branch, np.arange(5, 9), candidates), 0, context).unmasked
+    assert unmasked.positions.tolist() == [7]
 
 
-def outcome_with(branch: Branch, positions: list[int], tokens: list[int], confidences: list[float]) -> Outcome:
-    """A round that unmasked nothing, and leaves these `positions` for lookaheads."""
+def outcome_with(branch: Branch, positions: list[int], tokens: list[int], confidences: list[float]) -> RoundOutcome:
+    """Return the outcome of a round that unmasked nothing and leaves `positions` for lookaheads."""
     places = np.array(positions, np.int64)
     scores = np.array(confidences, np.float32)
     candidates = Candidates(np.array(tokens, np.int64), np.full(len(places), 0.5, np.float32), scores)
     nothing = unmask(scores_of(branch, np.empty(0, np.int64), candidates[:0]), 0, reference_context())
-    assert not len(nothing.fills)
+    assert not len(nothing.unmasked)
     return replace(nothing, left=places, proposed=candidates)
 
 
@@ -128,7 +128,7 @@ def test_lookaheads_are_the_most_confident_and_ties_go_to_the_first_position(
     assert [each.rank for each in found] == list(range(len(order)))
 
 
-def test_branches_copy_the_winner_and_share_nothing() -> None:
+def test_branches_copy_the_winner() -> None:
     winner = branch_with([True, True, True, False], 4, [True])
     outcome = outcome_with(winner, [8], [33], [-0.5])
     found = spawn(next_anchor(outcome.branch), outcome, 1, reference_context(ends=(33,)))
@@ -137,13 +137,13 @@ def test_branches_copy_the_winner_and_share_nothing() -> None:
     assert (ahead.unmasked[8], anchor.unmasked[8]) == (True, False)
     assert (ahead.ended, anchor.ended) == (True, False)
     assert ((ahead.lookahead,), anchor.lookahead) == (found.lookaheads, None)
-    # The lookahead token alone completed the block: it does not fall due in this round (section 6 K).
+    # Only the lookahead token completed the block, so it does not become due in this round (section 6 K).
     assert [branch.blocks[1].state for branch in (ahead, anchor)] == [BlockState.ACTIVE] * 2
     assert [branch.blocks[1].masks for branch in (ahead, anchor)] == [0, 1]
 
 
-def test_outside_the_published_loop_a_branch_with_nothing_masked_goes_on_alone() -> None:
-    """It would win the round whatever the others do; its finished block falls due at once."""
+def test_outside_the_published_loop_a_branch_with_nothing_masked_continues_alone() -> None:
+    """It would win the round in any case, and its finished block becomes due at once."""
     winner = replace(branch_with([True, True, True, False], 4, [True]), layout=layout_of(4, positions=4))
     outcome = outcome_with(winner, [8], [33], [-0.5])
     found = spawn(next_anchor(winner), outcome, 1, context_of(mask_token=MASK, ends=(EOS,)))
@@ -165,7 +165,8 @@ def test_only_the_published_loop_verifies_the_anchor_twice() -> None:
 
 
 def test_the_most_confident_branch_wins_and_a_finished_one_beats_every_other() -> None:
-    """The mean over the masked positions of a branch, of equal ones the first; 1 where nothing is masked."""
+    """Confidence is the mean over the masked positions, ties go to the first branch, and it is 1 if nothing is
+    masked."""
 
     def scored(entropies: list[list[float]]) -> tuple[tuple[float, ...], int]:
         branches = tuple(branch_with([True] * (4 - len(each)) + [False] * len(each), 4, [True]) for each in entropies)
@@ -185,7 +186,7 @@ def test_the_most_confident_branch_wins_and_a_finished_one_beats_every_other() -
     assert scored([[0.25], [], [0.125]]) == ((-0.25, 1.0, -0.125), 1)
 
 
-def test_blocks_open_one_a_round_until_the_last_or_an_end_of_text() -> None:
+def test_one_block_opens_per_round_until_the_last_or_an_end_of_text() -> None:
     context = context_of(mask_token=MASK, prediction_shift=1, block_size=4, max_new_tokens=10)
     branch = branch_of(np.arange(10, 10 + PROMPT), context)
     assert [block.end - block.start for block in branch.blocks] == [5, 4]
@@ -214,7 +215,7 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
     context = reference_context(block_size=1, max_new_tokens=1)
     assert published_stop_reason((branch,), 1, context) is None
     assert stop_reason(branch, (EOS,)) == "length"
-    # Loops that keep rows of the whole answer do not: there would be no block for which to keep them.
+    # Loops that keep the rows of the whole answer do not, since no block needs them any more.
     whole = replace(branch, layout=replace(branch.layout, whole=True))
     assert published_stop_reason((whole,), 1, context) == "length"
     without_mask = replace(branch, tokens=np.array([10, 10, 11, 12]))
@@ -226,7 +227,7 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
 @pytest.mark.parametrize("shift", [0, 1])
 @given(example=rounds, cached=st.booleans())
 @settings(max_examples=30)
-def test_windows_are_those_of_section_2(
+def test_windows_follow_section_2(
     window: str, shift: int, example: tuple[list[bool], list[bool], int], cached: bool
 ) -> None:
     unmasked, complete, _ = example

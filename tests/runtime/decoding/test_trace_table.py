@@ -12,7 +12,7 @@ CASES: list[dict[str, Any]] = [
     {"strategy": "lopa", "branches": 4},
     {"strategy": "d2f", "logprobs": True},
     {"strategy": "threshold", "cache": "prefix"},
-    {"strategy": "vanilla", "lossless": True, "branches": 3},
+    {"strategy": "vanilla", "speculative": True, "branches": 3},
     {"strategy": "lopa", "branches": 3, "temperature": 0.8, "seed": 4},
 ]
 
@@ -44,7 +44,7 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
         rows = table["step"] == step.number
         of_winner = table["branch"][rows & table["unmasked"]]
         assert len(of_winner) >= len(step.fills)
-        assert options.get("lossless") or set(of_winner) <= {step.winner}
+        assert options.get("speculative") or set(of_winner) <= {step.winner}
 
 
 def test_probabilities_are_those_of_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
@@ -65,27 +65,27 @@ def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> No
     several = next(step for step in steps if len(step.branches) == 4)
     table = trace_table(several)
     assert set(table["branch"]) == {0, 1, 2, 3}
-    for branch, asked in enumerate(several.windows.asked):
-        own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], asked))
-        np.testing.assert_array_equal(table["position"][own], asked)
+    for branch, sampled in enumerate(several.windows.asked):
+        own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], sampled))
+        np.testing.assert_array_equal(table["position"][own], sampled)
 
 
-def test_pandas_takes_it_as_it_is(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     pandas = pytest.importorskip("pandas")
     _, steps = decoded(decoder, prompt, strategy="d2f")
     frame = pandas.DataFrame(trace_table(steps))
     assert list(frame.columns) == COLUMNS
-    assert len(frame) == sum(len(asked) for step in steps for asked in step.windows.asked)
+    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.windows.asked)
     assert frame["unmasked"].dtype == bool
 
 
-def test_no_steps_are_a_table_without_rows() -> None:
+def test_no_steps_give_an_empty_table() -> None:
     table = trace_table([])
     assert list(table) == COLUMNS
     assert [len(column) for column in table.values()] == [0] * len(COLUMNS)
 
 
-def test_steps_of_several_prompts_are_told_apart(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_steps_of_several_prompts_are_distinguishable(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     heard: dict[int, list[int]] = {}
     prompts = [list(prompt), list(prompt)[:9], list(prompt)[:5]]
     results = list(
@@ -102,7 +102,7 @@ def test_steps_of_several_prompts_are_told_apart(decoder: Decoder, prompt: tuple
     assert all(steps == list(range(1, len(steps) + 1)) for steps in heard.values())
 
 
-def test_what_on_step_raises_comes_out(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_an_exception_of_on_step_is_raised(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     class OwnError(Exception):
         pass
 

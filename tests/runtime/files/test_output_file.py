@@ -1,4 +1,4 @@
-"""One rule for every path that a user names: specials are opened, links followed, files whole, refusals early."""
+"""Writing to user paths: special files are opened, links are followed, and unwritable paths fail early."""
 
 import errno
 import os
@@ -16,24 +16,24 @@ import pytest
 
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files import output_file
+from lopa.runtime.files.deferred_signals import defer_signals
 from lopa.runtime.files.file_lock import lock_file
-from lopa.runtime.files.held_signals import signals_held
 from lopa.runtime.files.output_file import OutputLines, place_of_output, whole_into, write_whole
 
 
-def lines_at_once(path: Path, data: bytes) -> None:
+def write_lines(path: Path, data: bytes) -> None:
     with OutputLines.open(place_of_output(path)) as lines:
         lines.begin()
         for line in data.decode().splitlines():
             lines.write(line)
 
 
-both_ways = pytest.mark.parametrize("write", [lines_at_once, write_whole])
+both_ways = pytest.mark.parametrize("write", [write_lines, write_whole])
 Write = Callable[[Path, bytes], None]
 
 
 @both_ways
-def test_a_new_file_and_one_that_is_there(write: Write, tmp_path: Path) -> None:
+def test_new_and_existing_file(write: Write, tmp_path: Path) -> None:
     path = tmp_path / "out"
     write(path, b"first, longer\n")
     path.chmod(0o604)
@@ -45,14 +45,14 @@ def test_a_new_file_and_one_that_is_there(write: Write, tmp_path: Path) -> None:
 
 @both_ways
 @pytest.mark.parametrize("name", ["n" * 250, "n" * 255, ".hidden", "with space", "\udcff"])
-def test_any_name_that_the_file_system_takes(write: Write, name: str, tmp_path: Path) -> None:
+def test_any_valid_file_name(write: Write, name: str, tmp_path: Path) -> None:
     write(tmp_path / name, b"text\n")
     assert (tmp_path / name).read_bytes() == b"text\n"
     assert len(list(tmp_path.iterdir())) == 1
 
 
 @both_ways
-def test_a_fifo_is_written_and_stays(write: Write, tmp_path: Path) -> None:
+def test_fifo_is_written_not_replaced(write: Write, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     found: list[bytes] = []
@@ -65,7 +65,7 @@ def test_a_fifo_is_written_and_stays(write: Write, tmp_path: Path) -> None:
 
 
 @both_ways
-def test_a_device_is_written_and_stays(write: Write, tmp_path: Path) -> None:
+def test_device_is_written_not_replaced(write: Write, tmp_path: Path) -> None:
     node = tmp_path / "null"
     try:
         os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -80,13 +80,13 @@ def test_a_device_is_written_and_stays(write: Write, tmp_path: Path) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("there", [True, False])
-def test_links_are_followed(write: Write, there: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_links_are_followed(write: Write, exists: bool, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     target, middle, link = tmp_path / "elsewhere" / "target", tmp_path / "middle", tmp_path / "link"
     middle.symlink_to("elsewhere/target")
     link.symlink_to(middle)
-    if there:
+    if exists:
         target.write_text("before, and longer")
     write(link, b"text\n")
     assert target.read_bytes() == b"text\n"
@@ -96,7 +96,7 @@ def test_links_are_followed(write: Write, there: bool, tmp_path: Path) -> None:
 
 
 @both_ways
-def test_other_names_of_a_file_stay_its_names(write: Write, tmp_path: Path) -> None:
+def test_hard_links_are_kept(write: Write, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("before")
     other.hardlink_to(one)
@@ -104,7 +104,7 @@ def test_other_names_of_a_file_stay_its_names(write: Write, tmp_path: Path) -> N
     assert other.read_bytes() == b"text\n"
 
 
-def refused_paths(folder: Path) -> dict[str, Path]:
+def unwritable_paths(folder: Path) -> dict[str, Path]:
     (folder / "file").write_text("stays")
     (folder / "loop").symlink_to("pool")
     (folder / "pool").symlink_to("loop")
@@ -128,11 +128,11 @@ def refused_paths(folder: Path) -> dict[str, Path]:
 
 
 @both_ways
-def test_what_cannot_be_written_is_refused_and_nothing_altered(
+def test_unwritable_path_raises_and_nothing_changes(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # names of sockets are short
-    paths = refused_paths(tmp_path)
+    monkeypatch.chdir(tmp_path)  # socket paths must be short
+    paths = unwritable_paths(tmp_path)
     before = sorted(each.name for each in tmp_path.iterdir())
     for why, path in paths.items():
         with pytest.raises(BadInputError, match="cannot write") as caught:
@@ -149,8 +149,8 @@ def test_what_cannot_be_written_is_refused_and_nothing_altered(
 
 
 @both_ways
-def test_a_folder_that_only_seems_to_take_files_is_refused_early(write: Write) -> None:
-    """To root /proc looks like a folder that can be written."""
+def test_folder_that_looks_writable_raises_early(write: Write) -> None:
+    """For root, /proc looks like a writable folder."""
     with pytest.raises(BadInputError, match="cannot write"):
         write(Path("/proc/new"), b"text\n")
     reached = []
@@ -160,15 +160,15 @@ def test_a_folder_that_only_seems_to_take_files_is_refused_early(write: Write) -
 
 
 @both_ways
-def test_a_full_device_is_a_typed_error(write: Write) -> None:
+def test_full_device_raises(write: Write) -> None:
     with pytest.raises(OutputFailedError, match="No space left") as caught:
         write(Path("/dev/full"), b"text\n")
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_disk_that_fills_leaves_whole_lines_or_the_old_file(whole: bool, tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk; a process of its own, since it cannot be taken back."""
+def test_full_disk_leaves_complete_lines_or_the_old_file(whole: bool, tmp_path: Path) -> None:
+    """A file size limit simulates a full disk. It runs in a separate process, because it cannot be lifted again."""
     path = tmp_path / "out"
     path.write_text("before")
     program = f"""
@@ -195,7 +195,7 @@ except OutputFailedError as error:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 250
 
 
-def test_nobody_who_reads_is_a_broken_pipe(tmp_path: Path) -> None:
+def test_closed_reader_raises_broken_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -207,7 +207,7 @@ def test_nobody_who_reads_is_a_broken_pipe(tmp_path: Path) -> None:
             lines.write("not read")
 
 
-def test_a_file_stays_as_it_is_until_lines_begin_and_an_empty_new_one_goes_with_an_error(tmp_path: Path) -> None:
+def test_error_before_begin_keeps_old_and_removes_new_file(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("before")
     with pytest.raises(KeyError), OutputLines.open(place_of_output(old)), OutputLines.open(place_of_output(new)):
@@ -216,15 +216,15 @@ def test_a_file_stays_as_it_is_until_lines_begin_and_an_empty_new_one_goes_with_
     assert not new.exists()
 
 
-def test_lines_are_there_as_soon_as_they_are_written_and_lone_surrogates_are_escapes(tmp_path: Path) -> None:
+def test_lines_are_written_at_once_and_surrogates_escaped(tmp_path: Path) -> None:
     with OutputLines.open(place_of_output(tmp_path / "out")) as lines:
         lines.begin()
         lines.write('"ü\ud800"')
         assert (tmp_path / "out").read_bytes() == '"ü\\ud800"\n'.encode()
 
 
-def test_names_of_our_own_streams_are_written_where_we_stand(tmp_path: Path) -> None:
-    """`--output /dev/stdout >> FILE` adds to FILE."""
+def test_own_descriptors_are_not_reopened(tmp_path: Path) -> None:
+    """`--output /dev/stdout >> FILE` appends to FILE."""
     path = tmp_path / "out"
     path.write_text("before\n")
     program = (
@@ -240,7 +240,7 @@ def test_names_of_our_own_streams_are_written_where_we_stand(tmp_path: Path) -> 
     assert path.read_text() == "before\nline\nwhole"
 
 
-def test_one_file_by_two_names(tmp_path: Path) -> None:
+def test_is_same_compares_files(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "folder").symlink_to("real")
     (tmp_path / "link").symlink_to("real/new")
@@ -256,25 +256,25 @@ def test_one_file_by_two_names(tmp_path: Path) -> None:
     assert not same("file", "real/new")
     assert not same("real/new", "real/newer")
     null = place_of_output(Path("/dev/null"))
-    assert not null.is_same(null), "two names of a device that keeps nothing do no harm"
+    assert not null.is_same(null), "character devices never count as the same file"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_wait_for_the_block(number: signal.Signals) -> None:
-    came: list[str] = []
-    before = signal.signal(number, lambda *_: came.append("signal"))
+def test_signals_are_deferred_until_the_block_ends(number: signal.Signals) -> None:
+    received: list[str] = []
+    before = signal.signal(number, lambda *_: received.append("signal"))
     try:
-        with signals_held():
+        with defer_signals():
             os.kill(os.getpid(), number)
-            came.append("block")
-        assert came == ["block", "signal"]
+            received.append("block")
+        assert received == ["block", "signal"]
     finally:
         signal.signal(number, before)
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Another process that writes lines to tmp_path / "out", and has written one."""
+    """Start another process that writes lines to tmp_path / "out" and has written one."""
     (tmp_path / "out").write_text("before\n")
     program = (
         "import sys\n"
@@ -296,7 +296,7 @@ def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @both_ways
-def test_what_another_process_writes_is_refused_by_any_name(
+def test_file_of_another_writer_raises_under_any_name(
     write: Write, writer: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -318,28 +318,24 @@ def test_what_another_process_writes_is_refused_by_any_name(
 
 
 @both_ways
-def test_the_lock_of_a_process_that_was_killed_is_gone(
-    write: Write, writer: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
+def test_kill_releases_the_lock(write: Write, writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
     writer.kill()
     writer.wait()
     write(tmp_path / "out", b"text\n")
     assert (tmp_path / "out").read_text() == "text\n"
 
 
-def test_a_file_that_was_renamed_keeps_its_writer_and_its_name_is_free(
-    writer: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
+def test_renamed_file_keeps_its_lock_and_its_name_is_free(writer: "subprocess.Popen[str]", tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "moved")
-    lines_at_once(tmp_path / "out", b"text\n")
+    write_lines(tmp_path / "out", b"text\n")
     with pytest.raises(BadInputError, match="another process"):
-        lines_at_once(tmp_path / "moved", b"text\n")
+        write_lines(tmp_path / "moved", b"text\n")
     writer.communicate()
     assert (tmp_path / "moved").read_text() == "before\nfirst\nlast\n"
     assert (tmp_path / "out").read_text() == "text\n"
 
 
-def test_what_was_made_for_the_end_does_not_replace_a_file_that_another_process_began(tmp_path: Path) -> None:
+def test_whole_into_does_not_replace_a_file_with_a_writer(tmp_path: Path) -> None:
     with whole_into(tmp_path / "out") as write, OutputLines.open(place_of_output(tmp_path / "out")) as lines:
         lines.begin()
         lines.write("line")
@@ -349,33 +345,31 @@ def test_what_was_made_for_the_end_does_not_replace_a_file_that_another_process_
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_file_that_is_replaced_before_it_is_locked_is_opened_again(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("exists", [True, False])
+def test_file_replaced_before_locking_is_reopened(
+    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moment between opening and locking, in which another process may replace or remove the file."""
+    """Another process may replace or remove the file between opening and locking."""
     path, names = tmp_path / "out", []
 
     def lock(descriptor: int) -> bool:
         names.append(path.stat().st_ino)
         if len(names) < 3:
             path.unlink()
-            if there:
-                path.write_text("another's\n")
+            if exists:
+                path.write_text("other\n")
         return lock_file(descriptor)
 
     monkeypatch.setattr(output_file, "lock_file", lock)
     path.write_text("before\n")
-    lines_at_once(path, b"text\n")
+    write_lines(path, b"text\n")
     assert len(names) == 3
     assert path.read_text() == "text\n"
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_without_locks_files_are_written_and_that_is_known(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for a file system that has none."""
+def test_files_are_written_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulates a file system without locks."""
 
     def refuse(descriptor: int, kind: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -390,7 +384,7 @@ def test_without_locks_files_are_written_and_that_is_known(
     assert ((tmp_path / "out").read_text(), (tmp_path / "whole").read_text()) == ("line\n", "again\n")
 
 
-def test_a_lock_that_fails_for_another_reason_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_error_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int, kind: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -399,7 +393,7 @@ def test_a_lock_that_fails_for_another_reason_is_refused(tmp_path: Path, monkeyp
         OutputLines.open(place_of_output(tmp_path / "out"))
 
 
-def test_a_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
+def test_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "sys.modules['fcntl'] = None\n"

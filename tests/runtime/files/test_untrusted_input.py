@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file or its text, the reader gets one BadInputError."""
+"""Every problem with a file or its text raises BadInputError."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from lopa.runtime.files.untrusted_input import (
 )
 from lopa.tiny import CHECKPOINT
 
-WORDS = {"expected": "a small file", "remedy": "write another"}
+TEXTS = {"expected": "a small file", "remedy": "write another"}
 
 
 class Point(msgspec.Struct):
@@ -48,25 +48,25 @@ class Points(msgspec.Struct):
         b'{"x": 1' + b"0" * 5000 + b', "name": "a"}',
     ],
 )
-def test_text_that_is_not_the_value_is_refused(text: bytes) -> None:
+def test_text_of_another_type_raises(text: bytes) -> None:
     with pytest.raises(BadInputError, match=r"point\.json"):
-        value_from_json(text, Point, source="point.json", **WORDS)
+        value_from_json(text, Point, source="point.json", **TEXTS)
 
 
-def test_text_that_is_the_value_is_read() -> None:
-    assert value_from_json(b'{"x": 3, "name": "b"}', Point, source="", **WORDS) == Point(3, "b")
-    assert object_from_json('{"a": [1, null]}', source="", **WORDS) == {"a": [1, None]}
+def test_valid_text_is_decoded() -> None:
+    assert value_from_json(b'{"x": 3, "name": "b"}', Point, source="", **TEXTS) == Point(3, "b")
+    assert object_from_json('{"a": [1, null]}', source="", **TEXTS) == {"a": [1, None]}
 
 
-def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+def test_file_size_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert bytes_from_file(path, most=5, **WORDS) == b"12345"
+    assert bytes_from_file(path, max=5, **TEXTS) == b"12345"
     with pytest.raises(BadInputError, match="more than 4 bytes"):
-        bytes_from_file(path, most=4, **WORDS)
+        bytes_from_file(path, max=4, **TEXTS)
 
 
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_special_files_raise_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "loop").symlink_to("loop")
     for name, message in [
@@ -78,26 +78,26 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
         ("n" * 300, "too long"),
     ]:
         with pytest.raises(BadInputError, match=message):
-            bytes_from_file(tmp_path / name, **WORDS)
+            bytes_from_file(tmp_path / name, **TEXTS)
 
 
-def test_a_panic_of_an_extension_is_an_error_too() -> None:
+def test_panic_of_an_extension_raises() -> None:
     settings = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
     settings["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "yy"}
     settings["added_tokens"][0]["normalized"] = True
     broken = json.dumps(settings)
-    with pytest.raises(BadInputError), refused_as_bad_input("a tokenizer", **WORDS):
+    with pytest.raises(BadInputError), refused_as_bad_input("a tokenizer", **TEXTS):
         tokenizers.Tokenizer.from_str(broken).encode("text")
 
 
-def test_our_own_errors_and_an_interrupt_pass() -> None:
+def test_own_errors_and_interrupts_pass() -> None:
     for error in (CheckFailedError("x", expected="y", remedy="z"), KeyboardInterrupt(), SystemExit(3)):
-        with pytest.raises(type(error)) as caught, refused_as_bad_input("a", **WORDS):
+        with pytest.raises(type(error)) as caught, refused_as_bad_input("a", **TEXTS):
             raise error
         assert caught.value is error
 
 
-def test_what_an_error_says_can_always_be_printed() -> None:
+def test_error_text_is_printable() -> None:
     assert said_by(MemoryError()) == "MemoryError"
     assert said_by(RecursionError("deep")) == "nested too deeply"
     assert said_by(ValueError("\ud800")) == "\\ud800"
@@ -105,7 +105,7 @@ def test_what_an_error_says_can_always_be_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b'{"points": [{"x": 1, "name": "a"}, {"x": -7, "name": "b"}]}', "`$.points[1].x`, where it has -7"),
         (b'{"points": [{"x": 1e3, "name": "a"}]}', "`$.points[0].x`, where it has 1000.0"),
@@ -114,7 +114,7 @@ def test_what_an_error_says_can_always_be_printed() -> None:
         (b'{"points": [{"x": 1}]}', "missing required field `name` - at `$.points[0]`"),
     ],
 )
-def test_a_field_that_does_not_fit_is_named_with_what_it_holds(text: bytes, said: str) -> None:
+def test_error_names_field_and_value(text: bytes, message: str) -> None:
     with pytest.raises(BadInputError) as caught:
-        value_from_json(text, Points, source="points.json", **WORDS)
-    assert caught.value.received.endswith(said)
+        value_from_json(text, Points, source="points.json", **TEXTS)
+    assert caught.value.received.endswith(message)

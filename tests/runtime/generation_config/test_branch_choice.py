@@ -1,4 +1,4 @@
-"""The default number of branches: by the kind of device alone."""
+"""Default numbers of branches depend on the kind of device only."""
 
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ def test_by_device(devices: list[str], number: int) -> None:
         ({"branches": "auto"}, "auto"),
         ({"strategy": "d2f"}, 1),
         ({"strategy": "vanilla", "branches": 1}, 1),
-        ({"strategy": "vanilla", "lossless": True}, 2),
-        ({"strategy": "threshold", "lossless": True, "branches": 2}, 2),
-        ({"published": True}, 4),
-        ({"published": True, "branches": 2}, 2),
+        ({"strategy": "vanilla", "speculative": True}, 2),
+        ({"strategy": "threshold", "speculative": True, "branches": 2}, 2),
+        ({"reference": True}, 4),
+        ({"reference": True, "branches": 2}, 2),
     ],
 )
 def test_by_config(options: dict[str, Any], number: int | str) -> None:
@@ -51,12 +51,12 @@ def test_by_config(options: dict[str, Any], number: int | str) -> None:
 
 
 @pytest.mark.parametrize(("devices", "number"), [(["numpy"], 2), (["cpu:0", "cpu:1", "cpu:2"], 3), (["cuda:0"], 4)])
-def test_lossless_by_device(devices: list[str], number: int) -> None:
-    assert choice(devices, strategy="vanilla", lossless=True).number == number
+def test_speculative_by_device(devices: list[str], number: int) -> None:
+    assert choice(devices, strategy="vanilla", speculative=True).number == number
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         ({"block_size": 4, "block_add_threshold": 1.0}, "blocks of 4, one at a time, leave at most 3 positions"),
         ({"block_size": 2, "block_add_threshold": 1.0}, "blocks of 2, one at a time, leave at most 1 position to"),
@@ -67,14 +67,14 @@ def test_lossless_by_device(devices: list[str], number: int) -> None:
         ({"block_size": 4}, None),  # several blocks are open
     ],
 )
-def test_where_little_is_left_to_look_ahead_at(options: dict[str, Any], said: str | None) -> None:
+def test_small_blocks_have_one_branch(options: dict[str, Any], reason: str | None) -> None:
     found = choice(["cuda:0"], **options)
-    assert found.number == (4 if said is None else 1)
-    assert (said or "an accelerator") in found.reason
+    assert found.number == (4 if reason is None else 1)
+    assert (reason or "an accelerator") in found.reason
     assert choice(["cuda:0"], **options, branches=3).number == 3
 
 
-def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
+def test_the_result_has_the_number_of_branches(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         assert isinstance(decoder.branches_for(decoder.config()), BranchChoice)
         used = {}
@@ -84,8 +84,8 @@ def test_the_result_says_what_was_used(tiny_bundle: Path) -> None:
             *_, last = decoder.stream("Two plus", config, on_step=steps.append)
             used[branches] = (last.result.branches, max(len(step.branches) for step in steps))  # type: ignore[union-attr]
         assert used == {None: (1, 1), 1: (1, 1), 2: (2, 2)}
-        (published,) = decoder.generate(["Two plus"], decoder.config(published=True, max_new_tokens=32))
-        assert published.branches == 4
+        (reference,) = decoder.generate(["Two plus"], decoder.config(reference=True, max_new_tokens=32))
+        assert reference.branches == 4
 
 
 def choice(devices: list[str], **options: Any) -> BranchChoice:

@@ -1,4 +1,4 @@
-"""Defaults of a bundle or a server: any option can be one, and a request never fails because of one."""
+"""Defaults of a bundle or server: any option may have one, and none makes a request fail."""
 
 import math
 from dataclasses import replace
@@ -32,34 +32,34 @@ OWN: dict[str, Any] = {
     "sub_block": None,
     "block_steps": None,
 }
-"""Options of a model, as `decoding` in a manifest has them."""
+"""Options of a model, as in `decoding` of a manifest."""
 OF_STRATEGIES: dict[str, dict[str, Any]] = {
-    "lopa": {"branches": "auto", "shared_rows": True, "block_size": 16},
-    "d2f": {"lossless": True, "branches": 3, "time_limit": 5.0},
+    "lopa": {"branches": "auto", "deduplicate_rows": True, "block_size": 16},
+    "d2f": {"speculative": True, "branches": 3, "time_limit": 5.0},
     "threshold": {"skip_threshold": 0.8, "cache": "sub_block", "sub_block": 8, "block_steps": 4},
     "vanilla": {"block_steps": 8, "cache": "dual", "max_new_tokens": 64},
     "sequential": {"cache": "none", "temperature": 0.7, "top_k": 4, "top_p": 0.9},
-    "eb": {"gamma": math.inf, "branches": 4, "decide_frontier": True},
-    "wino": {"take_back_threshold": 0.7, "take_back_limit": 9, "stop": ("\n\n", "###")},
+    "eb": {"gamma": math.inf, "branches": 4, "unmask_first_masked": True},
+    "wino": {"remask_threshold": 0.7, "remask_limit": 9, "stop": ("\n\n", "###")},
     "dream": {"alg": "topk_margin", "steps": 12, "alg_temp": 0.1},
-    "top_n": {"per_step": 3, "stop_at_eos": False},
+    "top_n": {"tokens_per_step": 3, "stop_at_eos": False},
     "factor": {"factor": 1.5, "drop_after_eos": False, "window": "block_causal"},
     "klass": {"kl_threshold": 0.02, "confidence": "margin", "alignment": "absolute"},
     "credit": {"block_add_threshold": 0.3, "decoded_token_threshold": 0.8},
-    "local_leap": {"decide_frontier": True},
+    "local_leap": {"unmask_first_masked": True},
 }
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_and_its_options_can_be_the_default(strategy: str) -> None:
+def test_every_strategy_and_its_options_may_be_the_default(strategy: str) -> None:
     defaults = {"strategy": strategy, **OF_STRATEGIES[strategy]}
     kept = options_from_defaults(checked_defaults(defaults))
     assert planned(kept) == planned({}, **defaults)
 
 
-def test_every_option_can_have_a_default_but_those_of_one_request() -> None:
+def test_every_option_may_have_a_default_except_those_per_request() -> None:
     used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
-    of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "published"}
+    of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"}
     others = {"entropy_threshold", "distance_penalty", "strategy_options"}
     assert used | others == set(DEFAULT_OPTIONS)
     assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request
@@ -67,52 +67,52 @@ def test_every_option_can_have_a_default_but_those_of_one_request() -> None:
         with pytest.raises(BadInputError) as caught:
             checked_defaults({name: 1})
         assert name in caught.value.received
-        assert "take_back_limit" in caught.value.expected
+        assert "remask_limit" in caught.value.expected
 
 
 @pytest.mark.parametrize(
-    ("defaults", "requested", "left_out"),
+    ("defaults", "requested", "dropped"),
     [
         ({"strategy": "eb", "gamma": 0.3, "branches": 4, "temperature": 0.8}, {"strategy": "d2f"},
          ["gamma", "branches"]),
         ({"strategy": "eb", "gamma": 0.3, "branches": 4}, {"strategy": "lopa"}, ["gamma"]),
         ({"strategy": "threshold", "cache": "sub_block", "sub_block": 8}, {"strategy": "d2f"}, ["cache"]),
-        ({"strategy": "wino", "take_back_limit": 5}, {"strategy": "d2f"}, ["take_back_limit"]),
-        ({"strategy": "d2f", "lossless": True, "branches": 2}, {"regex": "[0-9]+"}, ["lossless", "branches"]),
-        ({"take_back_threshold": 0.5, "take_back_limit": 5}, {"json_schema": {"type": "object"}},
-         ["take_back_threshold", "take_back_limit"]),
+        ({"strategy": "wino", "remask_limit": 5}, {"strategy": "d2f"}, ["remask_limit"]),
+        ({"strategy": "d2f", "speculative": True, "branches": 2}, {"regex": "[0-9]+"}, ["speculative", "branches"]),
+        ({"remask_threshold": 0.5, "remask_limit": 5}, {"json_schema": {"type": "object"}},
+         ["remask_threshold", "remask_limit"]),
         ({"stop_at_eos": False, "temperature": 0.5}, {"grammar": "start: /a/"}, ["stop_at_eos"]),
-        ({"decide_frontier": True, "max_new_tokens": 64}, {"published": True}, ["decide_frontier"]),
-        ({"strategy": "klass", "kl_threshold": 0.1, "decide_frontier": True}, {"strategy": "vanilla"},
-         ["kl_threshold", "decide_frontier"]),
+        ({"unmask_first_masked": True, "max_new_tokens": 64}, {"reference": True}, ["unmask_first_masked"]),
+        ({"strategy": "klass", "kl_threshold": 0.1, "unmask_first_masked": True}, {"strategy": "vanilla"},
+         ["kl_threshold", "unmask_first_masked"]),
     ],
 )  # fmt: skip
-def test_what_does_not_go_with_a_request_is_left_out(
-    defaults: dict[str, Any], requested: dict[str, Any], left_out: list[str]
+def test_defaults_that_contradict_a_request_are_dropped(
+    defaults: dict[str, Any], requested: dict[str, Any], dropped: list[str]
 ) -> None:
     assert planned({}, **defaults)
     found = merged_options(GenerationConfig.from_mapping(requested), own=OWN, defaults=defaults)
     for name, value in {**defaults, **requested}.items():
-        if name in left_out:
+        if name in dropped:
             assert found[name] == PACKAGE_DEFAULTS.get(name), name
-        elif name != "json_schema":  # which is kept as text
+        elif name != "json_schema":  # kept as text
             assert found[name] == value, name
 
 
-def test_the_default_strategy_does_not_give_way() -> None:
+def test_the_default_strategy_is_not_dropped() -> None:
     for requested in ({"branches": 4}, {"gamma": 0.2}):
         with pytest.raises(BadInputError, match="with strategy 'd2f'"):
             planned({"strategy": "d2f", "skip_threshold": 0.8}, **requested)
     with pytest.raises(BadInputError, match="unknown option"):
         planned({"strategy": "d2f"}, gama=1)
     with pytest.raises(BadInputError, match="json_schema"):
-        planned({"lossless": True, "strategy": "d2f"}, json_schema="{oops")
+        planned({"speculative": True, "strategy": "d2f"}, json_schema="{oops")
     for defaults in ({"gama": 1}, {"top_k": -1}):
         with pytest.raises(BadInputError, match=r"gama|top_k"):
             planned(defaults)
 
 
-def test_a_default_option_of_a_strategy_that_others_wrote() -> None:
+def test_a_default_option_of_an_installed_strategy() -> None:
     votes = OwnOption(name="votes", help="Branches that have to agree.", default=2, min=1)
     register_strategy(Strategy(name="other_for_defaults", summary="a strategy for tests", options=(votes,)))
     defaults = {"strategy": "other_for_defaults", "strategy_options": {"votes": 4}}
@@ -131,9 +131,9 @@ def test_the_plan_of_a_changed_config_has_the_defaults_of_the_new_strategy() -> 
 
 
 def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
-    """A request holds as it is; every default holds too, or cannot be used beside it."""
+    """Requested options stay unchanged. Every default either applies or contradicts the request."""
     rng = np.random.default_rng(11)
-    left_out = 0
+    dropped = 0
     with Decoder.open(tiny_bundle, ["numpy"]) as decoder:
         own = decoder.bundle.manifest.decoding.options()
         for _ in range(120):
@@ -155,8 +155,8 @@ def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
                 if found[name] != value:
                     with pytest.raises(BadInputError):
                         resolve(GenerationConfig.from_mapping({**found, name: value}))
-                    left_out += 1
-    assert left_out > 20
+                    dropped += 1
+    assert dropped > 20
 
 
 def planned(defaults: dict[str, Any], **requested: Any) -> DecodingPlan:

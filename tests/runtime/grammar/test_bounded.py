@@ -26,14 +26,14 @@ def test_nothing_is_shorter(expression: str) -> None:
     matching = [text for text in texts if re.fullmatch(expression, text)]
     bounded = BoundedExpression(tokenizer_of_bytes(), expression)
     for begun in [text for text in texts if len(text) < 3]:
-        least = min((len(text) - len(begun) for text in matching if text.startswith(begun)), default=None)
+        shortest = min((len(text) - len(begun) for text in matching if text.startswith(begun)), default=None)
         found = bounded.ending(begun.encode(), 8)
-        if least is None:
+        if shortest is None:
             assert found is None
         else:
             assert found is not None
             assert re.fullmatch(expression, begun + found.decode())
-            assert len(found.decode()) == least
+            assert len(found.decode()) == shortest
 
 
 @pytest.mark.parametrize("expression", ["a*b", "(ab|ba){2}", "[ab]{1,3}/b", "(aab|a)(b|/)+a"])

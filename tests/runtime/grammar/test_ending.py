@@ -72,15 +72,15 @@ def test_a_circle_is_left(vocabulary: Vocabulary, grammar: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("regex", "least"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
+    ("regex", "min"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
 )
-def test_a_short_one_is_found(vocabulary: Vocabulary, regex: str, least: int) -> None:
+def test_a_short_one_is_found(vocabulary: Vocabulary, regex: str, min: int) -> None:
     read = matcher(vocabulary.bytes, library().LLMatcher.grammar_from_regex(regex))
     found = shortest_ending(read, steps=4000).found
     assert found is not None
     assert re.fullmatch(regex.encode(), found)
-    assert least <= len(found) < least + IDLE
-    assert shortest_ending(read, steps=4000, below=least).found is None or not least
+    assert min <= len(found) < min + IDLE
+    assert shortest_ending(read, steps=4000, below=min).found is None or not min
 
 
 def test_what_is_likely_behind_a_token_that_was_written_instead() -> None:

@@ -1,4 +1,4 @@
-"""What the ranks of a test's MPI job run: python -m tests.runtime.mpi.mpi_ranks CASE BUNDLE ..., the same on each."""
+"""Program of the ranks in a test's MPI job: python -m tests.runtime.mpi.mpi_ranks CASE BUNDLE ..., the same on each."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.mpi.link import Link, rank_of_job
+from lopa.runtime.mpi.link import MpiLink, rank_of_job
 from lopa.runtime.mpi.server import serve
 from lopa.runtime.mpi.session import MpiSession
 from lopa.runtime.requests.result import DoneEvent
@@ -27,118 +27,120 @@ from lopa.runtime.text.tokenizer import Tokenizer
 
 
 def decode(bundle: Path, work: str) -> None:
-    """Print a line for every prompt under every config of `work`: the result, and for each commit its branches."""
-    broadcasts = _calls_of(Link, "broadcast")
-    given = json.loads(Path(work).read_text(encoding="utf-8"))
+    """Print a line with the result and the branches of each commit, for every prompt under every config of `work`."""
+    broadcasts = _record_calls(MpiLink, "broadcast")
+    job = json.loads(Path(work).read_text(encoding="utf-8"))
     with Decoder.open(bundle, ["mpi"], threads=1) as decoder:
-        for overrides in given["configs"]:
-            for prompt in given["prompts"]:
+        for overrides in job["configs"]:
+            for prompt in job["prompts"]:
                 committing: list[int] = []
                 broadcasts.clear()
-                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=_committing_into(committing))
+                *_, done = decoder.stream(prompt, decoder.config(**overrides), on_step=_record_commits(committing))
                 assert isinstance(done, DoneEvent)
                 ids, steps = done.result.token_ids, done.result.steps
                 line = {"ids": ids, "steps": steps, "committing": committing, "broadcasts": len(broadcasts)}
                 print(json.dumps(line), flush=True)
 
 
-def _committing_into(branches: list[int]) -> Callable[[Step], None]:
-    """Note the number of branches of every step that commits."""
+def _record_commits(branches: list[int]) -> Callable[[Step], None]:
+    """Return a callback that records the number of branches of every committing step."""
 
-    def note(step: Step) -> None:
+    def record(step: Step) -> None:
         if step.windows.commit:
             branches.append(len(step.branches))
 
-    return note
+    return record
 
 
 def session(bundle: Path) -> None:
-    """Hold the session of all ranks against one of this process alone, in everything that a session does."""
+    """Compare the session of all ranks with one of a single process in all methods."""
     opened = Bundle.open(bundle)
-    ours, alone = open_session(opened, "mpi", threads=1), open_session(opened, "cpu", threads=1)
-    assert ours.device == "mpi"
+    distributed, single = open_session(opened, "mpi", threads=1), open_session(opened, "cpu", threads=1)
+    assert distributed.device == "mpi"
     rng = np.random.default_rng(11)
-    _same_on_random_windows(rng, ours, alone)
-    _same_errors(rng, ours)
-    _same_rows(rng, ours, alone)
-    assert_shortened_equals_fresh(ours, alone, exact=False)
+    _same_on_random_windows(rng, distributed, single)
+    _same_errors(rng, distributed)
+    _same_rows(rng, distributed, single)
+    assert_shortened_equals_fresh(distributed, single, exact=False)
     with pytest.raises(ValueError, match="received count 1, expected one from 0 to 0"):
-        ours.shorten(99, 1)
-    ours.close()
-    ours.close()
-    ours.release(1)
-    assert ours.prefix_length(1) == 0
-    for use in (lambda: ours.forward(random_batch(rng, [1], 2, 3, 1)), lambda: ours.commit(1, 0, 1)):
+        distributed.shorten(99, 1)
+    distributed.close()
+    distributed.close()
+    distributed.release(1)
+    assert distributed.prefix_length(1) == 0
+    for use in (lambda: distributed.forward(random_batch(rng, [1], 2, 3, 1)), lambda: distributed.commit(1, 0, 1)):
         with pytest.raises(RuntimeError, match=r"after close\(\)"):
             use()
     print("all the same")
 
 
-def _same_on_random_windows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
-    """Forwards of one and two requests with 1 to 6 branches; the block-causal ones begin alike on all branches."""
+def _same_on_random_windows(rng: np.random.Generator, distributed: Session, single: Session) -> None:
+    """Run forwards of one and two requests with 1 to 6 branches. Block-causal ones start equal on all branches."""
     for turn, (requests, branches, width) in enumerate(
         [([1], 1, 9), ([1], 4, 30), ([2, 1], 3, 12), ([1, 2], 6, 400), ([2], 2, 12), ([1, 3, 2], 5, 12), ([1], 4, 12)]
     ):
-        batch = random_batch(rng, requests, branches, width, 3, starts=[ours.prefix_length(each) for each in requests])
+        batch = random_batch(
+            rng, requests, branches, width, 3, starts=[distributed.prefix_length(each) for each in requests]
+        )
         if turn % 2:
             mask = block_causal_mask(batch.input_ids.shape, 6)
             batch = replace(batch, window_mask=mask)
             batch.input_ids[:, :, :6] = batch.input_ids[:, :1, :6]
-        assert_same_statistics(ours.forward(batch), alone.forward(batch))
+        assert_same_statistics(distributed.forward(batch), single.forward(batch))
         for request in requests[::-1]:
             winner = int(rng.integers(branches))
-            for each in (ours, alone):
+            for each in (distributed, single):
                 each.commit(request, winner, 6)
-            assert ours.prefix_length(request) == alone.prefix_length(request) > 0
-    ours.release(2)
-    alone.release(2)
-    assert ours.prefix_length(2) == 0
+            assert distributed.prefix_length(request) == single.prefix_length(request) > 0
+    distributed.release(2)
+    single.release(2)
+    assert distributed.prefix_length(2) == 0
     batch = random_batch(rng, [2, 3], 4, 8, 2)
-    assert_same_statistics(ours.forward(batch), alone.forward(batch))
+    assert_same_statistics(distributed.forward(batch), single.forward(batch))
 
 
-def _same_errors(rng: np.random.Generator, ours: Session) -> None:
+def _same_errors(rng: np.random.Generator, distributed: Session) -> None:
     batch = random_batch(rng, [2, 3], 4, 8, 2)
-    ours.forward(batch)
+    distributed.forward(batch)
     with pytest.raises(RuntimeError, match=r"request 1 .* requests \[2, 3\]"):
-        ours.commit(1, 0, 1)
+        distributed.commit(1, 0, 1)
     with pytest.raises(ValueError, match="received branch 4, expected one from 0 to 3"):
-        ours.commit(2, 4, 1)
+        distributed.commit(2, 4, 1)
     with pytest.raises(ValueError, match="received count 9, expected one from 0 to 8"):
-        ours.read_rows(2, 3, 9)
+        distributed.read_rows(2, 3, 9)
     with pytest.raises(ValueError, match="received temperature"):
-        ours.forward(replace(batch, temperature=batch.temperature[:1]))
-    ours.release(3)
+        distributed.forward(replace(batch, temperature=batch.temperature[:1]))
+    distributed.release(3)
     with pytest.raises(RuntimeError, match="after no forward"):
-        ours.commit(2, 0, 1)
+        distributed.commit(2, 0, 1)
     bad = batch.input_ids.copy()
     bad[:, 0, 0] = 1_000_000
     with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
-        ours.forward(replace(batch, input_ids=bad))  # rank 0 computes branch 0; what follows is right all the same
+        distributed.forward(replace(batch, input_ids=bad))  # rank 0 computes branch 0; later forwards must work
 
 
-def _same_rows(rng: np.random.Generator, ours: Session, alone: Session) -> None:
-    """Rows read from every branch, wherever it was computed, and appended as rows of another session."""
+def _same_rows(rng: np.random.Generator, distributed: Session, single: Session) -> None:
+    """Compare rows read from every branch, wherever it was computed, and append them as rows of another session."""
     batch = random_batch(rng, [7], 4, 10, 2)
-    ours.forward(batch)
-    alone.forward(batch)
+    distributed.forward(batch)
+    single.forward(batch)
     for branch in range(4):
-        found, expected = ours.read_rows(7, branch, 5), alone.read_rows(7, branch, 5)
+        found, expected = distributed.read_rows(7, branch, 5), single.read_rows(7, branch, 5)
         for one, other in zip(found.layers, expected.layers, strict=True):
             assert_close(one, other)
-        ours.append_rows(8, found)
-        alone.append_rows(8, expected)
-    assert ours.prefix_length(8) == 20
+        distributed.append_rows(8, found)
+        single.append_rows(8, expected)
+    assert distributed.prefix_length(8) == 20
     batch = random_batch(rng, [8], 4, 10, 2, starts=20)
-    assert_same_statistics(ours.forward(batch), alone.forward(batch))
+    assert_same_statistics(distributed.forward(batch), single.forward(batch))
 
 
 def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
-    """Decode without end on rank 0, while `rank` dies, raises or stands still at its third call of `method`."""
+    """Decode without end on rank 0, while `rank` dies, raises or stops at its third call of `method`."""
     if kind == "stop":
         opened = Bundle.open(bundle)
         engine = open_session(opened, "cpu", threads=1)
-        impatient = MpiSession(Link("mpi"), engine, opened.manifest, "mpi", patience=1.0)
+        impatient = MpiSession(MpiLink("mpi"), engine, opened.manifest, "mpi", patience=1.0)
         decoder = Decoder(opened, impatient, Tokenizer.open(opened))
     else:
         decoder = Decoder.open(bundle, ["mpi"], threads=1)
@@ -148,7 +150,7 @@ def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
             print(decoder.generate("Question: 2 + 3?", config).tokens, flush=True)
 
 
-def _with_fault(kind: str, method: str) -> None:
+def _install_fault(kind: str, method: str) -> None:
     calls = 0
     original = getattr(HostSession, method)
 
@@ -164,23 +166,23 @@ def _with_fault(kind: str, method: str) -> None:
     setattr(HostSession, method, faulty)
 
 
-def _calls_of(kind: type, method: str) -> list[tuple[Any, ...]]:
-    """The arguments of every call from now on."""
+def _record_calls(kind: type, method: str) -> list[tuple[Any, ...]]:
+    """Record the arguments of every call from now on."""
     calls: list[tuple[Any, ...]] = []
     original: Callable[..., Any] = getattr(kind, method)
 
-    def noting(self: object, *arguments: Any) -> Any:
+    def recording(self: object, *arguments: Any) -> Any:
         calls.append(arguments)
         return original(self, *arguments)
 
-    setattr(kind, method, noting)
+    setattr(kind, method, recording)
     return calls
 
 
 def main(case: str, bundle: str, *arguments: str) -> None:
     with rank_of_job() as rank:
         if case == "fault" and rank == int(arguments[0]):
-            _with_fault(*arguments[1:])
+            _install_fault(*arguments[1:])
         if rank > 0:
             serve(bundle, "mpi", threads=1)
         else:

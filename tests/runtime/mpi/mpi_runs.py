@@ -1,4 +1,4 @@
-"""Real MPI jobs for tests: mpirun, what it prints and its exit code."""
+"""Real MPI jobs for tests: mpirun, its output and its exit code."""
 
 import contextlib
 import importlib.util
@@ -13,33 +13,33 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
-_HANG = 120
-"""Seconds after which a job counts as one that hangs; the longest takes a tenth of it."""
+_TIMEOUT = 120
+"""Seconds after which a job counts as hung. The longest takes a tenth of it."""
 
-# The wheel of an MPI puts mpirun beside python; it goes with the library that mpi4py finds there.
+# The wheel of an MPI installs mpirun next to python, matching the library that mpi4py finds there.
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 _MISSING = [
     name
-    for name, there in (("mpi4py", importlib.util.find_spec("mpi4py") is not None), ("mpirun", MPIRUN is not None))
-    if not there
+    for name, found in (("mpi4py", importlib.util.find_spec("mpi4py") is not None), ("mpirun", MPIRUN is not None))
+    if not found
 ]
 
 
 def needs_mpi(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that starts MPI jobs; it says why it is skipped."""
-    reason = f"no {' and no '.join(_MISSING)} here: pip install mpi4py mpich"
+    """Mark a test that starts MPI jobs, and skip it with a reason if MPI is missing."""
+    reason = f"needs {' and '.join(_MISSING)}: pip install mpi4py mpich"
     return pytest.mark.mpi(pytest.mark.skipif(bool(_MISSING), reason=reason)(test))
 
 
 def job(*groups: tuple[int, list[object]]) -> subprocess.CompletedProcess[str]:
-    """Run a job of groups of ranks, each a number and the arguments of python; raises TimeoutExpired when it hangs."""
+    """Run a job of groups of ranks, each a number and python's arguments. Raises TimeoutExpired if it hangs."""
     assert MPIRUN is not None
-    _remove_what_dead_jobs_left()
+    _remove_stale_shared_memory()
     command = [MPIRUN]
     for number, arguments in groups:
         command += [":"] if len(command) > 1 else []
         command += ["-n", str(number), sys.executable, *map(str, arguments)]
-    # What Open MPI, but not MPICH, asks of a container with two cores and no other user than root.
+    # Open MPI, but not MPICH, needs these in a container with two cores and only root.
     open_mpi = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -52,14 +52,16 @@ def job(*groups: tuple[int, list[object]]) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=_HANG,
+        timeout=_TIMEOUT,
         check=False,
     )
 
 
-def _remove_what_dead_jobs_left() -> None:
-    """MPICH's shared memory outlives a job that is killed. A living job has long opened a file as old as these."""
+def _remove_stale_shared_memory() -> None:
+    """Remove MPICH's shared memory of killed jobs. A running job has opened files of this age long ago."""
     for path in Path("/dev/shm").glob("mpich_shm_*"):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # another worker was faster; another user's
-            if path.stat().st_mtime < time.time() - _HANG:
+        with contextlib.suppress(
+            FileNotFoundError, PermissionError
+        ):  # removed by another worker, or owned by another user
+            if path.stat().st_mtime < time.time() - _TIMEOUT:
                 path.unlink()

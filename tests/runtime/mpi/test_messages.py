@@ -1,4 +1,4 @@
-"""What the ranks of an MPI job say to each other survives as bytes, without MPI."""
+"""Messages between the ranks of an MPI job round-trip as bytes, without MPI."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ from lopa.runtime.mpi.messages import (
     HELLO_SIZE,
     Capacity,
     Commit,
-    Forward,
+    ForwardMessage,
     Message,
     Read,
     Release,
@@ -38,13 +38,13 @@ numbers = st.integers(0, 2**62)
 
 
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 20), st.integers(1, 6), st.integers(0, 2**32))
-def test_windows(requests: int, branches: int, width: int, queries: int, seed: int) -> None:
+def test_forward_message_round_trips(requests: int, branches: int, width: int, queries: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = random_batch(rng, rng.permutation(100)[:requests].tolist(), branches, width, queries, starts=7)
-    data = bytes_from_message(Forward(batch))
-    behind = rng.integers(0, 256, 50, np.uint8)  # of an earlier, longer message in the same memory
-    found = message_from_bytes(np.concatenate([data, behind]))
-    assert isinstance(found, Forward)
+    data = bytes_from_message(ForwardMessage(batch))
+    leftover = rng.integers(0, 256, 50, np.uint8)  # left over from an earlier, longer message
+    found = message_from_bytes(np.concatenate([data, leftover]))
+    assert isinstance(found, ForwardMessage)
     for field in dataclasses.fields(batch):
         sent, received = getattr(batch, field.name), getattr(found.batch, field.name)
         np.testing.assert_array_equal(received, sent)
@@ -66,7 +66,7 @@ def test_short_messages_have_one_size(message: Message) -> None:
     assert message_from_bytes(data) == message
 
 
-def test_an_unknown_kind_is_refused() -> None:
+def test_unknown_kind_raises() -> None:
     data = bytes_from_message(Release(4))
     data[0] = 77
     with pytest.raises(ValueError, match="received a message of kind 77"):
@@ -74,7 +74,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize("vocabulary", [None, 31])
-def test_statistics(vocabulary: int | None) -> None:
+def test_statistics_round_trip(vocabulary: int | None) -> None:
     rng, wanted = np.random.default_rng(3), (2, 3, 5)
     logits = None if vocabulary is None else rng.normal(size=(*wanted, vocabulary)).astype(np.float32)
     sent = Statistics(
@@ -92,7 +92,7 @@ def test_statistics(vocabulary: int | None) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16])
 @pytest.mark.parametrize("count", [0, 1, 9])
-def test_rows(dtype: type[np.generic], count: int) -> None:
+def test_rows_round_trip(dtype: type[np.generic], count: int) -> None:
     rng, shape = np.random.default_rng(4), CacheShape(6, 2, 4, np.dtype(dtype))
     window = [rng.integers(0, 1 << 15, (2, 12, 4)).astype(dtype) for _ in range(6)]
     sent = CacheRows(tuple(array[:, :count] for array in window))
@@ -104,7 +104,7 @@ def test_rows(dtype: type[np.generic], count: int) -> None:
         assert found.dtype == expected.dtype
 
 
-def test_the_hello_tells_bundles_apart(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+def test_hello_differs_between_bundles(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
     first, second = (Bundle.open(path).manifest for path in (tiny_bundle, tiny_bundle_logits))
     hello = hello_from_manifest(first)
     assert hello.size == HELLO_SIZE

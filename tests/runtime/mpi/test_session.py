@@ -1,4 +1,4 @@
-"""MPI jobs of 2 and 4 real processes: the same as one process, and what happens when a rank dies, errs or stalls."""
+"""MPI jobs of 2 and 4 real processes: same results as one process, and behavior if a rank dies, fails or hangs."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ CONFIGS = [
 
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_tokens_are_those_of_one_process(ranks: int, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_tokens_match_one_process(ranks: int, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = [json.loads(line)["prompt"] for line in tiny.EVAL.read_text(encoding="utf-8").splitlines()[:4]]
     work = tmp_path / "work.json"
     work.write_text(json.dumps({"configs": CONFIGS, "prompts": prompts}))
@@ -33,44 +33,44 @@ def test_tokens_are_those_of_one_process(ranks: int, tiny_bundle: Path, tmp_path
 
     for number, line in enumerate(found):
         everywhere = CONFIGS[number // len(prompts)]["window"] == "full"
-        # In the block-causal window rows travel only after a forward that left a rank without a branch.
-        travelling = [branches for branches in line["committing"] if everywhere or branches < ranks]
-        assert line["broadcasts"] == len(travelling) > 0
+        # With a block-causal window, rows are sent only after a forward that left a rank without a branch.
+        sent = [branches for branches in line["committing"] if everywhere or branches < ranks]
+        assert line["broadcasts"] == len(sent) > 0
     committing = [branches for line in found for branches in line["committing"]]
     assert max(committing) > ranks > min(committing)
 
 
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_session_does_what_one_of_a_single_process_does(ranks: int, tiny_bundle_logits: Path) -> None:
+def test_session_matches_one_process(ranks: int, tiny_bundle_logits: Path) -> None:
     result = job((ranks, ["-m", RANKS, "session", tiny_bundle_logits]))
     assert (result.returncode, result.stdout) == (0, "all the same\n"), result.stderr
 
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("ranks", "rank", "kind", "method", "code", "said"),
+    ("ranks", "rank", "kind", "method", "code", "message"),
     [
         (4, 2, "kill", "forward", None, "signal 9"),
         (2, 1, "kill", "append_rows", None, "signal 9"),
         (2, 0, "kill", "forward", None, "signal 9"),
         (4, 1, "raise", "forward", 3, "error: rank 1 of 4 on "),
         (2, 0, "raise", "forward", 3, "error: rank 0 of 2 on "),
-        (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not answer for 1 seconds"),
+        (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not reply for 1 seconds"),
     ],
 )
-def test_a_rank_that_fails_ends_the_job(
-    ranks: int, rank: int, kind: str, method: str, code: int | None, said: str, tiny_bundle: Path
+def test_failing_rank_ends_the_job(
+    ranks: int, rank: int, kind: str, method: str, code: int | None, message: str, tiny_bundle: Path
 ) -> None:
     result = job((ranks, ["-m", RANKS, "fault", tiny_bundle, rank, kind, method]))
     assert result.returncode not in (0, None)
     assert code in (None, result.returncode)
-    assert said in result.stdout + result.stderr
+    assert message in result.stdout + result.stderr
     assert ("the engine broke" in result.stderr) is (kind == "raise")
 
 
 @needs_mpi
-def test_a_rank_that_ends_before_mpi_starts_is_not_waited_for_for_ever() -> None:
+def test_rank_that_ends_before_mpi_starts_does_not_hang_the_job() -> None:
     wait = "import lopa.runtime.mpi.link as link; link._START_SECONDS = 2; link.rank_of_job().__enter__()"
     result = job((1, ["-c", wait]), (1, ["-c", "raise SystemExit(3)"]))
     assert result.returncode != 0

@@ -1,4 +1,4 @@
-"""Which device is taken by the seconds of its forwards, on a machine that varies."""
+"""Choice of the device by the measured seconds of its forwards."""
 
 import numpy as np
 import pytest
@@ -7,22 +7,22 @@ from lopa.runtime.openvino.choice import Timed, choice_from_seconds
 
 
 @pytest.mark.parametrize(
-    ("seconds", "taken"),
+    ("seconds", "chosen"),
     [
         ({"exact": [2.0, 2.1, 2.2], "bf16": [1.0, 1.1, 1.2]}, "bf16"),
         ({"exact": [2.0, 2.1, 2.2], "bf16": [2.0, 2.1, 2.2]}, "exact"),
         ({"exact": [1.0, 1.1, 1.2], "bf16": [2.0, 2.1, 2.2]}, "exact"),
-        ({"exact": [2.0, 2.1, 2.2], "bf16": [1.0, 1.8, 2.6]}, "exact"),  # by less than they vary
+        ({"exact": [2.0, 2.1, 2.2], "bf16": [1.0, 1.8, 2.6]}, "exact"),  # by less than the variation
         ({"exact": [2.0, 2.1, 2.2, 9.0, 2.1], "bf16": [1.0, 9.0, 1.1, 1.2, 1.1]}, "bf16"),  # one disturbed forward
         ({"exact": [2.0, 2.1, 2.2], "bf16": [1.5, 1.6, 1.7], "int8": [1.0, 1.1, 1.2]}, "int8"),
-        ({"exact": [2.0, 2.1, 2.2], "bf16": [1.5, 1.6, 1.7], "int8": [1.0, 1.1, 3.2]}, "bf16"),  # the other varies
+        ({"exact": [2.0, 2.1, 2.2], "bf16": [1.5, 1.6, 1.7], "int8": [1.0, 1.1, 3.2]}, "bf16"),  # int8 varies too much
     ],
 )
-def test_the_first_unless_another_is_faster_by_more_than_both_vary(seconds: dict[str, list[float]], taken: str) -> None:
-    assert choice_from_seconds(seconds, 64).device == taken
+def test_first_device_unless_another_is_clearly_faster(seconds: dict[str, list[float]], chosen: str) -> None:
+    assert choice_from_seconds(seconds, 64).device == chosen
 
 
-def test_its_figures_are_quartiles() -> None:
+def test_figures_are_quartiles() -> None:
     rng = np.random.default_rng(0)
     seconds = {name: rng.uniform(1e-3, 2e-3, 11).tolist() for name in ("exact", "bf16")}
     choice = choice_from_seconds(seconds, 48)
@@ -32,7 +32,7 @@ def test_its_figures_are_quartiles() -> None:
         )
     text = str(choice_from_seconds({"exact": [2e-3, 2.1e-3, 2.2e-3], "bf16": [1e-3, 1.5e-3, 1.6e-3]}, 48))
     assert text == (
-        "bf16, of exact 2.1 ms (2.05-2.15), bf16 1.5 ms (1.25-1.55): "
-        "medians and quartiles of a forward of 48 rows behind 48"
+        "bf16, from exact 2.1 ms (2.05-2.15), bf16 1.5 ms (1.25-1.55): "
+        "median and quartiles of a forward of 48 rows after 48"
     )
     assert choice.timed[0] == Timed("exact", *np.quantile(seconds["exact"], [0.25, 0.5, 0.75]).tolist())

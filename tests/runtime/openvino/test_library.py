@@ -1,4 +1,4 @@
-"""OpenVINO absent, too old, and imported so that it reports nothing."""
+"""OpenVINO missing, too old, and imported without telemetry."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ from lopa.runtime.openvino.library import openvino_module, version_numbers
 REPORTER = """
 class Telemetry:
     def __init__(self, **_):
-        raise SystemExit("it reports")
+        raise SystemExit("telemetry")
 """
 
 
-def test_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_openvino_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingBackendError, match=r"2026\.4 or later") as caught:
         openvino_module("openvino:CPU")
@@ -28,27 +28,27 @@ def test_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", ["2026.3.0-1-x", "2025.9.1", "nonsense"])
-def test_too_old(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_old_openvino_raises(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(__version__=version))
-    with pytest.raises(MissingBackendError, match=f"OpenVINO here is {version}") as caught:
+    with pytest.raises(MissingBackendError, match=f"OpenVINO is {version}") as caught:
         openvino_module("openvino:CPU")
     assert pip_install("openvino") in caught.value.remedy
 
 
-def test_versions() -> None:
+def test_version_numbers() -> None:
     assert version_numbers("2026.4.1-22982-e213a147257-releases/2026/4") == (2026, 4)
     assert version_numbers("2027.0.0") > (2026, 4)
 
 
 @pytest.mark.parametrize(
-    ("imported", "said"),
+    ("imported", "message"),
     [
         ("from lopa.runtime.openvino.library import openvino_module as m; m('openvino:CPU')", ""),
-        ("import openvino", "it reports"),  # what the other line prevents
+        ("import openvino", "telemetry"),  # the behavior that openvino_module prevents
     ],
 )
-def test_it_reports_nothing(tmp_path: Path, imported: str, said: str) -> None:
-    """With its telemetry package installed, which sends that OpenVINO was imported; here one that ends the process."""
+def test_import_without_telemetry(tmp_path: Path, imported: str, message: str) -> None:
+    """Installs a telemetry package that ends the process. The real one would report the import."""
     pytest.importorskip("openvino")
     package = tmp_path / "openvino_telemetry"
     package.mkdir()
@@ -57,5 +57,5 @@ def test_it_reports_nothing(tmp_path: Path, imported: str, said: str) -> None:
     command = f"import sys; sys.path[:0] = {[str(tmp_path), *sys.path]!r}; {imported}"
     command += "; assert 'openvino_telemetry' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == said
-    assert done.returncode == (1 if said else 0)
+    assert done.stderr.strip() == message
+    assert done.returncode == (1 if message else 0)

@@ -1,4 +1,4 @@
-"""OpenVINO held against numpy, ONNX Runtime and the recorded traces; what it computes with; what cannot be opened."""
+"""OpenVINO compared with numpy, ONNX Runtime and recorded traces; its settings and errors."""
 
 import re
 import shutil
@@ -31,19 +31,19 @@ DEVICE = "openvino:CPU"
 BF16 = f"{DEVICE}:bf16"
 AUTO = f"{DEVICE}:auto"
 HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-with_bf16 = pytest.mark.skipif(not HAS_BF16, reason="the processor has no bfloat16")
+needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="needs a processor with bfloat16")
 PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_random_windows_equal_the_reference(
+def test_random_windows_match_the_reference(
     tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
 ) -> None:
     sessions = (opened(tiny_bundle_logits, device) for device in (DEVICE, "numpy"))
     assert_random_windows_agree(*sessions, seed=seed, turns=8)
 
 
-def test_a_shortened_request_equals_a_fresh_one(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+def test_shortened_request_equals_a_fresh_one(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
     assert_shortened_equals_fresh(opened(tiny_bundle, DEVICE), opened(tiny_bundle, DEVICE), exact=True)
 
 
@@ -67,7 +67,7 @@ def test_stages_of_a_pipeline(tiny_staged: Path, opened: Callable[[Path, str], S
 
 
 def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session]) -> None:
-    """float16 rows; a prefix of them too, as they were committed."""
+    """Rows and the committed prefix are float16."""
     rng = np.random.default_rng(0)
     ours, plain = opened(tiny_half, DEVICE), opened(tiny_half, "numpy")
     for start in (0, 30):
@@ -81,8 +81,8 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
         plain.append_rows(1, rows)
 
 
-def test_a_bundle_in_bfloat16(tiny_bfloat16: Path, opened: Callable[[Path, str], Session]) -> None:
-    """Computed in float32; rows are the bits of bfloat16, and are read again as such."""
+def test_bfloat16_bundle(tiny_bfloat16: Path, opened: Callable[[Path, str], Session]) -> None:
+    """It is computed in float32. Rows are stored as bfloat16 bits."""
     assert report_from_bundle(Bundle.open(tiny_bfloat16), device=DEVICE).ok
     ours = opened(tiny_bfloat16, DEVICE)
     ours.forward(random_batch(np.random.default_rng(0), [1], 2, 9, 2))
@@ -94,8 +94,8 @@ def test_integer_bundles_pass_verify(tiny_quantized: Path) -> None:
         assert report_from_bundle(Bundle.open(tiny_quantized), device=device).ok
 
 
-def test_rows_in_8_bits_for_4_bit_weights(tiny_quantized: Path, opened: Callable[[Path, str], Session]) -> None:
-    """Within verify's tolerance, and seen to round; a request's answer does not depend on who is beside it."""
+def test_int8_rows_with_int4_weights(tiny_quantized: Path, opened: Callable[[Path, str], Session]) -> None:
+    """The error is within verify's tolerance and shows rounding. A result does not depend on batch mates."""
     bundle = Bundle.open(tiny_quantized)
     assert bundle.manifest.quantization is not None
     if bundle.manifest.quantization.kind == "int8":
@@ -104,16 +104,16 @@ def test_rows_in_8_bits_for_4_bit_weights(tiny_quantized: Path, opened: Callable
         return
     report = report_from_bundle(bundle, device=f"{DEVICE}:int8")
     assert report.ok
-    assert max(error.measured for error in report.errors) > 1e-3  # in float32 it is 1e-6
+    assert max(error.measured for error in report.errors) > 1e-3  # 1e-6 in float32
     batch = random_batch(np.random.default_rng(6), [1, 2], 2, 20, 4)
     rounded = opened(tiny_quantized, f"{DEVICE}:int8")
     together, alone = rounded.forward(batch), rounded.forward(batch_of_one(batch, 1))
     np.testing.assert_array_equal(alone.topk_logprobs[0], together.topk_logprobs[1])
 
 
-@with_bf16
-def test_bfloat16_has_its_own_tolerance_and_float32_not_its(tiny_bundle: Path) -> None:
-    """Products are rounded to 8 bits: far beyond a float32 engine's tolerance, and within bfloat16's."""
+@needs_bf16
+def test_bfloat16_and_float32_have_different_tolerances(tiny_bundle: Path) -> None:
+    """Products have 8 bits, far outside float32's tolerance and within bfloat16's."""
     bundle = Bundle.open(tiny_bundle)
     rounded, exact = (report_from_bundle(bundle, device=device) for device in (BF16, DEVICE))
     assert rounded.ok
@@ -123,10 +123,8 @@ def test_bfloat16_has_its_own_tolerance_and_float32_not_its(tiny_bundle: Path) -
     assert max(error.measured for error in rounded.errors) > 1e-3
 
 
-def test_a_request_is_answered_the_same_in_any_company(
-    tiny_bundle: Path, opened: Callable[[Path, str], Session]
-) -> None:
-    """The same bits, with others in the batch and alone, again and again."""
+def test_results_do_not_depend_on_the_batch(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    """Results are bitwise equal, repeatedly, in a batch and alone."""
     ours = opened(tiny_bundle, DEVICE)
     batch = random_batch(np.random.default_rng(3), [1, 2, 3], 2, 33, 9)
     together = [ours.forward(batch) for _ in range(2)]
@@ -137,11 +135,11 @@ def test_a_request_is_answered_the_same_in_any_company(
         np.testing.assert_array_equal(alone.topk_ids[0], together[0].topk_ids[slot])
 
 
-def test_nothing_is_copied(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenVINO's own tensors lie where our arrays do: caches, windows, and what it has written."""
+def test_arrays_are_bound_without_copies(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO's tensors share memory with our arrays: caches, windows and outputs."""
     bindings: list[Any] = []
 
-    class Seen(session.OpenVinoBinding):
+    class RecordingBinding(session.OpenVinoBinding):
         def __init__(self, opened: model.CompiledModel) -> None:
             super().__init__(opened)
             self.arrays: dict[int, Any] = {}
@@ -151,7 +149,7 @@ def test_nothing_is_copied(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -
             self.arrays[array.ctypes.data] = array
             return super().handle_of(array)
 
-    monkeypatch.setattr(session, "OpenVinoBinding", Seen)
+    monkeypatch.setattr(session, "OpenVinoBinding", RecordingBinding)
     ours = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
     rng = np.random.default_rng(1)
     for start, width in ((0, 64), (64, 20), (84, 64), (148, 7)):
@@ -175,8 +173,8 @@ def test_nothing_is_copied(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -
     ours.close()
 
 
-def test_what_changes_numbers_is_said(tiny_bundle: Path) -> None:
-    """Read back from the compiled model; left alone, OpenVINO takes bfloat16 and 8-bit rows where it can."""
+def test_settings_that_affect_results_are_explicit(tiny_bundle: Path) -> None:
+    """Reads the settings back from the compiled model. The defaults use bfloat16 and 8-bit rows where possible."""
     opened = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
     compiled = opened._forward._binding._model.compiled  # type: ignore[attr-defined]
     for name, expected in (
@@ -190,13 +188,13 @@ def test_what_changes_numbers_is_said(tiny_bundle: Path) -> None:
     opened.close()
 
 
-def test_pinning_and_hyper_threading_change_no_bit(
+def test_pinning_and_hyper_threading_do_not_change_results(
     tiny_bundle: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     batch = random_batch(np.random.default_rng(4), [1, 2], 3, 40, 9)
     expected = opened(tiny_bundle, DEVICE).forward(batch)
     for number, other in enumerate(({"ENABLE_CPU_PINNING": True}, {"ENABLE_HYPER_THREADING": False})):
-        monkeypatch.setattr(model, "settings", lambda *given, other=other: settings(*given) | other)
+        monkeypatch.setattr(model, "settings", lambda *arguments, other=other: settings(*arguments) | other)
         copy = shutil.copytree(tiny_bundle, tmp_path / str(number))  # a bundle that is not open yet
         found = opened(copy, DEVICE).forward(batch)
         np.testing.assert_array_equal(found.topk_logprobs, expected.topk_logprobs)
@@ -214,7 +212,7 @@ def test_sessions_share_a_model(tiny_bundle: Path) -> None:
     other.close()
 
 
-def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None:
+def test_decoder_and_engine_match_onnx_runtime(tiny_bundle: Path) -> None:
     texts = []
     for device in ("cpu", DEVICE):
         with Decoder.open(tiny_bundle, [device], threads=1) as decoder:
@@ -225,17 +223,17 @@ def test_decoder_and_engine_answer_as_on_onnx_runtime(tiny_bundle: Path) -> None
     assert "54" in texts[0]
 
 
-def test_the_processor_has_one_branch_by_default() -> None:
+def test_cpu_has_one_branch_by_default() -> None:
     config = merged_options(GenerationConfig())
     assert branch_choice(config, [DEVICE]).number == branch_choice(config, ["cpu"]).number == 1
     assert branch_choice(config, [BF16]).number == 1
     assert branch_choice(config, ["openvino:GPU"]).number == branch_choice(config, ["cuda:0"]).number > 1
 
 
-def test_the_fastest_rounding_is_kept_and_says_why(
+def test_auto_keeps_the_fastest_precision(
     tiny_quantized: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is the fastest: the bits of that device, its name, all figures, and no other model left open."""
+    """For each fastest device: its exact results, its name, all figures, and no other open model."""
     bundle = Bundle.open(tiny_quantized)
     devices = model.devices_to_choose_from(bundle, AUTO)
     assert devices[0] == DEVICE
@@ -250,7 +248,7 @@ def test_the_fastest_rounding_is_kept_and_says_why(
         assert kept.device == fast
         assert kept.choice is not None
         assert [each.device for each in kept.choice.timed] == list(devices)
-        assert str(kept.choice).startswith(f"{fast}, of {DEVICE} ")
+        assert str(kept.choice).startswith(f"{fast}, from {DEVICE} ")
         assert kept.prefix_length(1) == 0
         expected = opened(tiny_quantized, fast).forward(batch)
         np.testing.assert_array_equal(kept.forward(batch).topk_logprobs, expected.topk_logprobs)
@@ -260,48 +258,48 @@ def test_the_fastest_rounding_is_kept_and_says_why(
     plain.close()
 
 
-def test_the_rounding_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real forwards of a window behind a prefix of as many rows, in turns: each device as often as the others."""
-    ran: list[tuple[str, int, int]] = []
+def test_auto_measures_real_forwards(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real forwards of a window after a prefix of equal length, in turns, equally often per device."""
+    calls: list[tuple[str, int, int]] = []
     plain = session.OpenVinoSession.forward
 
-    def noted(self: session.OpenVinoSession, batch: Any) -> Any:
-        ran.append((self.device, batch.input_ids.size, self.prefix_length(batch.requests[0])))
+    def recorded(self: session.OpenVinoSession, batch: Any) -> Any:
+        calls.append((self.device, batch.input_ids.size, self.prefix_length(batch.requests[0])))
         return plain(self, batch)
 
-    monkeypatch.setattr(session.OpenVinoSession, "forward", noted)
+    monkeypatch.setattr(session.OpenVinoSession, "forward", recorded)
     with Decoder.open(tiny_bundle, [AUTO], threads=1) as decoder:
         assert decoder.session.device in (DEVICE, BF16)
         assert decoder.branches_for(decoder.config()).number == 1
     if not HAS_BF16:
-        assert not ran
+        assert not calls
         return
-    warm, timed = ran[:4], ran[4:]
+    warm, timed = calls[:4], calls[4:]
     assert warm == [(device, 64, prefix) for device in (DEVICE, BF16) for prefix in (0, 64)]
     assert timed == [(DEVICE, 64, 64), (BF16, 64, 64)] * (len(timed) // 2)
     assert len(timed) // 2 >= 3
 
 
-def test_where_float32_is_all_there_is(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor without bfloat16: nothing is timed."""
+def test_auto_without_bfloat16(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is timed on a processor without bfloat16."""
     bundle = Bundle.open(tiny_bundle)
     monkeypatch.setattr(model, "_capabilities", lambda *_: ["FP32", "INT8"])
     monkeypatch.setattr(choice, "_seconds", None)
     kept = session.open_session(bundle, AUTO, threads=1)
     assert kept.device == DEVICE
-    assert str(kept.choice) == f"{DEVICE}, the only one that this machine has for this bundle"
+    assert str(kept.choice) == f"{DEVICE}, the only choice on this machine for this bundle"
     kept.close()
 
 
-@with_bf16
-def test_verify_judges_what_was_chosen(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_bf16
+def test_verify_uses_the_chosen_precision(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_seconds", lambda timed, _: 1.0 if timed.device == BF16 else 2.0)
     report = report_from_bundle(Bundle.open(tiny_bundle), device=AUTO)
     assert report.ok
     assert {error.tolerance for error in report.errors} == {0.2}
 
 
-def test_a_stage_says_how_it_rounds(tiny_staged: Path) -> None:
+def test_auto_as_a_stage_raises(tiny_staged: Path) -> None:
     with pytest.raises(BadInputError, match="only whole models are timed") as caught:
         open_session(Bundle.open(tiny_staged), f"cpu+{AUTO}")
     assert "for layers 4 to 5 of" in caught.value.received
@@ -311,19 +309,19 @@ def test_a_stage_says_how_it_rounds(tiny_staged: Path) -> None:
     "device",
     ["openvino", "openvino:", "openvino:cpu", "openvino:CPU:fp16", "openvino:CPU.1", "openvino:AUTO", "openvino:GPU.x"],
 )
-def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+def test_malformed_device_raises(tiny_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match="openvino:NAME") as caught:
         open_session(Bundle.open(tiny_bundle), device)
     assert repr(device) in caught.value.received
 
 
-def test_names() -> None:
+def test_device_names() -> None:
     assert device_from_name("openvino:GPU.1:bf16") == OpenVinoDevice("GPU.1", "bf16")
     assert device_from_name("openvino:NPU") == OpenVinoDevice("NPU", None)
 
 
 @pytest.mark.parametrize("name", ["GPU.7", "NPU", "GPU.7:auto"])
-def test_a_device_that_is_not_listed(tiny_bundle: Path, name: str) -> None:
+def test_unlisted_device_raises(tiny_bundle: Path, name: str) -> None:
     with pytest.raises(MissingBackendError, match="openvino:CPU") as caught:
         open_session(Bundle.open(tiny_bundle), f"openvino:{name}")
     assert "lists CPU" in caught.value.received
@@ -340,7 +338,7 @@ class _Core:
         return self._capabilities if name == "OPTIMIZATION_CAPABILITIES" else "Some Processor"
 
 
-def test_bfloat16_where_the_processor_lacks_it() -> None:
+def test_bfloat16_on_a_processor_without_it_raises() -> None:
     core = _Core(["CPU", "GPU.0", "GPU.1"], ["FP32", "INT8"])
     model.check_listed(core, "openvino:GPU")
     model.check_listed(core, "openvino:GPU.1")
@@ -349,18 +347,18 @@ def test_bfloat16_where_the_processor_lacks_it() -> None:
     assert "openvino:CPU, which" in caught.value.remedy
 
 
-def test_a_portable_graph_is_refused(tiny_portable: Path) -> None:
+def test_portable_graph_raises(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="--dialect both"):
         open_session(Bundle.open(tiny_portable), DEVICE)
 
 
-def test_a_graph_with_functions_is_refused(tiny_plugins: Path) -> None:
+def test_graph_with_functions_raises(tiny_plugins: Path) -> None:
     with pytest.raises(BadInputError, match="without --plugins") as caught:
         open_session(Bundle.open(tiny_plugins), DEVICE)
     assert "BranchAttention" in caught.value.received
 
 
-def test_a_graph_that_is_none_gives_openvinos_message(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_corrupt_graph_raises_with_openvinos_message(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
     bundle.graph.write_bytes(np.random.default_rng(0).bytes(bundle.graph.stat().st_size))
     with pytest.raises(BadInputError, match="cannot compile") as caught:
@@ -369,8 +367,8 @@ def test_a_graph_that_is_none_gives_openvinos_message(tiny_bundle: Path, tmp_pat
     assert "--device cpu" in caught.value.remedy
 
 
-def test_an_operator_that_it_refuses(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Its own words name the operator."""
+def test_unknown_operator_raises(tiny_bundle: Path, tmp_path: Path) -> None:
+    """OpenVINO's message names the operator."""
     onnx = pytest.importorskip("onnx")
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "copy"))
     graph = onnx.load(bundle.graph, load_external_data=False)
@@ -380,7 +378,7 @@ def test_an_operator_that_it_refuses(tiny_bundle: Path, tmp_path: Path) -> None:
         open_session(bundle, DEVICE)
 
 
-def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_graph_that_contradicts_the_manifest_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(tiny_bundle, tmp_path / "copy")
     manifest = copy / "manifest.json"
     manifest.write_text(re.sub(r'"with_logits": ?false', '"with_logits": true', manifest.read_text()))
@@ -389,6 +387,6 @@ def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("other", ["cpu", "cpu:0", BF16])
-def test_devices_that_share_the_processor(tiny_bundle: Path, other: str) -> None:
+def test_devices_that_share_the_cpu_raise(tiny_bundle: Path, other: str) -> None:
     with pytest.raises(BadInputError, match="has every core"):
         session_from_devices(Bundle.open(tiny_bundle), [DEVICE, other])

@@ -1,6 +1,6 @@
-"""Branches over several devices: the answers of one session, who sends rows to whom, and how a forward's time splits.
+"""Branches over several devices: results of a single session, transfers of rows, and the split of a forward's time.
 
-What every session does is in test_host_session.py, also for several devices.
+test_host_session.py tests the behaviour of every session, including several devices.
 """
 
 import gc
@@ -45,13 +45,13 @@ def one(bundle: Bundle) -> Iterator[Session]:
 
 
 def counted_devices(bundle: Bundle, count: int) -> list[FailingDevice]:
-    """Devices on the same core, whose calls are counted; none of them fails."""
+    """Return devices on the same core that count their calls and do not fail."""
     return [FailingDevice(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(count)]
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
 def test_random_windows_equal_one_session(bundle: Bundle, one: Session, devices: int) -> None:
-    """Random requests and branches, more and fewer than devices, with commits between: of any branch, in any window."""
+    """Requests and branches vary, with more and fewer branches than devices, and commits of any branch between."""
     rng = np.random.default_rng(devices)
     session = BranchParallelSession(counted_devices(bundle, devices))
     for turn in range(12):
@@ -81,7 +81,7 @@ def test_random_windows_equal_one_session(bundle: Bundle, one: Session, devices:
 
 
 def window_batch(*, full: bool, branches: int) -> WindowBatch:
-    """One request whose branches are the same up to row 8."""
+    """Return one request whose branches are equal up to row 8."""
     shape = (1, branches, 20)
     mask = full_mask(shape) if full else block_causal_mask(shape, 8)
     batch = random_batch(np.random.default_rng(1), [5], branches, 20, 2, mask=mask)
@@ -90,7 +90,7 @@ def window_batch(*, full: bool, branches: int) -> WindowBatch:
 
 
 def same_on_every_branch(branches: int) -> WindowBatch:
-    """A window behind row 8 of request 5, repeated."""
+    """Return a window behind row 8 of request 5, repeated on every branch."""
     one = random_batch(np.random.default_rng(2), [5], 1, 4, 4, starts=8)
     names = ("input_ids", "position_ids", "window_mask", "logits_index")
     return replace(one, **{name: np.repeat(getattr(one, name), branches, axis=1) for name in names})
@@ -99,8 +99,8 @@ def same_on_every_branch(branches: int) -> WindowBatch:
 @pytest.mark.parametrize("winner", range(5))
 @pytest.mark.parametrize("devices", [2, 3, 5, 7])
 def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int, winner: int) -> None:
-    """Full window: the winner's device reads and commits, all others append. Block-causal: every device that had a
-    branch commits its own, and only those that had none append."""
+    """Full window: the winner's device reads and commits, and all others append. Block-causal window: each
+    device with a branch commits its own rows, and the others append."""
     shares = shares_of_branches(5, devices)
     owner = next(device for device, share in enumerate(shares) if share.start <= winner < share.stop)
     idle = [device for device, share in enumerate(shares) if share.start == share.stop]
@@ -131,17 +131,17 @@ def test_a_device_without_a_branch_does_nothing(bundle: Bundle) -> None:
     assert sum("forward" in device.calls for device in counted) == 2
 
 
-def test_commit_returns_while_the_rows_are_on_their_way(bundle: Bundle) -> None:
-    """The owner's reading is held up; the commit returns, and the next forward of the others waits for the rows."""
+def test_commit_returns_during_the_transfer(bundle: Bundle) -> None:
+    """The owner's read stalls. The commit returns, and the next forward of the others waits for the rows."""
     gate = threading.Event()
 
-    class Held(FailingDevice):
+    class StallingDevice(FailingDevice):
         def read_rows(self, *arguments: int) -> CacheRows:
             gate.wait(60)
             rows: CacheRows = self._session.read_rows(*arguments)
             return rows
 
-    devices = [Held(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(2)]
+    devices = [StallingDevice(open_session(bundle, "cpu", threads=1), f"device {i}") for i in range(2)]
     session = BranchParallelSession(devices)
     session.forward(window_batch(full=True, branches=2))
     session.commit(5, 1, 8)
@@ -167,7 +167,7 @@ def test_two_commits_of_a_request_arrive_in_order(bundle: Bundle, one: Session) 
 
 
 def test_released_caches_are_freed_on_every_device(bundle: Bundle) -> None:
-    """What numpy holds after the devices had the time: two caches of 4096 rows hold 21 MB."""
+    """Two caches of 4096 rows take 21 MB in numpy, freed once the devices have released them."""
     session = BranchParallelSession(counted_devices(bundle, 2))
     rng = np.random.default_rng(4)
     session.forward(random_batch(rng, [1, 2], 2, 4, 1))
@@ -199,7 +199,7 @@ def test_threads_end_with_the_session(bundle: Bundle) -> None:
         assert not thread.is_alive()
 
 
-def test_a_step_tells_how_its_forward_splits(bundle: Bundle, one: Session) -> None:
+def test_a_step_records_the_split_of_its_forward(bundle: Bundle, one: Session) -> None:
     config = GenerationConfig(branches=5, max_new_tokens=32)
     prompt = np.arange(3, 40)
     session = BranchParallelSession(counted_devices(bundle, 2))
@@ -222,6 +222,6 @@ def test_a_step_tells_how_its_forward_splits(bundle: Bundle, one: Session) -> No
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(0, 60.0), (1, 0.0), (1, -1.0), (1, float("nan"))])
-def test_no_session_or_no_time(bundle: Bundle, count: int, seconds: float) -> None:
+def test_invalid_arguments(bundle: Bundle, count: int, seconds: float) -> None:
     with pytest.raises(ValueError, match=f"{count} sessions and {seconds} seconds"):
         BranchParallelSession(counted_devices(bundle, count), stall_seconds=seconds)

@@ -1,4 +1,4 @@
-"""Devices that fail in mid-decode: the tokens stay those of a run without faults, and the device is reported."""
+"""Devices that fail during a decode: tokens do not change, and the device is reported."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 
 STALL_SECONDS = 2.5
-"""Long beside a forward of the tiny model, also on a busy machine."""
+"""Long compared with a forward of the tiny model, even on a busy machine."""
 
 LONG = {"full": "bs32_full", "block_causal": "bs16_block"}
 
@@ -34,7 +34,7 @@ def sessions(bundle: Bundle, count: int) -> list[Session]:
 
 
 def decode(session: Session, bundle: Bundle, window: str) -> tuple[list[int], list[int]]:
-    """Ids and winners of a prompt that takes 13 rounds or more, with five branches."""
+    """Return ids and winners of a prompt that takes at least 13 rounds, with five branches."""
     config, traces = read_traces(TRACES / f"x_long_lopa_bf4_{LONG[window]}.jsonl.gz")
     longest = max(traces, key=lambda trace: trace["forward_rounds"])
     decoding = Decoding(session, 3, prompt_of(longest), plan_of(config), bundle.manifest)
@@ -90,7 +90,7 @@ def test_one_device_fails(
     reason = {
         "raises": f"OSError: device {device} broke in {failure.method}",
         "hangs": f"no answer within {STALL_SECONDS} seconds",
-        "answers nonsense": "RuntimeError: answered",
+        "answers nonsense": "RuntimeError: returned",
     }[failure.manner]
     (lost,) = session.lost
     assert lost.device == f"device {device}"
@@ -132,7 +132,7 @@ def test_the_last_device_failing_is_a_clear_error(bundle: Bundle, method: str) -
         session.close()
 
 
-def test_devices_that_all_hang_end_in_an_error_and_not_in_a_hang(bundle: Bundle) -> None:
+def test_devices_that_all_hang_raise_an_error(bundle: Bundle) -> None:
     with failing_devices(
         sessions(bundle, 2), {0: Failure("forward", 3, "hangs"), 1: Failure("forward", 3, "hangs")}
     ) as devices:
@@ -143,7 +143,7 @@ def test_devices_that_all_hang_end_in_an_error_and_not_in_a_hang(bundle: Bundle)
 
 
 def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
-    """The winner's device dies before it hands over the rows of two requests; the rest computes both again."""
+    """The winner's device fails before it sends the rows of two requests; the others recompute both."""
     rng = np.random.default_rng(1)
     batch = random_batch(rng, [1, 2, 3], 3, 12, 2, mask=full_mask((3, 3, 12)))
     after = random_batch(rng, [1, 2, 3], 4, 5, 5, starts=[7, 8, 6])
@@ -163,7 +163,7 @@ def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
 
 
 def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
-    """Of one request and one forward: by then that forward's rows are gone, which is said, not mixed up."""
+    """Two commits of one request and one forward: the rows of that forward are gone by then, which raises an error."""
     batch = random_batch(np.random.default_rng(6), [1], 3, 9, 2, mask=full_mask((1, 3, 9)))
     with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)
@@ -178,8 +178,8 @@ def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     "failure", [Failure("read_rows", 2), Failure("read_rows", 2, "hangs"), Failure("shorten", 1)], ids=str
 )
-def test_rows_are_forgotten_while_they_are_lost(bundle: Bundle, failure: Failure) -> None:
-    """Device 0 dies before it hands over rows, or when it forgets some: the rest has what was to be kept of them."""
+def test_shortening_while_rows_are_lost(bundle: Bundle, failure: Failure) -> None:
+    """Device 0 fails before it sends rows, or while it drops some; the others keep the right ones."""
     rng = np.random.default_rng(7)
     batches = [random_batch(rng, [1, 2], 3, 12, 2, starts=at, mask=full_mask((2, 3, 12))) for at in ([0, 0], [9, 6])]
     after = random_batch(rng, [1, 2], 4, 5, 5, starts=[12, 6])
@@ -200,8 +200,8 @@ def test_rows_are_forgotten_while_they_are_lost(bundle: Bundle, failure: Failure
     one.close()
 
 
-def test_rows_lost_after_their_prefix_was_shortened_are_not_computed_again(bundle: Bundle) -> None:
-    """No device has the prefix of that forward any more, so others would come out; another forward has to be asked."""
+def test_rows_lost_after_their_prefix_was_shortened_are_not_recomputed(bundle: Bundle) -> None:
+    """No device has the prefix of that forward any more, so recomputed rows would differ; a new forward is needed."""
     rng = np.random.default_rng(8)
     with failing_devices(sessions(bundle, 2), {0: Failure("read_rows", 2)}) as devices:
         session = BranchParallelSession(devices)
@@ -215,7 +215,7 @@ def test_rows_lost_after_their_prefix_was_shortened_are_not_computed_again(bundl
         session.close()
 
 
-def test_rows_lost_of_a_forward_over_a_shortened_prefix_are_computed_again(bundle: Bundle) -> None:
+def test_lost_rows_of_a_forward_over_a_shortened_prefix_are_recomputed(bundle: Bundle) -> None:
     rng = np.random.default_rng(9)
     batches = [random_batch(rng, [1], 2, 9, 2, starts=starts, mask=full_mask((1, 2, 9))) for starts in (0, 5, 12)]
     (one,) = sessions(bundle, 1)
@@ -248,7 +248,7 @@ def test_a_request_released_while_its_rows_are_lost(bundle: Bundle) -> None:
         session.close()
 
 
-def test_rows_read_from_a_device_that_fails_are_asked_for_again(bundle: Bundle) -> None:
+def test_rows_read_from_a_failing_device_need_another_forward(bundle: Bundle) -> None:
     batch = random_batch(np.random.default_rng(3), [1], 2, 9, 2)
     with failing_devices(sessions(bundle, 2), {1: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)
@@ -273,7 +273,7 @@ def wrong_branch(session: Session) -> None:
 
 
 @pytest.mark.parametrize("mistake", [wrong_arrays, wrong_branch])
-def test_the_callers_mistakes_are_no_faults_of_devices(bundle: Bundle, mistake: Callable[[Session], None]) -> None:
+def test_errors_of_the_caller_are_not_faults_of_devices(bundle: Bundle, mistake: Callable[[Session], None]) -> None:
     session = BranchParallelSession(sessions(bundle, 2))
     with pytest.raises(ValueError, match="received"):
         mistake(session)

@@ -1,4 +1,4 @@
-"""A pipeline of two stages against the whole graph, and what happens when a stage fails."""
+"""A pipeline of two stages compared with the whole graph, and failures of a stage."""
 
 import shutil
 import threading
@@ -27,7 +27,7 @@ from lopa.runtime.sessions.session import Session, open_session
 
 DEVICE = "cpu+cpu"
 SAME = 1e-6
-"""The vocabulary product is cut otherwise, and float32 sums in another order; all before it has the same bits."""
+"""The vocabulary product is split differently, so float32 sums differ; everything before it has the same bits."""
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def assert_same_rows(found: CacheRows, expected: CacheRows) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_as_the_whole_graph(session: Session, whole: Session, seed: int) -> None:
-    """Random sizes and requests that come and go; prefixes grow by rows of either, through several tiles."""
+def test_a_pipeline_equals_the_whole_graph(session: Session, whole: Session, seed: int) -> None:
+    """Sizes are random and requests come and go; prefixes grow by rows of either session, through several tiles."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 1, 1, 1), (1, 5, 64, 9), (3, 1, 40, 1), (2, 3, 9, 4)]
-    sizes += [tuple(int(rng.integers(1, most)) for most in (4, 6, 50, 9)) for _ in range(4)]
+    sizes += [tuple(int(rng.integers(1, upper)) for upper in (4, 6, 50, 9)) for _ in range(4)]
     for requests, branches, width, queries in sizes:
         numbers = [int(number) for number in rng.choice(4, requests, replace=False)]
         starts = [whole.prefix_length(number) for number in numbers]
@@ -105,8 +105,8 @@ def test_pipelines_that_share_the_branches(name: str, bundle: Bundle) -> None:
     assert sum(each.steps for each in comparisons) > 10
 
 
-class _Slowed:
-    """An engine that waits for `go` before it runs, tells when it has run twice, and only then ends the second call."""
+class _SlowForward:
+    """A forward that waits for `go`, signals its second call, and delays the end of that call."""
 
     def __init__(self, engine: BoundForward, go: threading.Event | None) -> None:
         self._engine, self._go = engine, go
@@ -128,16 +128,17 @@ class _Slowed:
 
 
 @pytest.fixture
-def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, _Slowed]]:
-    """A session whose second stage starts only when the first has run two micro-batches, and the first stage's engine.
+def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, _SlowForward]]:
+    """Return a session and its first stage's forward.
 
-    The first stage's second call goes on for a while then.
+    The second stage starts only after the first has run two micro-batches, and the first stage's second call takes a
+    while.
     """
     original = pipeline_session.forward_from_bundle
-    engines: list[_Slowed] = []
+    engines: list[_SlowForward] = []
 
-    def slow_engine(*given: Any, **named: Any) -> _Slowed:
-        engines.append(_Slowed(original(*given, **named), engines[0].ran_twice if engines else None))
+    def slow_engine(*given: Any, **named: Any) -> _SlowForward:
+        engines.append(_SlowForward(original(*given, **named), engines[0].ran_twice if engines else None))
         return engines[-1]
 
     monkeypatch.setattr(pipeline_session, "forward_from_bundle", slow_engine)
@@ -146,8 +147,8 @@ def slowed(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Se
     session.close()
 
 
-def test_a_stage_does_not_wait_for_the_next(slowed: tuple[Session, _Slowed], whole: Session) -> None:
-    """And what it passed on before stays as it was."""
+def test_a_stage_does_not_wait_for_the_next(slowed: tuple[Session, _SlowForward], whole: Session) -> None:
+    """Hidden rows that a stage has passed on do not change."""
     session, _ = slowed
     batch = random_batch(np.random.default_rng(5), [1], 4, 20, 3)
     assert_same_statistics(session.forward(batch), whole.forward(batch), SAME)
@@ -155,8 +156,8 @@ def test_a_stage_does_not_wait_for_the_next(slowed: tuple[Session, _Slowed], who
         assert_same_rows(session.read_rows(1, branch, 20), whole.read_rows(1, branch, 20))
 
 
-def test_nothing_runs_any_more_when_an_error_is_raised(slowed: tuple[Session, _Slowed]) -> None:
-    """The second stage fails on the first micro-batch while the first stage is busy with the second one."""
+def test_no_stage_runs_after_an_error(slowed: tuple[Session, _SlowForward]) -> None:
+    """The second stage fails on the first micro-batch while the first stage runs the second one."""
     session, first = slowed
     batch = random_batch(np.random.default_rng(6), [1], 4, 20, 3)
     batch.logits_index[0, 0, 0] = 10**6
@@ -168,7 +169,7 @@ def test_nothing_runs_any_more_when_an_error_is_raised(slowed: tuple[Session, _S
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("branch", [0, 3])
 def test_an_error_of_a_stage_reaches_the_caller(session: Session, whole: Session, stage: int, branch: int) -> None:
-    """An id or a row that does not exist; in the first micro-batch or the second. The next forward is right again."""
+    """The id or row does not exist, in the first or the second micro-batch. The next forward is right again."""
     rng = np.random.default_rng(6)
     good, bad = (random_batch(rng, [1], 4, 20, 3) for _ in range(2))
     (bad.logits_index if stage else bad.input_ids)[0, branch, 0] = 10**6
@@ -200,7 +201,7 @@ def test_threads_end_at_close(bundle: Bundle) -> None:
         session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
 
 
-def test_caches_take_what_those_of_the_whole_graph_take(session: Session, whole: Session) -> None:
+def test_caches_take_as_much_memory_as_those_of_the_whole_graph(session: Session, whole: Session) -> None:
     rows = CacheRows(tuple(np.ones((2, 4096, 32), np.float32) for _ in range(10)))
     sizes = []
     for each in (session, whole):
@@ -211,21 +212,21 @@ def test_caches_take_what_those_of_the_whole_graph_take(session: Session, whole:
         each.forward(random_batch(np.random.default_rng(8), [1], 4, 5, 1, starts=4096))
         sizes.append(tracemalloc.get_traced_memory()[0])
         each.release(1)
-        assert tracemalloc.get_traced_memory()[0] < sizes[-1] / 10, "the cache is still held"
+        assert tracemalloc.get_traced_memory()[0] < sizes[-1] / 10, "the cache is still in memory"
         tracemalloc.stop()
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
     assert sizes[1] > 4096 * 2 * 32 * 4 * 10
 
 
 @pytest.mark.parametrize("device", ["cpu+", "+cpu", "cpu++cpu", "+", "cuda:0+cuda:0"])
-def test_a_pipeline_with_a_part_missing_or_twice(bundle: Bundle, device: str) -> None:
+def test_a_pipeline_with_a_missing_or_repeated_part(bundle: Bundle, device: str) -> None:
     with pytest.raises(BadInputError, match="joined by") as caught:
         open_session(bundle, device)
     assert device in caught.value.received
 
 
 @pytest.mark.parametrize("device", ["numpy+cpu", "cpu+tpu:0"])
-def test_a_stage_on_a_device_that_computes_no_graph(bundle: Bundle, device: str) -> None:
+def test_a_stage_on_a_device_without_stages(bundle: Bundle, device: str) -> None:
     with pytest.raises(BadInputError):
         open_session(bundle, device)
     for thread in _stage_threads():
@@ -233,7 +234,7 @@ def test_a_stage_on_a_device_that_computes_no_graph(bundle: Bundle, device: str)
         assert not thread.is_alive()
 
 
-def test_another_number_of_stages(bundle: Bundle, tiny_bundle: Path) -> None:
+def test_a_wrong_number_of_stages(bundle: Bundle, tiny_bundle: Path) -> None:
     with pytest.raises(BadInputError, match=r"of 3 stages for .* of 2") as caught:
         open_session(bundle, "cpu+cpu+cpu")
     assert "--stages 3" in caught.value.remedy
@@ -241,7 +242,7 @@ def test_another_number_of_stages(bundle: Bundle, tiny_bundle: Path) -> None:
         open_session(Bundle.open(tiny_bundle), "cpu+cpu")
 
 
-def test_a_stage_graph_that_is_another_stage_s(tiny_staged: Path, tmp_path: Path) -> None:
+def test_a_stage_with_the_graph_of_another_stage(tiny_staged: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(tiny_staged, tmp_path / "copy"))
     manifest = Bundle.open(copy).manifest
     first, second = manifest.stages

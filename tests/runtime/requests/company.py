@@ -1,4 +1,4 @@
-"""What tests of requests beside others need: what each gives alone, and ways to hold one up or make it fail."""
+"""Helpers for tests of concurrent requests: results of single requests, and ways to stall a request or make it fail."""
 
 import dataclasses
 import threading
@@ -23,8 +23,11 @@ def result_of(handle: RequestHandle) -> GenerationResult:
 
 
 def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> GenerationResult:
-    """What is given `alone`, as a request gives it whose `result` may stand on stored rows: Fast-dLLM v2's cache begins
-    with a round that only keeps the prompt's, and falls away where all of them are stored."""
+    """Return the result `alone` as a request gives it whose `result` may use stored rows.
+
+    Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. It is skipped where all of them are
+    stored.
+    """
     if result.plan.cache != "sub_block" or not result.reused_rows or result.steps == alone.steps:
         return alone
     steps = alone.steps - 1
@@ -32,7 +35,7 @@ def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> Gen
 
 
 class Gate:
-    """Stands in the way of a request's first step until opened."""
+    """A callback that stalls a request's first step until opened."""
 
     def __init__(self) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
@@ -46,7 +49,7 @@ class Gate:
 
 
 class FailingSession:
-    """A real session that raises in one method once told to."""
+    """A session that raises in one method once enabled."""
 
     def __init__(self, session: Any, method: str) -> None:
         self._session, self._method = session, method
@@ -59,7 +62,7 @@ class FailingSession:
 
 
 class CountingSession:
-    """A real session that notes the requests of every forward."""
+    """A session that records the requests of every forward."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -77,7 +80,7 @@ class CountingSession:
 
 
 class HeldSession(CountingSession):
-    """Holds every forward up that is not allowed yet."""
+    """A session that stalls every forward until it is allowed."""
 
     def __init__(self, session: Any, allowed: int) -> None:
         super().__init__(session)

@@ -1,4 +1,4 @@
-"""How many prompts join a round: bounds for what runs, no prompt that waits for ever, and the same tokens as ever."""
+"""Number of prompts that join a round: limits per round, no starvation, and the same tokens."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.admission import Admission
 
 
-def test_random_queues_join_within_the_bounds_and_to_the_last() -> None:
+def test_random_queues_join_completely_within_the_limits() -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
         limit, longest = int(rng.integers(10, 300)), int(rng.integers(1, 1000))
@@ -33,7 +33,7 @@ def test_random_queues_join_within_the_bounds_and_to_the_last() -> None:
         assert joined == waiting
         assert max(rows_of_rounds) <= max(longest, limit)
         beyond = np.cumsum([0, *(rows - limit for rows in rows_of_rounds)])
-        assert (beyond - np.minimum.accumulate(beyond)).max() <= longest  # any rounds in a row, one after another
+        assert (beyond - np.minimum.accumulate(beyond)).max() <= longest  # any consecutive rounds
 
 
 @pytest.mark.parametrize(("rows", "rounds"), [(10, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
@@ -43,7 +43,7 @@ def test_a_long_prompt_waits_for_its_rows_and_no_longer(rows: int, rounds: int) 
     assert joined == [0] * (rounds - 1) + [1]
 
 
-def test_where_nothing_runs_one_joins_at_once() -> None:
+def test_one_joins_at_once_if_nothing_runs() -> None:
     admission = Admission(10)
     assert admission.number_joining([1000, 1], nothing_runs=True) == 1
     assert admission.number_joining([11, 1], nothing_runs=False) == 0
@@ -51,7 +51,7 @@ def test_where_nothing_runs_one_joins_at_once() -> None:
     assert admission.number_joining([1, 9, 1], nothing_runs=False) == 2
 
 
-def test_quiet_rounds_save_nothing_for_later() -> None:
+def test_rounds_without_waiting_requests_add_nothing() -> None:
     admission = Admission(10)
     for _ in range(50):
         assert admission.number_joining([], nothing_runs=False) == 0
@@ -59,18 +59,18 @@ def test_quiet_rounds_save_nothing_for_later() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_mix_that_joins_slowly_gives_what_each_gives_alone(decoder: Decoder, seed: int) -> None:
+def test_slow_admission_changes_no_result(decoder: Decoder, seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
-    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
-    assert {bool(config.temperature) for _, config in asked} == {True, False}
-    expected = [alone(decoder, *each) for each in asked]
-    with Engine(decoder, slots=5, queue_limit=20, joining_rows=int(rng.integers(1, 40))) as engine:
-        handles = [engine.submit(*each) for each in asked]
+    submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
+    assert {bool(config.temperature) for _, config in submitted} == {True, False}
+    expected = [alone(decoder, *each) for each in submitted]
+    with Engine(decoder, max_num_seqs=5, queue_limit=20, max_num_batched_tokens=int(rng.integers(1, 40))) as engine:
+        handles = [engine.submit(*each) for each in submitted]
         assert [result_of(handle) for handle in handles] == expected
 
 
 class Rounds:
-    """An observer that notes the prompt rows and the requests of every round."""
+    """An observer that records the prompt rows and the requests of every round."""
 
     def __init__(self) -> None:
         self.prompt_rows: list[int] = []
@@ -92,16 +92,16 @@ def test_long_prompts_join_one_by_one_while_something_runs(
     seen, order, gate = Rounds(), list[int](), Gate()
     slow = decoder.config(strategy="vanilla", max_new_tokens=30, stop_at_eos=False, window=window)
     long = [(prompt * 9)[: 300 + number] for number in range(4)]
-    with Engine(decoder, slots=8, joining_rows=100, observer=seen) as engine:
+    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=100, observer=seen) as engine:
         running = engine.submit(prompt, slow, on_step=gate)
         assert gate.reached.wait(WAIT)
         config = decoder.config(max_new_tokens=2, window=window)
 
-        def heard(number: int, step: Step) -> None:
+        def record(number: int, step: Step) -> None:
             order.append(number)
             assert not running.done
 
-        handles = engine.submit_many(long, config, on_step=heard)
+        handles = engine.submit_many(long, config, on_step=record)
         gate.open()
         for handle in handles:
             handle.result(WAIT)
@@ -113,14 +113,14 @@ def test_long_prompts_join_one_by_one_while_something_runs(
     first = len(prompt)
     assert [rows for rows in seen.prompt_rows if rows][:5] == [first, 300, 301, 302, 303]
     joined = [number for number, rows in enumerate(seen.prompt_rows) if rows][:5]
-    assert np.diff(joined).tolist() == [3, 4, 4, 4]  # 100 rows are earned in a round; no rest is left over
+    assert np.diff(joined).tolist() == [3, 4, 4, 4]  # 100 rows become available per round; no remainder is left over
     assert engine.status.stored_rows == (0 if window == "full" else first + sum(map(len, long)))
 
 
 def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     seen, gate = Rounds(), Gate()
     config = decoder.config(max_new_tokens=4, window="block_causal")
-    with Engine(decoder, slots=8, joining_rows=1, observer=seen) as engine:
+    with Engine(decoder, max_num_seqs=8, max_num_batched_tokens=1, observer=seen) as engine:
         engine.submit(prompt, config).result(WAIT)
         running = engine.submit(prompt[:-1], decoder.config(strategy="vanilla", max_new_tokens=20), on_step=gate)
         assert gate.reached.wait(WAIT)
@@ -136,6 +136,6 @@ def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tup
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])
-def test_a_number_of_rows_that_is_none(decoder: Decoder, rows: Any) -> None:
-    with pytest.raises(BadInputError, match="joining_rows"):
-        Engine(decoder, joining_rows=rows)
+def test_invalid_row_limits(decoder: Decoder, rows: Any) -> None:
+    with pytest.raises(BadInputError, match="max_num_batched_tokens"):
+        Engine(decoder, max_num_batched_tokens=rows)

@@ -1,4 +1,4 @@
-"""Draining: nothing new comes in, what is there ends whole, and nobody waits for ever."""
+"""Draining: new requests are rejected, existing ones end completely, and no caller waits for ever."""
 
 import threading
 import time
@@ -12,17 +12,17 @@ from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, Engi
 from lopa.runtime.decoding.decoding import Step
 
 
-def test_what_runs_and_waits_ends_whole_and_nothing_comes_in(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_running_and_waiting_requests_end_and_new_ones_are_rejected(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config, gate = decoder.config(max_new_tokens=16), Gate()
     expected = alone(decoder, prompt, config)
-    with Engine(decoder, slots=1) as engine:
+    with Engine(decoder, max_num_seqs=1) as engine:
         handles = [engine.submit(prompt, config, on_step=gate), *engine.submit_many([prompt] * 2, config)]
         assert gate.reached.wait(WAIT)
         assert not engine.status.draining
         assert not engine.drain(0)
         assert not engine.drain(0.01)
         for refused in (lambda: engine.submit(prompt), lambda: engine.submit_many([prompt])):
-            with pytest.raises(EngineClosedError, match="draining: it ends what it has") as caught:
+            with pytest.raises(EngineClosedError, match="draining and accepts no new requests") as caught:
                 refused()
             assert caught.value.exit_code == 2
         status = engine.status
@@ -34,7 +34,7 @@ def test_what_runs_and_waits_ends_whole_and_nothing_comes_in(decoder: Decoder, p
         assert engine.drain()
         assert not engine.closed
     assert engine.drain(WAIT)  # closing cut nothing short
-    with pytest.raises(EngineClosedError, match="that is closed"):
+    with pytest.raises(EngineClosedError, match="engine is closed"):
         engine.submit(prompt)
 
 
@@ -53,7 +53,7 @@ def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tup
             started.set()
             taken[-1].result(WAIT)
 
-    with Engine(decoder, slots=2) as engine, ThreadPoolExecutor(6) as threads:
+    with Engine(decoder, max_num_seqs=2) as engine, ThreadPoolExecutor(6) as threads:
         submitting = [threads.submit(submit_on) for _ in range(3)]
         assert started.wait(WAIT)
         draining = [threads.submit(engine.drain, WAIT) for _ in range(3)]
@@ -65,9 +65,9 @@ def test_several_threads_drain_while_others_submit(decoder: Decoder, prompt: tup
         assert all(result_of(handle) == expected for handle in taken)
 
 
-def test_closing_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_closing_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     gate = Gate()
-    engine = Engine(decoder, slots=1)
+    engine = Engine(decoder, max_num_seqs=1)
     handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt)]
     assert gate.reached.wait(WAIT)
     with ThreadPoolExecutor(2) as threads:
@@ -82,10 +82,10 @@ def test_closing_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, 
     assert engine.drain(0) is False
 
 
-def test_a_failure_meanwhile_is_no_whole_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_failure_during_a_drain_cuts_requests_short(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session, gate = FailingSession(decoder.session, "forward"), Gate()
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    with Engine(broken, slots=1) as engine, ThreadPoolExecutor(1) as threads:
+    with Engine(broken, max_num_seqs=1) as engine, ThreadPoolExecutor(1) as threads:
         handles = [engine.submit(prompt, on_step=gate), engine.submit(prompt), engine.submit(prompt)]
         assert gate.reached.wait(WAIT)
         draining = threads.submit(engine.drain, WAIT)
@@ -115,8 +115,8 @@ def test_waiting_costs_no_processor_time(decoder: Decoder, prompt: tuple[int, ..
         handle.result(WAIT)
 
 
-class HoldingEnds:
-    """An observer that holds the thread up when it hears of an end."""
+class StallingObserver:
+    """An observer that stalls the thread when a request ends."""
 
     def __init__(self) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
@@ -130,8 +130,8 @@ class HoldingEnds:
         assert self.go_on.wait(WAIT), report
 
 
-def test_one_that_ends_in_the_queue_is_waited_for(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    holding = HoldingEnds()
+def test_drain_waits_for_a_request_that_ends_in_the_queue(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    holding = StallingObserver()
     with Engine(decoder, observer=holding) as engine:
         handle = engine.submit(prompt, deadline=0)
         assert holding.reached.wait(WAIT)
@@ -147,7 +147,7 @@ def test_an_idle_engine_is_drained_at_once(decoder: Decoder) -> None:
         assert engine.drain(0)
 
 
-def test_a_request_that_would_wait_for_itself_fails_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_request_that_waits_for_itself_fails_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=4)
     with Engine(decoder) as engine:
 
@@ -162,7 +162,7 @@ def test_a_request_that_would_wait_for_itself_fails_alone(decoder: Decoder, prom
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True, 10**400])
-def test_a_timeout_that_is_no_number_of_seconds(decoder: Decoder, timeout: Any) -> None:
+def test_invalid_timeouts(decoder: Decoder, timeout: Any) -> None:
     with Engine(decoder) as engine:
         with pytest.raises(BadInputError, match="timeout"):
             engine.drain(timeout)

@@ -1,4 +1,4 @@
-"""Handles alone: what readers in other threads and in asyncio see, in what order, and when they stop waiting."""
+"""Handles without an engine: events seen by threads and asyncio, their order, and when waits end."""
 
 import asyncio
 import gc
@@ -44,7 +44,7 @@ def test_every_reader_gets_every_event_in_order() -> None:
     assert handle.done
 
 
-def test_an_error_comes_behind_the_events_before_it() -> None:
+def test_an_error_follows_earlier_events() -> None:
     handle = RequestHandle()
     handle.put_events(EVENTS[:1])
     handle.put_error(ValueError("wrong"))
@@ -69,14 +69,14 @@ def test_an_error_comes_behind_the_events_before_it() -> None:
     assert asyncio.run(read()) == EVENTS[:1]
 
 
-def test_an_error_does_not_take_a_result_back() -> None:
+def test_an_error_does_not_replace_a_result() -> None:
     handle = RequestHandle()
     handle.put_events(EVENTS)
     handle.put_error(ValueError("too late"))
     assert handle.result(0) is RESULT
 
 
-def test_a_result_that_is_late_leaves_the_request_alone() -> None:
+def test_a_timeout_leaves_the_request_running() -> None:
     handle = RequestHandle()
     with pytest.raises(TimeoutError):
         handle.result(0.01)
@@ -86,7 +86,7 @@ def test_a_result_that_is_late_leaves_the_request_alone() -> None:
     assert handle.result(0) is RESULT
 
 
-def test_the_loop_does_other_things_while_it_waits() -> None:
+def test_the_loop_is_not_blocked_by_a_wait() -> None:
     async def main() -> tuple[list[Event], list[Event], int]:
         handle, ticks = RequestHandle(), 0
 
@@ -109,7 +109,7 @@ def test_the_loop_does_other_things_while_it_waits() -> None:
     assert ticks > 3
 
 
-def test_a_reader_that_left_and_a_loop_that_closed_are_no_concern_of_the_writer() -> None:
+def test_a_gone_reader_or_closed_loop_does_not_affect_the_writer() -> None:
     handle = RequestHandle()
 
     async def read_one() -> Event:
@@ -151,7 +151,7 @@ def test_a_handle_can_be_awaited() -> None:
     asyncio.run(main())
 
 
-def test_an_awaiting_that_ends_early_leaves_the_request_running() -> None:
+def test_a_cancelled_await_leaves_the_request_running() -> None:
     async def main() -> None:
         handle = RequestHandle()
         with pytest.raises(asyncio.TimeoutError):
@@ -171,24 +171,24 @@ def test_an_awaiting_that_ends_early_leaves_the_request_running() -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, 10**400, float("inf")])
-def test_a_timeout_that_is_no_number_of_seconds(timeout: Any) -> None:
+def test_invalid_timeouts(timeout: Any) -> None:
     with pytest.raises(BadInputError, match="timeout"):
         RequestHandle().result(timeout)
 
 
 def live_drafts() -> int:
     gc.collect()
-    return sum(type(each) is DraftEvent for each in gc.get_objects())  # isinstance would wake lazy objects of others
+    return sum(type(each) is DraftEvent for each in gc.get_objects())  # isinstance would load lazy objects
 
 
-def test_a_slow_reader_finds_all_text_and_the_newest_draft_alone() -> None:
+def test_a_slow_reader_gets_all_text_and_only_the_newest_draft() -> None:
     handle, before = RequestHandle(), live_drafts()
     reader = iter(handle)
     handle.put_events([TextEvent("0"), DraftEvent(0, "0")])
     assert [next(reader), next(reader)] == [TextEvent("0"), DraftEvent(0, "0")]
     for step in range(1, 1000):
         handle.put_events([TextEvent(str(step)), DraftEvent(step, "x" * step)])
-    assert live_drafts() - before == 2  # the newest, and the one that the reader was given
+    assert live_drafts() - before == 2  # the newest, and the one that the reader got
     texts: list[Event] = [TextEvent(str(step)) for step in range(1000)]
     newest, end = DraftEvent(999, "x" * 999), [TextEvent("end"), DoneEvent(RESULT)]
     handle.put_events(end)
@@ -231,7 +231,7 @@ def test_random_readers_miss_nothing_but_drafts_that_were_replaced() -> None:
         assert not drafts or drafts[-1] in seen
 
 
-def test_who_awaits_a_result_is_woken_by_the_end_alone() -> None:
+def test_awaiting_a_result_wakes_only_at_the_end() -> None:
     async def main() -> int:
         handle, loop = RequestHandle(), asyncio.get_running_loop()
         woken: list[object] = []

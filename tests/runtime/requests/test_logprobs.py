@@ -1,4 +1,4 @@
-"""Log-probabilities of an answer's tokens, recomputed from what the engine said in each round."""
+"""Log-probabilities of an answer's tokens, recomputed from the statistics of each round."""
 
 import json
 import math
@@ -20,16 +20,16 @@ from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
-class Listening:
-    """A session that keeps what its forwards answered."""
+class RecordingSession:
+    """A session that records the statistics of its forwards."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        self.heard: list[Statistics] = []
+        self.recorded: list[Statistics] = []
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        self.heard.append(self._session.forward(batch))
-        return self.heard[-1]
+        self.recorded.append(self._session.forward(batch))
+        return self.recorded[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -38,32 +38,32 @@ class Listening:
 @pytest.fixture(scope="module")
 def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
     bundle = Bundle.open(tiny_bundle)
-    session: Any = Listening(open_session(bundle, "cpu", threads=1))
+    session: Any = RecordingSession(open_session(bundle, "cpu", threads=1))
     with Decoder(bundle, session, Tokenizer.open(bundle)) as decoder:
         yield decoder
 
 
-def rows_of_winner(heard: Statistics, step: Step) -> RowStatistics:
-    return RowStatistics(heard.topk_ids[0], heard.topk_logprobs[0], heard.entropy[0])[step.winner]
+def rows_of_winner(recorded: Statistics, step: Step) -> RowStatistics:
+    return RowStatistics(recorded.topk_ids[0], recorded.topk_logprobs[0], recorded.entropy[0])[step.winner]
 
 
-def said_of(row: RowStatistics | None, token: int) -> float:
+def row_logprob(row: RowStatistics | None, token: int) -> float:
     assert row is not None
     return float(row.topk_logprobs[row.topk_ids.tolist().index(token)])
 
 
 def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[GenerationResult, dict[int, float]]:
-    """The result, and the log-probability of every position that was decided, from the statistics alone."""
+    """Return the result, and the log-probability of every unmasked position, recomputed from the statistics."""
     session: Any = decoder.session
-    session.heard.clear()
+    session.recorded.clear()
     steps: list[Step] = []
     *_, last = decoder.stream(prompt, decoder.config(logprobs=True, **options), on_step=steps.append)
     shift = decoder.bundle.manifest.prediction_shift
     found: dict[int, float] = {}
     proposed: dict[tuple[int, int], float] = {}
     kept: RowStatistics | None = None
-    for step, heard in zip(steps, session.heard, strict=True):
-        rows = rows_of_winner(heard, step)
+    for step, recorded in zip(steps, session.recorded, strict=True):
+        rows = rows_of_winner(recorded, step)
         kept = rows[0] if step.windows.commit else kept
         said = {
             int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
@@ -73,9 +73,11 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         if ahead is not None:
             found[ahead.position] = proposed[ahead.position, ahead.token]
         for position, token in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True):
-            found[position] = said_of(said[position], token)
-        proposed = {(each.position, each.token): said_of(said[each.position], each.token) for each in step.lookaheads}
-    # A lookahead that decides the last position is taken without another round.
+            found[position] = row_logprob(said[position], token)
+        proposed = {
+            (each.position, each.token): row_logprob(said[each.position], each.token) for each in step.lookaheads
+        }
+    # A lookahead that unmasks the last position is accepted without another round.
     final = {position: logprob for (position, _), logprob in proposed.items()}
     answer = last.result  # type: ignore[union-attr]
     return answer, {**final, **found}
@@ -86,18 +88,23 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     [
         {"branches": 1},
         {"branches": 5},
-        {"branches": 4, "window": "block_causal", "confidence": "margin", "shared_rows": False},  # heard a branch a row
+        {
+            "branches": 4,
+            "window": "block_causal",
+            "confidence": "margin",
+            "deduplicate_rows": False,
+        },  # statistics per branch
         {"strategy": "d2f"},
         {"strategy": "threshold"},
         {"strategy": "vanilla", "max_new_tokens": 40},
         {"branches": 4, "temperature": 1.5, "seed": 3, "skip_threshold": 0.5},
         {"branches": 4, "temperature": 0.7, "top_k": 3, "top_p": 0.9, "seed": 5},
-        {"branches": 4, "published": True, "max_new_tokens": 64},
+        {"branches": 4, "reference": True, "max_new_tokens": 64},
         {"branches": 3, "drop_after_eos": False, "stop_at_eos": False, "max_new_tokens": 40},
     ],
     ids=str,
 )
-def test_they_are_what_the_model_said_when_it_proposed_the_token(decoder: Decoder, options: dict[str, Any]) -> None:
+def test_logprobs_are_those_of_the_proposing_step(decoder: Decoder, options: dict[str, Any]) -> None:
     with tiny.EVAL.open(encoding="utf-8") as lines:
         prompts = [json.loads(line)["prompt"] for line, _ in zip(lines, range(3), strict=False)]
     for prompt in prompts:
@@ -111,7 +118,7 @@ def test_they_are_what_the_model_said_when_it_proposed_the_token(decoder: Decode
         assert all(isinstance(each, float) and each <= 1e-5 for each in result.logprobs)
 
 
-def test_they_change_nothing_and_are_left_out_unless_asked_for(decoder: Decoder) -> None:
+def test_logprobs_change_nothing_and_are_off_by_default(decoder: Decoder) -> None:
     prompt = "Question: 2 + 3?\nAnswer:"
     plain = decoder.generate(prompt, decoder.config(branches=4))
     assert plain.logprobs is None
@@ -119,8 +126,8 @@ def test_they_change_nothing_and_are_left_out_unless_asked_for(decoder: Decoder)
     assert (with_them.token_ids, with_them.steps) == (plain.token_ids, plain.steps)
 
 
-def test_an_undecided_position_of_published_mode_has_none(decoder: Decoder) -> None:
-    config = decoder.config(published=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
+def test_a_masked_position_of_reference_mode_has_no_logprob(decoder: Decoder) -> None:
+    config = decoder.config(reference=True, strategy="vanilla", max_new_tokens=32, logprobs=True, time_limit=1e-9)
     (result,) = decoder.generate(["Question: 2 + 3?\nAnswer:"], config)
     assert result.logprobs is not None
     mask = decoder.bundle.manifest.special_tokens.mask

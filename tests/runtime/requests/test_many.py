@@ -1,4 +1,4 @@
-"""Several requests at once: all of them or none, and copies that share one decode and yet end by themselves."""
+"""Submitting several requests: all or none, and copies that share a decode but end separately."""
 
 import dataclasses
 import threading
@@ -34,7 +34,7 @@ from lopa.runtime.decoding.decoding import Step
 
 
 class Counted:
-    """A decoder on a session that notes the requests of every forward."""
+    """A decoder on a session that records the requests of every forward."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.session = CountingSession(decoder.session)
@@ -42,7 +42,7 @@ class Counted:
 
     @property
     def decodes(self) -> int:
-        """Different requests among all forwards."""
+        """Number of different requests among all forwards."""
         return len({request for forward in self.session.forwards for request in forward})
 
 
@@ -51,26 +51,26 @@ def counted(decoder: Decoder) -> Counted:
     return Counted(decoder)
 
 
-def test_every_prompt_of_a_random_list_gives_what_it_gives_alone(decoder: Decoder) -> None:
+def test_a_random_list_gives_the_results_of_single_requests(decoder: Decoder) -> None:
     rng = np.random.default_rng(7)
-    asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
-    asked = [asked[i] for i in rng.integers(0, len(asked), 14)]  # some twice, greedy and drawn
-    expected = [alone(decoder, each.prompt, each.config) for each in asked]
-    with Engine(decoder, slots=4, queue_limit=20) as engine:
-        for handle, each, wanted in zip(engine.submit_many(asked), asked, expected, strict=True):
+    submitted = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(8)]
+    submitted = [submitted[i] for i in rng.integers(0, len(submitted), 14)]  # some twice, greedy and drawn
+    expected = [alone(decoder, each.prompt, each.config) for each in submitted]
+    with Engine(decoder, max_num_seqs=4, queue_limit=20) as engine:
+        for handle, each, single in zip(engine.submit_many(submitted), submitted, expected, strict=True):
             result = result_of(handle)
             assert each.config is not None
-            assert result == with_stored_prompt(wanted, result)
+            assert result == with_stored_prompt(single, result)
 
 
-def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, prompt: tuple[int, ...]) -> None:
+def test_greedy_copies_are_decoded_once(counted: Counted, prompt: tuple[int, ...]) -> None:
     decoder = counted.decoder
     config = decoder.config(max_new_tokens=24, logprobs=True)
     expected, *_ = decoder.generate([prompt], config)
     *events, _ = decoder.stream(prompt, config)
     counted.session.forwards.clear()
     other = dataclasses.replace(config, max_new_tokens=23)
-    with Engine(decoder, slots=1, queue_limit=1) as engine:  # two decodes, seven handles
+    with Engine(decoder, max_num_seqs=1, queue_limit=1) as engine:  # two decodes, seven handles
         handles = engine.submit_many([prompt] * 3 + [PromptRequest(list(prompt), other)] * 2 + [prompt] * 2, config)
         assert len(set(handles)) == 7
         for number, handle in enumerate(handles):
@@ -82,7 +82,7 @@ def test_greedy_copies_are_decoded_once_and_answered_to_all(counted: Counted, pr
 
 
 @pytest.mark.parametrize("case", ["drawn", "on_step", "seeds"])
-def test_what_is_no_copy_is_decoded_by_itself(counted: Counted, prompt: tuple[int, ...], case: str) -> None:
+def test_different_requests_are_decoded_separately(counted: Counted, prompt: tuple[int, ...], case: str) -> None:
     config = counted.decoder.config(max_new_tokens=6, temperature=1.0 if case == "drawn" else 0.0, seed=3)
     numbers: list[int] = []
     on_step = (lambda number, _: numbers.append(number)) if case == "on_step" else None
@@ -101,7 +101,7 @@ def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: De
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
     whole = alone(decoder, prompt, config)
-    with Engine(held, slots=1) as engine:
+    with Engine(held, max_num_seqs=1) as engine:
         first, second, third = engine.submit_many([prompt] * 3, config)
         session.wait_until_held()
         second.cancel()
@@ -120,11 +120,11 @@ def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: De
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, ...], waiting: bool) -> None:
+def test_the_decode_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, ...], waiting: bool) -> None:
     session = HeldSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     slow = decoder.config(strategy="vanilla", max_new_tokens=60, stop_at_eos=False)
-    with Engine(held, slots=1) as engine:
+    with Engine(held, max_num_seqs=1) as engine:
         before = [engine.submit(prompt[:-1], slow)] if waiting else []
         if waiting:
             session.wait_until_held()
@@ -150,7 +150,7 @@ def test_the_work_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, .
 def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = HeldSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    engine = Engine(held, slots=1)
+    engine = Engine(held, max_num_seqs=1)
     slow = decoder.config(strategy="vanilla", stop_at_eos=False)
     handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
     session.wait_until_held()
@@ -175,7 +175,7 @@ def test_copies_share_a_deadline_and_a_stop_string(decoder: Decoder, prompt: tup
 
 
 def test_a_deadline_counts_from_the_call_for_all(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    slow_to_read = Meanwhile(prompt, lambda: time.sleep(0.3))
+    slow_to_read = HookedIds(prompt, lambda: time.sleep(0.3))
     with Engine(decoder) as engine:
         handles = engine.submit_many([slow_to_read, prompt[:-1]], decoder.config(max_new_tokens=1), deadline=0.2)
         assert [(r.stop_reason, r.steps) for r in (h.result(WAIT) for h in handles)] == [("time_limit", 0)] * 2
@@ -185,19 +185,19 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
     decoder, gate = counted.decoder, Gate()
     config = decoder.config(max_new_tokens=4)
     different = [prompt[: 5 + number] for number in range(5)]
-    with Engine(decoder, slots=1, queue_limit=3) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=3) as engine:
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
-        with pytest.raises(QueueFullError, match="4 requests more, while 1 are not done"):
+        with pytest.raises(QueueFullError, match="1 unfinished requests, 4 more submitted"):
             engine.submit_many(different[:4], config)
         with pytest.raises(BadInputError, match="in prompt 2, counted from 0: an empty prompt"):
             engine.submit_many([different[0], different[1], [], different[2]], config)
         assert engine.status.waiting == 0
         handles = engine.submit_many([*different[:3], *different[:3]], config)  # copies take no place
         assert engine.status.waiting == 3
-        with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
-            engine.submit_many([""])  # before it is looked at
-        with pytest.raises(QueueFullError, match="a request more, while 4 are not done"):
+        with pytest.raises(QueueFullError, match="4 unfinished requests, 1 more submitted"):
+            engine.submit_many([""])  # rejected before it is read
+        with pytest.raises(QueueFullError, match="4 unfinished requests, 1 more submitted"):
             engine.submit("")
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (*handles, running))
@@ -207,36 +207,34 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
         engine.submit_many([prompt])
 
 
-def test_reserved_places_are_there_for_what_is_prepared_and_count_once(
-    decoder: Decoder, prompt: tuple[int, ...]
-) -> None:
+def test_reserved_places_are_used_and_count_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config, gate = decoder.config(max_new_tokens=2), Gate()
     different = [prompt[: 5 + number] for number in range(5)]
-    with Engine(decoder, slots=1, queue_limit=3) as engine:
+    with Engine(decoder, max_num_seqs=1, queue_limit=3) as engine:
         running = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         with engine.reserved(2) as places:
             assert (engine.status.running, engine.status.waiting, engine.status.reserved) == (1, 0, 2)
-            with pytest.raises(QueueFullError, match="2 requests more, while 1 are not done and 2 are on their way"):
+            with pytest.raises(QueueFullError, match="1 unfinished and 2 reserved requests, 2 more submitted"):
                 engine.submit_many(different[:2], config)
             with pytest.raises(QueueFullError), engine.reserved(2):
                 pass
             other = engine.submit(different[0], config)
-            with pytest.raises(QueueFullError, match="a request more"):
+            with pytest.raises(QueueFullError, match="1 more submitted"):
                 engine.submit(different[1], config)
-            with pytest.raises(QueueFullError, match="3 requests more, while 2 are not done"):
+            with pytest.raises(QueueFullError, match="2 unfinished requests, 3 more submitted"):
                 engine.submit_many(different[2:], config, reservation=places)
             taken = engine.submit_many(different[2:4], config, reservation=places)
             assert (engine.status.waiting, engine.status.reserved) == (3, 0)
-            with pytest.raises(BadInputError, match="does not hold"):
+            with pytest.raises(BadInputError, match="a reservation of another engine"):
                 engine.submit_many([prompt], config, reservation=places)
         gate.open()
         assert all(handle.result(WAIT).tokens for handle in (running, other, *taken))
         with pytest.raises(BadInputError, match="an empty prompt"), engine.reserved(4) as places:
             engine.submit_many([[]], config, reservation=places)
-        with engine.reserved(4) as whole:  # those were given up
+        with engine.reserved(4) as whole:  # the reserved places were released
             assert len(engine.submit_many([prompt] * 9, config, reservation=whole)) == 9
-            with Engine(decoder) as another, pytest.raises(BadInputError, match="does not hold"):
+            with Engine(decoder) as another, pytest.raises(BadInputError, match="a reservation of another engine"):
                 another.submit_many([prompt], config, reservation=whole)
         with pytest.raises(BadInputError), engine.reserved(0):
             pass
@@ -244,25 +242,25 @@ def test_reserved_places_are_there_for_what_is_prepared_and_count_once(
         pass
 
 
-def test_none_is_turned_away_while_others_are_prepared_and_submitted(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """As many threads as there are places, each with a place held: at no moment does one count twice."""
+def test_no_request_is_rejected_while_others_are_prepared(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """There are as many threads as places, each with a reservation; at no moment does a request count twice."""
     config = decoder.config(max_new_tokens=1)
 
     def ask(number: int) -> int:
         with engine.reserved(1) as place:
             return engine.submit_many([prompt[: 3 + number]], config, reservation=place)[0].result(WAIT).tokens
 
-    with Engine(decoder, slots=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
+    with Engine(decoder, max_num_seqs=2, queue_limit=6) as engine, ThreadPoolExecutor(8) as threads:
         for _ in range(5):
             assert list(threads.map(ask, range(8))) == [1] * 8
 
 
-class Meanwhile(list[int]):
-    """Ids that let something else happen while they are looked at."""
+class HookedIds(list[int]):
+    """Ids that call a function while they are read."""
 
-    def __init__(self, ids: Sequence[int], happens: Callable[[], object]) -> None:
+    def __init__(self, ids: Sequence[int], hook: Callable[[], object]) -> None:
         super().__init__(ids)
-        self._happens: list[Callable[[], object]] = [happens]
+        self._happens: list[Callable[[], object]] = [hook]
 
     def __len__(self) -> int:
         while self._happens:
@@ -271,18 +269,16 @@ class Meanwhile(list[int]):
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
-    decoder: Decoder, prompt: tuple[int, ...], many: bool
-) -> None:
-    def submit(engine: Engine, happens: Callable[[], object]) -> None:
-        ids = Meanwhile(prompt, happens)
+def test_events_between_the_check_and_the_queueing(decoder: Decoder, prompt: tuple[int, ...], many: bool) -> None:
+    def submit(engine: Engine, hook: Callable[[], object]) -> None:
+        ids = HookedIds(prompt, hook)
         if many:
             engine.submit_many([ids, prompt[:-1]])
         else:
             engine.submit(ids)
 
     gate, config = Gate(), decoder.config(max_new_tokens=2)
-    with Engine(decoder, slots=2, queue_limit=0) as engine:
+    with Engine(decoder, max_num_seqs=2, queue_limit=0) as engine:
         with pytest.raises(QueueFullError):
             submit(engine, lambda: [engine.submit(prompt[:-2], config, on_step=gate) for _ in range(2)])
         gate.open()
@@ -310,7 +306,7 @@ def test_what_happens_between_the_look_at_the_queue_and_the_queueing(
         ([[5]], {"on_step": 5}, "on_step 5"),
     ],
 )
-def test_bad_lists_are_refused(decoder: Decoder, prompts: Any, options: dict[str, Any], received: str) -> None:
+def test_bad_lists_are_rejected(decoder: Decoder, prompts: Any, options: dict[str, Any], received: str) -> None:
     with Engine(decoder) as engine:
         with pytest.raises(BadInputError, match=received):
             engine.submit_many(prompts, **options)
@@ -318,7 +314,7 @@ def test_bad_lists_are_refused(decoder: Decoder, prompts: Any, options: dict[str
         assert engine.status.rounds == 0
 
 
-def test_what_on_step_raises_ends_its_own_request(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_an_exception_of_on_step_ends_its_own_request(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=8)
     expected = alone(decoder, prompt, config)
 
@@ -335,13 +331,13 @@ def test_what_on_step_raises_ends_its_own_request(decoder: Decoder, prompt: tupl
 
 def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decoder) -> None:
     rng = np.random.default_rng(9)
-    asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
-    expected = [alone(decoder, *each) for each in asked]
+    submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
+    expected = [alone(decoder, *each) for each in submitted]
     before = threading.active_count()
 
     def one(stream: np.random.Generator) -> None:
-        number, copies = int(stream.integers(len(asked))), int(stream.integers(1, 5))
-        prompt, config = asked[number]
+        number, copies = int(stream.integers(len(submitted))), int(stream.integers(1, 5))
+        prompt, config = submitted[number]
         try:
             handles = engine.submit_many([prompt] * copies, config, drafts=bool(stream.random() < 0.5))
         except QueueFullError:
@@ -359,7 +355,10 @@ def test_threads_that_submit_and_cancel_copies_all_get_their_ends(decoder: Decod
         ended.append(number)
 
     ended: list[int] = []
-    with Engine(decoder, slots=3, queue_limit=9, joining_rows=64) as engine, ThreadPoolExecutor(4) as threads:
+    with (
+        Engine(decoder, max_num_seqs=3, queue_limit=9, max_num_batched_tokens=64) as engine,
+        ThreadPoolExecutor(4) as threads,
+    ):
         list(threads.map(one, rng.spawn(40)))
     assert len(ended) > 20
     assert threading.active_count() == before

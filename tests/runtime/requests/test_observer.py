@@ -1,4 +1,4 @@
-"""What an engine tells of itself: reports of rounds, admissions and ends, and its status at any moment."""
+"""Reports of rounds, admissions and ends, and the engine's status."""
 
 import logging
 import threading
@@ -25,8 +25,8 @@ from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoding.decoding import Step
 
 
-class Noted:
-    """An observer that keeps what it hears."""
+class RecordingObserver:
+    """An observer that records its reports."""
 
     def __init__(self) -> None:
         self.rounds: list[RoundReport] = []
@@ -44,7 +44,7 @@ class Noted:
 
 
 class MeasuredSession:
-    """A real session that notes the window rows of every forward."""
+    """A session that records the window rows of every forward."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -59,14 +59,14 @@ class MeasuredSession:
 
 
 def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: Decoder) -> None:
-    rng, noted = np.random.default_rng(3), Noted()
-    asked = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
+    rng, noted = np.random.default_rng(3), RecordingObserver()
+    submitted = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(10)]
     session, steps = MeasuredSession(decoder.session), list[Step]()
     measured = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-    with Engine(measured, slots=4, observer=noted) as engine:
-        handles = engine.submit_many(asked, on_step=lambda _, step: steps.append(step))
+    with Engine(measured, max_num_seqs=4, observer=noted) as engine:
+        handles = engine.submit_many(submitted, on_step=lambda _, step: steps.append(step))
         results = [handle.result(WAIT) for handle in handles]
-        assert len(noted.ends) == 10  # each is told before its result can be seen
+        assert len(noted.ends) == 10  # each report precedes the result
     real = sum(step.windows.computed_rows for step in steps)
     assert sum(each.real_rows for each in noted.rounds) == real
     assert sum(each.real_rows + each.padding_rows for each in noted.rounds) == sum(session.rows)
@@ -89,14 +89,14 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
     assert engine.status.rounds == len(noted.rounds)
 
 
-def test_every_kind_of_end_is_told_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    noted, gate = Noted(), Gate()
+def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    noted, gate = RecordingObserver(), Gate()
     config = decoder.config(max_new_tokens=16)
 
     def fail(step: Step) -> None:
         raise ZeroDivisionError("its own fault")
 
-    with Engine(decoder, slots=1, observer=noted) as engine:
+    with Engine(decoder, max_num_seqs=1, observer=noted) as engine:
         held = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         late = engine.submit(prompt[:-1], config, deadline=0)
@@ -126,16 +126,16 @@ def test_every_kind_of_end_is_told_once(decoder: Decoder, prompt: tuple[int, ...
     by_length = {e.prompt_tokens: (e.tokens, e.steps) for e in noted.ends}
     assert by_length[count - 1] == by_length[count - 2] == (0, 0)
     assert by_length[count - 4] == (0, 1)
-    # Those who ended in the queue were never admitted.
+    # Requests that ended in the queue were never admitted.
     assert [e.prompt_tokens for e in noted.admissions] == [count, count - 3, count - 3, count - 4]
 
 
-def test_closing_and_a_failing_device_are_told_too(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_closing_and_a_failing_device_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     for breaks in (False, True):
-        noted, gate = Noted(), Gate()
+        noted, gate = RecordingObserver(), Gate()
         session = FailingSession(decoder.session, "forward")
         broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
-        engine = Engine(broken, slots=1, observer=noted)
+        engine = Engine(broken, max_num_seqs=1, observer=noted)
         engine.submit(prompt, on_step=gate)
         assert gate.reached.wait(WAIT)
         engine.submit_many([prompt] * 2)
@@ -157,7 +157,7 @@ def test_closing_and_a_failing_device_are_told_too(decoder: Decoder, prompt: tup
 
 
 class Raising:
-    """Fails at everything that it hears."""
+    """An observer that always raises."""
 
     def round_ended(self, report: RoundReport) -> None:
         raise SystemExit(report)
@@ -169,7 +169,7 @@ class Raising:
         raise SystemExit(report)
 
 
-def test_an_observer_that_raises_harms_nothing_and_is_logged_once(
+def test_an_observer_that_raises_is_logged_once(
     decoder: Decoder, prompt: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = decoder.config(max_new_tokens=8)
@@ -183,19 +183,19 @@ def test_an_observer_that_raises_harms_nothing_and_is_logged_once(
     assert "request_admitted" in records[0].message
 
 
-@pytest.mark.parametrize("observer", [3, "metrics", object(), Noted])
-def test_what_is_no_observer(decoder: Decoder, observer: Any) -> None:
+@pytest.mark.parametrize("observer", [3, "metrics", object(), RecordingObserver])
+def test_invalid_observers(decoder: Decoder, observer: Any) -> None:
     with pytest.raises(BadInputError, match="observer"):
         Engine(decoder, observer=observer)
 
 
-def test_the_status_follows_what_happens(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = HeldSession(decoder.session, allowed=0)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=6, window="block_causal", stop_at_eos=False)
-    engine = Engine(held, slots=2, queue_limit=5)
+    engine = Engine(held, max_num_seqs=2, queue_limit=5)
     idle = engine.status
-    assert (idle.running, idle.waiting, idle.slots, idle.queue_limit) == (0, 0, 2, 5)
+    assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
     assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
     assert idle.cache_rows_limit == 2 * engine.manifest.dimensions.max_positions
     assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
@@ -219,7 +219,7 @@ def test_the_status_follows_what_happens(decoder: Decoder, prompt: tuple[int, ..
 
 
 class WatchedSession:
-    """A real session that compares its caches with the engine's status before the first forward of every round."""
+    """A session that compares its caches with the engine's status before the first forward of every round."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -241,7 +241,7 @@ def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int
     session = WatchedSession(decoder.session)
     watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]
-    with Engine(watched, slots=2) as engine:
+    with Engine(watched, max_num_seqs=2) as engine:
         session.engine = engine
         for handle in [engine.submit(prompt, config) for config in configs]:
             handle.result(WAIT)
@@ -250,8 +250,8 @@ def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int
     assert all(told == held for told, held in session.seen.values())
 
 
-def test_prompts_found_in_the_store_are_told(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    noted = Noted()
+def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    noted = RecordingObserver()
     config = decoder.config(max_new_tokens=4, window="block_causal")
     with Engine(decoder, observer=noted) as engine:
         results = [result_of(engine.submit(prompt, config)) for _ in range(3)]
@@ -272,7 +272,7 @@ def test_the_manifest_and_chats_are_the_decoders(decoder: Decoder) -> None:
     assert str(of_engine.value) == str(of_decoder.value)
 
 
-def test_no_draft_is_kept_but_the_newest(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_only_the_newest_draft_is_stored(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
     with Engine(decoder) as engine:
         handle = engine.submit(prompt, config, drafts=True)

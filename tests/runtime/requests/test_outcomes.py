@@ -1,4 +1,4 @@
-"""Decoder.outcomes: configs of requests' own, and what comes out before a failure."""
+"""Decoder.outcomes: configs of single requests, and results before a failure."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 
 
 def requests(decoder: Decoder) -> list[PromptRequest]:
-    """One token a step, so that the first two end together, long before the third."""
+    """Two requests with the same length, then a much longer one, each with one token per step."""
     return [
         PromptRequest(IDS, decoder.config(strategy="vanilla", max_new_tokens=length, stop_at_eos=False))
         for length in LENGTHS
@@ -39,7 +39,7 @@ def test_a_request_is_decoded_by_its_own_config(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("method", ["forward", "release"])
-def test_what_is_done_comes_before_the_failure_of_a_device(decoder: Decoder, method: str) -> None:
+def test_results_come_before_the_failure_of_a_device(decoder: Decoder, method: str) -> None:
     session = FailingSession(decoder.session, method)
     broken = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     steps = []
@@ -48,18 +48,18 @@ def test_what_is_done_comes_before_the_failure_of_a_device(decoder: Decoder, met
         steps.append(number)
         session.broken = steps.count(2) == (2 if method == "release" else 5)
 
-    found: list[GenerationResult | BadInputError] = []  # extend keeps what came before an error
+    found: list[GenerationResult | BadInputError] = []  # extend keeps items before an error
     with pytest.raises((OSError, LopaError)):
         found.extend(broken.outcomes(requests(decoder), parallel=3, on_step=on_step))
     assert [each.window_tokens for each in found if isinstance(each, GenerationResult)] == list(LENGTHS[:2])
 
 
-def test_what_is_done_comes_before_the_failure_of_who_asks(decoder: Decoder) -> None:
-    def asked() -> Iterator[PromptRequest]:
+def test_results_come_before_the_failure_of_the_caller(decoder: Decoder) -> None:
+    def prompts() -> Iterator[PromptRequest]:
         yield from requests(decoder)[:2]
         raise LookupError("no more lines")
 
     found: list[Any] = []
     with pytest.raises(LookupError, match="no more lines"):
-        found.extend(decoder.outcomes(asked()))
+        found.extend(decoder.outcomes(prompts()))
     assert len(found) == 2

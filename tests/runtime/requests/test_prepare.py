@@ -1,4 +1,4 @@
-"""Engine.prepare: requests whose grammar takes long are checked off the caller's loop, and stop when nobody waits."""
+"""Engine.prepare: slow grammars are checked outside the caller's loop, and preparation stops when cancelled."""
 
 import asyncio
 import threading
@@ -22,13 +22,13 @@ from lopa.runtime import (
 )
 from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
 
-needs_helper = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+needs_helper = pytest.mark.skipif(not helper_runs_here(), reason="no fork or process limits on this system")
 PROMPT = "Question: 2 + 3?\nAnswer:"
 
 
 @pytest.fixture(scope="module")
 def guarded(tiny_bundle: Path) -> Iterator[Decoder]:
-    """With a helper that would go on far longer than any test waits."""
+    """Return a decoder whose helper process would run far longer than any test waits."""
     limits = GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34)
     with Decoder.open(tiny_bundle, threads=1, grammar_limits=limits) as opened:
         opened.prepare_grammars()
@@ -40,37 +40,37 @@ def helper_of(decoder: Decoder) -> GrammarHelper:
     return decoder._helper
 
 
-def test_a_prepared_request_is_answered_as_any_other(decoder: Decoder) -> None:
+def test_a_prepared_request_is_decoded_like_any_other(decoder: Decoder) -> None:
     config = decoder.config(max_new_tokens=48, **USUAL["object"])
 
-    async def ask(engine: Engine) -> None:
+    async def submit(engine: Engine) -> None:
         prepared = await engine.prepare(PROMPT, config)
         assert result_of(engine.submit(prepared)) == alone(decoder, PROMPT, config)  # type: ignore[arg-type]
-        with pytest.raises(BadInputError, match="submitted before"):
+        with pytest.raises(BadInputError, match="already submitted"):
             engine.submit(prepared)
 
     with Engine(decoder) as engine:
-        asyncio.run(ask(engine))
+        asyncio.run(submit(engine))
 
 
-def test_bad_requests_are_refused_when_they_are_prepared(decoder: Decoder) -> None:
-    async def ask(engine: Engine) -> None:
+def test_bad_requests_are_rejected_when_prepared(decoder: Decoder) -> None:
+    async def submit(engine: Engine) -> None:
         with pytest.raises(GrammarRefusedError, match="unclosed group"):
             await engine.prepare(PROMPT, decoder.config(regex="(("))
         with pytest.raises(BadInputError, match="empty prompt"):
             await engine.prepare([])
 
     with Engine(decoder) as engine:
-        asyncio.run(ask(engine))
+        asyncio.run(submit(engine))
     with pytest.raises(EngineClosedError):
         asyncio.run(engine.prepare(PROMPT))
 
 
 @needs_helper
-def test_the_loop_goes_on_and_a_cancelled_task_stops_the_preparation(guarded: Decoder) -> None:
+def test_the_loop_continues_and_a_cancelled_task_stops_the_preparation(guarded: Decoder) -> None:
     process = process_of(helper_of(guarded))
 
-    async def ask(engine: Engine) -> None:
+    async def submit(engine: Engine) -> None:
         costly = asyncio.create_task(engine.prepare(PROMPT, guarded.config(**COSTLY["multiples"])))
         while not children(process):
             await asyncio.sleep(0.01)
@@ -84,7 +84,7 @@ def test_the_loop_goes_on_and_a_cancelled_task_stops_the_preparation(guarded: De
             await asyncio.sleep(0.01)
 
     with Engine(guarded) as engine:
-        asyncio.run(ask(engine))
+        asyncio.run(submit(engine))
 
 
 @needs_helper
@@ -99,16 +99,16 @@ def test_a_deadline_ends_the_preparation_with_an_empty_answer(guarded: Decoder) 
 def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None:
     ends: list[BaseException] = []
 
-    def ask() -> None:
+    def submit() -> None:
         with engine.reserved(1) as reservation:
             held.append(reservation)
             with pytest.raises(PreparationStoppedError) as stopped:
                 engine.submit_many([PROMPT], guarded.config(**COSTLY["multiples"]), reservation=reservation)
             ends.append(stopped.value)
 
-    with Engine(guarded, slots=1, queue_limit=0) as engine:
+    with Engine(guarded, max_num_seqs=1, queue_limit=0) as engine:
         held: list[object] = []
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=submit)
         thread.start()
         until(lambda: bool(children(process_of(helper_of(guarded)))))
         with pytest.raises(QueueFullError):
@@ -121,16 +121,16 @@ def test_a_cancelled_reservation_stops_the_preparation(guarded: Decoder) -> None
 
 
 @needs_helper
-def test_closing_an_engine_ends_what_is_prepared(guarded: Decoder) -> None:
+def test_closing_an_engine_stops_preparations(guarded: Decoder) -> None:
     ends: list[BaseException] = []
 
-    def ask() -> None:
+    def submit() -> None:
         with pytest.raises(EngineClosedError) as closed:
             engine.submit(PROMPT, guarded.config(**COSTLY["multiples"]))
         ends.append(closed.value)
 
     with Engine(guarded) as engine:
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=submit)
         thread.start()
         until(lambda: bool(children(process_of(helper_of(guarded)))))
     thread.join()

@@ -1,4 +1,4 @@
-"""Rows of prompts used again: what may be, what goes first, and that nothing changes but the work."""
+"""Reuse of prompt rows: conditions, eviction, and unchanged results with less work."""
 
 import dataclasses
 from pathlib import Path
@@ -23,12 +23,12 @@ def stored(rng: np.random.Generator, rows: int) -> StoredPrompt:
     return StoredPrompt(CacheRows((rng.random((2, rows, 4), np.float32),)), last)
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_is_dropped_first() -> None:
     rng = np.random.default_rng(0)
-    store = PromptStore(most_rows=30)
+    store = PromptStore(max_rows=30)
     prompts = [rng.integers(0, 100, 10) for _ in range(4)]
     for prompt in prompts[:3]:
-        assert store.takes(prompt, CAUSAL)
+        assert store.can_store(prompt, CAUSAL)
         store.add(prompt, CAUSAL, stored(rng, 10))
     assert store.find(prompts[0], CAUSAL) is not None
     store.add(prompts[3], CAUSAL, stored(rng, 10))
@@ -38,12 +38,12 @@ def test_the_least_recently_used_goes_first() -> None:
     assert store.rows_saved == 40
 
 
-def test_what_is_stored_is_found_for_the_same_prompt_and_temperature_alone() -> None:
+def test_rows_are_found_only_for_the_same_prompt_and_temperature() -> None:
     rng = np.random.default_rng(1)
-    store = PromptStore(most_rows=100)
+    store = PromptStore(max_rows=100)
     prompt = rng.integers(0, 100, 10)
     store.add(prompt, CAUSAL, stored(rng, 10))
-    assert not store.takes(prompt, CAUSAL)
+    assert not store.can_store(prompt, CAUSAL)
     for plan in (
         plan_of(window="block_causal", temperature=1.0, seed=9),
         plan_of(window="block_causal", strategy="vanilla", block_size=3),
@@ -51,15 +51,15 @@ def test_what_is_stored_is_found_for_the_same_prompt_and_temperature_alone() -> 
         assert store.find(prompt, plan) is not None
     for plan in (
         plan_of(window="full"),
-        plan_of(window="block_causal", published=True),
+        plan_of(window="block_causal", reference=True),
         plan_of(window="block_causal", temperature=0.5),
     ):
         assert store.find(prompt, plan) is None
     assert store.find(prompt[:-1], CAUSAL) is None
     assert store.find(np.append(prompt, 5), CAUSAL) is None
-    assert not store.takes(rng.integers(0, 100, 101), CAUSAL)
-    assert not store.takes(prompt, plan_of())
-    assert not PromptStore(0).takes(prompt, CAUSAL)
+    assert not store.can_store(rng.integers(0, 100, 101), CAUSAL)
+    assert not store.can_store(prompt, plan_of())
+    assert not PromptStore(0).can_store(prompt, CAUSAL)
 
 
 @pytest.mark.parametrize("config", [{"branches": 3}, {"strategy": "d2f", "temperature": 0.8}, {"block_size": 8}])
@@ -71,7 +71,7 @@ def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path
             prompt = random_prompt(rng, decoder)
             alone_steps, steps = [], []
             list(decoder.stream(prompt, options, on_step=alone_steps.append))
-            alone, first, again = _answers(decoder, prompt, options, steps)
+            alone, first, again = _results(decoder, prompt, options, steps)
             assert dataclasses.replace(first, seconds=0) == alone
             assert dataclasses.replace(again, seconds=0) == alone
             mine = steps[len(steps) // 2 :]
@@ -82,8 +82,8 @@ def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path
             assert [step.fills.tokens.tolist() for step in mine] == [s.fills.tokens.tolist() for s in alone_steps]
 
 
-def _answers(decoder: Decoder, prompt: object, config: GenerationConfig, steps: list[Step]) -> list[object]:
-    """The result alone, in a pool that sees the prompt for the first time, and in the same pool again."""
+def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: list[Step]) -> list[object]:
+    """Return the results of the request alone, in a new pool, and in the same pool again."""
     *_, last = decoder.stream(prompt, config)  # type: ignore[arg-type]
     results: list[object] = [dataclasses.replace(last.result, seconds=0)]  # type: ignore[union-attr]
     pool = decoder._pool()
@@ -97,11 +97,11 @@ def _answers(decoder: Decoder, prompt: object, config: GenerationConfig, steps: 
 
 
 def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None:
-    """Its rows saw the masks behind the prompt, and another block size shows them others."""
+    """Its rows attend to the masked positions behind the prompt, which depend on the block size."""
     rng = np.random.default_rng(3)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         steps: list[Step] = []
-        _answers(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
+        _results(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
         assert [step.windows.prefix for step in steps if step.number == 1] == [0, 0]
 
 
@@ -120,7 +120,7 @@ class CountingRows:
         return self._session.forward(batch)  # type: ignore[attr-defined, no-any-return]
 
 
-def test_the_rows_saved_are_those_not_computed(tiny_bundle: Path) -> None:
+def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:
     rng = np.random.default_rng(4)
     with Decoder.open(tiny_bundle, threads=1) as inner:
         prompt = random_prompt(rng, inner)

@@ -1,4 +1,4 @@
-"""What is streamed stays, whatever rule decodes: random configs beside each other in an engine, with drafts."""
+"""Streamed text is final with any strategy: random configs in one engine, with drafts."""
 
 import dataclasses
 from typing import Any
@@ -9,15 +9,16 @@ from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationConfig, TextEvent
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.requests.answer import UNDECIDED
+from lopa.runtime.requests.answer import MASKED
 from lopa.runtime.requests.result import DoneEvent, Event
 
-DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "take_back_threshold": 0.95, "max_new_tokens": 40}
+DOUBTFUL: dict[str, Any] = {"skip_threshold": 0.3, "remask_threshold": 0.95, "max_new_tokens": 40}
 GRAMMAR = {"regex": "(The|An?) [a-zéü ]{1,24}\\."}
 
 
-def asked_of(decoder: Decoder, rng: np.random.Generator) -> list[tuple[tuple[int, ...], GenerationConfig]]:
-    """Random ones; some that take much back, some drawn from all tokens, which cut characters; some with a grammar."""
+def random_request(decoder: Decoder, rng: np.random.Generator) -> list[tuple[tuple[int, ...], GenerationConfig]]:
+    """Return random options: some remask many tokens, some draw from all tokens, which splits characters, some have a
+    grammar."""
     configs = [random_config(rng, decoder) for _ in range(18)]
     for strategy in ("d2f", "wino", "threshold", "eb", "lopa"):
         for more in ({}, {"temperature": 1.7, "stop_at_eos": False, "seed": 3}):
@@ -27,7 +28,7 @@ def asked_of(decoder: Decoder, rng: np.random.Generator) -> list[tuple[tuple[int
 
 
 def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[Event], steps: list[Step]) -> None:
-    """Every promise of a stream."""
+    """Check every guarantee of a stream."""
     *_, done = events
     assert isinstance(done, DoneEvent)
     text = ""
@@ -36,33 +37,33 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
             assert event.text
             text += event.text
         elif isinstance(event, DraftEvent):
-            assert event.text.startswith(text), "a draft lacks what was streamed"
-            if event.step < len(steps):  # the next round verifies what this one left
+            assert event.text.startswith(text), "a draft lacks streamed text"
+            if event.step < len(steps):  # the next round verifies this one's tokens
                 anchor = steps[event.step].branches[-1]
-                undecided = int(np.count_nonzero(~anchor.unmasked))
-                assert event.text.count(UNDECIDED) == undecided
-                assert event.decided == len(anchor.tokens) - prompt - undecided
+                masked = int(np.count_nonzero(~anchor.unmasked))
+                assert event.text.count(MASKED) == masked
+                assert event.decided == len(anchor.tokens) - prompt - masked
     assert text == done.result.text
     if done.result.stop_reason in ("eos", "length") and not config.published:
         assert text == decoder.tokenizer.decode(list(done.result.token_ids))
 
 
-def test_what_is_streamed_stays(decoder: Decoder) -> None:
+def test_streamed_text_is_final(decoder: Decoder) -> None:
     pytest.importorskip("llguidance")
-    asked, back = asked_of(decoder, np.random.default_rng(1)), 0
-    with Engine(decoder, slots=6, queue_limit=len(asked)) as engine:
+    submitted, back = random_request(decoder, np.random.default_rng(1)), 0
+    with Engine(decoder, max_num_seqs=6, queue_limit=len(submitted)) as engine:
         running = []
-        for prompt, config in asked:
+        for prompt, config in submitted:
             steps: list[Step] = []
             running.append((engine.submit(prompt, config, drafts=True, on_step=steps.append), steps))
-        for (prompt, config), (handle, steps) in zip(asked, running, strict=True):
+        for (prompt, config), (handle, steps) in zip(submitted, running, strict=True):
             check(decoder, config, len(prompt), list(handle), steps)
-            back += sum(len(step.taken_back) for step in steps)
-    assert back > 0, "nothing was ever taken back"
+            back += sum(len(step.remasked) for step in steps)
+    assert back > 0, "nothing was ever remasked"
 
 
-def test_drafts_take_nothing_of_the_result_away(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """With drafts and without: the same text at the same steps."""
+def test_drafts_do_not_change_the_result(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    """Text and steps are the same with and without drafts."""
     for strategy in ("wino", "eb"):
         config = decoder.config(strategy=strategy, **DOUBTFUL)
         with_drafts = list(decoder.stream(prompt, config, drafts=True))

@@ -1,4 +1,4 @@
-"""CPU devices by name: which cores they are, and which devices go together."""
+"""CPU devices by core numbers, and conflicts between devices."""
 
 import pytest
 
@@ -10,24 +10,24 @@ from lopa.runtime.sessions.cpu_cores import check_cpu_device, check_devices, cor
     ("device", "cores"),
     [("cpu:0", (0,)), ("cpu:7", (7,)), ("cpu:0-1", (0, 1)), ("cpu:10-12", (10, 11, 12)), ("cpu:4-4", (4,))],
 )
-def test_cores(device: str, cores: tuple[int, ...]) -> None:
+def test_cores_of_device(device: str, cores: tuple[int, ...]) -> None:
     assert cores_from_device(device) == cores
     check_cpu_device(device, range(20))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0", "cuda:0-1", "numpy", "mpi"])
-def test_other_devices_are_no_cores(device: str) -> None:
+def test_other_devices_have_no_cores(device: str) -> None:
     assert cores_from_device(device) is None
 
 
 @pytest.mark.parametrize("device", ["cpu:", "cpu:x", "cpu:-1", "cpu:1-", "cpu:3-1", "cpu:0,1", "cpu:٣", "cpu0"])
-def test_malformed_cores_are_named(device: str) -> None:
+def test_malformed_cores_raise(device: str) -> None:
     with pytest.raises(BadInputError, match="cpu:N-M") as caught:
         check_cpu_device(device, range(4))
     assert repr(device) in caught.value.received
 
 
-def test_cores_that_do_not_exist_are_named() -> None:
+def test_missing_cores_raise() -> None:
     check_cpu_device("cpu", {2, 3})
     check_cpu_device("cpu:2-3", {2, 3})
     with pytest.raises(BadInputError, match="no core 1, 4") as caught:
@@ -46,12 +46,12 @@ def test_cores_that_do_not_exist_are_named() -> None:
         ["cuda:0+cuda:1", "cuda:2+cuda:3"],
     ],
 )
-def test_devices_that_go_together(devices: list[str]) -> None:
+def test_compatible_devices(devices: list[str]) -> None:
     check_devices(devices)
 
 
 @pytest.mark.parametrize(
-    ("devices", "said"),
+    ("devices", "message"),
     [
         (["cpu", "cpu"], "device 'cpu' twice"),
         (["cuda:0", "cuda:1", "cuda:0"], "device 'cuda:0' twice"),
@@ -67,9 +67,9 @@ def test_devices_that_go_together(devices: list[str]) -> None:
         ("cpu", "devices 'cpu'"),
     ],
 )
-def test_devices_that_do_not(devices: list[str] | str, said: str) -> None:
+def test_conflicting_devices_raise(devices: list[str] | str, message: str) -> None:
     with pytest.raises(BadInputError) as caught:
         check_devices(devices)
-    assert said in caught.value.received
+    assert message in caught.value.received
     assert caught.value.expected
     assert caught.value.remedy

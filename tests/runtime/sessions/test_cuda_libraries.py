@@ -1,4 +1,4 @@
-"""CUDA's libraries of NVIDIA's pip packages are loaded before a CUDA session opens, and only then."""
+"""CUDA libraries from NVIDIA's pip packages are loaded before a CUDA session opens, and only then."""
 
 import sys
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ MISSING = "Failed to load libcublas.so.13: libcublas.so.13: cannot open shared o
 
 
 @pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    """As in a new process."""
+def _reset_cache() -> Iterator[None]:
+    """Reset the cache, as in a new process."""
     cuda_libraries._load.cache_clear()
     yield
     cuda_libraries._load.cache_clear()
@@ -31,37 +31,37 @@ def _anew() -> Iterator[None]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The calls of ONNX Runtime's function, which says what the real one prints on a machine without CUDA."""
-    found: list[Any] = []
+    """Record the calls of ONNX Runtime's function and print what the real one prints without CUDA."""
+    directories: list[Any] = []
 
     def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-        found.append(directory)
+        directories.append(directory)
         print(MISSING)
         print("Please follow https://onnxruntime.ai/docs/install/#cuda-and-cudnn to install CUDA.")
 
     monkeypatch.setattr(ort, "preload_dlls", preload_dlls, raising=False)
-    monkeypatch.setattr(cuda_libraries, "_folders_of_packages", lambda: iter(()))
-    return found
+    monkeypatch.setattr(cuda_libraries, "_package_folders", lambda: iter(()))
+    return directories
 
 
-def test_the_onnx_runtime_that_is_here_prints_nothing_and_does_not_fail(capfd: pytest.CaptureFixture[str]) -> None:
-    """Built for the CPU alone, or for CUDA on a machine without any of its libraries."""
+def test_installed_onnx_runtime_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """The installed ONNX Runtime is built for CPUs only, or for CUDA on a machine without its libraries."""
     missing = load_cuda_libraries()
     assert capfd.readouterr() == ("", "")
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         assert missing == ()
 
 
-def test_what_is_not_found_is_named_once_and_not_printed(calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_libraries_are_returned_and_not_printed(calls: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
     assert load_cuda_libraries() == load_cuda_libraries() == ("libcublas.so.13",)
     assert calls == [None]
     assert capfd.readouterr() == ("", "")
 
 
-def test_packages_in_every_folder_of_the_path_are_looked_into(
+def test_all_folders_of_the_path_are_searched(
     calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime itself looks only beside its own folder."""
+    """ONNX Runtime itself searches only next to its own folder."""
     monkeypatch.undo()
     monkeypatch.setattr(ort, "preload_dlls", lambda directory=None: calls.append(directory), raising=False)
     for part in ("one/nvidia/cu13/lib", "one/nvidia/cu13/include", "two/nvidia/cudnn/lib"):
@@ -73,7 +73,7 @@ def test_packages_in_every_folder_of_the_path_are_looked_into(
     assert ours == [str(tmp_path / "one/nvidia/cu13/lib"), str(tmp_path / "two/nvidia/cudnn/lib")]
 
 
-def test_a_failure_or_an_old_onnx_runtime_is_no_error(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_and_old_onnx_runtime_are_ignored(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(directory: str | None = None) -> None:
         raise RuntimeError("Invalid parameter")
 
@@ -84,7 +84,7 @@ def test_a_failure_or_an_old_onnx_runtime_is_no_error(calls: list[Any], monkeypa
     assert load_cuda_libraries() == ()
 
 
-def test_they_are_loaded_before_a_session_opens_on_cuda_and_for_no_other(
+def test_libraries_are_loaded_for_cuda_sessions_only(
     calls: list[Any], tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(tiny_bundle)
@@ -94,7 +94,7 @@ def test_they_are_loaded_before_a_session_opens_on_cuda_and_for_no_other(
     cudart = StandInCudart()
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", cudart)
     machine = StandInOrt(cudart)
-    machine.put_in_place(monkeypatch)
+    machine.install(monkeypatch)
     session = machine.session
 
     def open_after_loading(*arguments: Any, **options: Any) -> Any:
@@ -115,12 +115,12 @@ def test_they_are_loaded_before_a_session_opens_on_cuda_and_for_no_other(
         forward_from_bundle(bundle, whole_model(bundle.manifest.dimensions.layers), "cuda:0", threads=1)
 
 
-def test_a_provider_that_does_not_start_says_which_libraries_are_missing(
+def test_error_names_missing_libraries_if_the_provider_fails(
     calls: list[Any], tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = StandInOrt(StandInCudart())
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", machine.cudart)
-    machine.put_in_place(monkeypatch)
+    machine.install(monkeypatch)
     machine.starts = False
     with pytest.raises(MissingBackendError, match="did not start") as caught:
         open_session(Bundle.open(tiny_bundle), "cuda:0")

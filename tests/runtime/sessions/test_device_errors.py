@@ -1,4 +1,4 @@
-"""A device that raises whatever it likes: the same typed error from decoder, batch, engine and command line."""
+"""Device exceptions become the same typed error in decoder, batch, engine and command line."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
         yield opened
 
 
-def broken(decoder: Decoder, failure: Failure) -> Decoder:
+def with_failure(decoder: Decoder, failure: Failure) -> Decoder:
     session: Any = FailingDevice(decoder.session, "device 0", failure)
     return Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)
 
@@ -51,19 +51,17 @@ def _submit(decoder: Decoder) -> None:
     [Failure("forward", 1), Failure("forward", 3), Failure("commit", 1), Failure("forward", 2, "answers nonsense")],
     ids=str,
 )
-def test_the_error_is_the_same_wherever_it_is_met(
-    decoder: Decoder, use: Callable[[Decoder], None], failure: Failure
-) -> None:
-    with pytest.raises(EngineFailedError, match="device 0 failed while it decoded") as caught:
-        use(broken(decoder, failure))
+def test_error_is_the_same_everywhere(decoder: Decoder, use: Callable[[Decoder], None], failure: Failure) -> None:
+    with pytest.raises(EngineFailedError, match="device 0 failed while decoding") as caught:
+        use(with_failure(decoder, failure))
     assert caught.value.exit_code == 3
     assert isinstance(caught.value.__cause__, ValueError if failure.manner == "answers nonsense" else OSError)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)
 
 
-def test_of_rows_that_are_forgotten(decoder: Decoder) -> None:
-    typed = TypedSession(broken(decoder, Failure("shorten", 2)).session)
+def test_error_in_shorten(decoder: Decoder) -> None:
+    typed = TypedSession(with_failure(decoder, Failure("shorten", 2)).session)
     typed.forward(random_batch(np.random.default_rng(0), [1], 1, 9, 1))
     typed.commit(1, 0, 9)
     typed.shorten(1, 4)
@@ -74,12 +72,12 @@ def test_of_rows_that_are_forgotten(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("method", ["read_rows", "append_rows"])
-def test_of_a_kept_prompt(decoder: Decoder, method: str) -> None:
+def test_error_with_a_cached_prompt(decoder: Decoder, method: str) -> None:
     config = decoder.config(window="block_causal", max_new_tokens=8)
-    with Engine(broken(decoder, Failure(method, 1))) as engine:
+    with Engine(with_failure(decoder, Failure(method, 1))) as engine:
         handles = [engine.submit(PROMPT, config)]
         if method == "append_rows":
-            handles[0].result(60.0)  # its prompt is kept now
+            handles[0].result(60.0)  # caches the prompt
             handles.append(engine.submit(PROMPT, config))
         with pytest.raises(EngineFailedError, match=method):
             handles[-1].result(60.0)
@@ -87,21 +85,21 @@ def test_of_a_kept_prompt(decoder: Decoder, method: str) -> None:
         decoder.session.release(number)
 
 
-def test_a_stream_that_has_its_result_gives_it_whatever_the_device_does_afterwards(decoder: Decoder) -> None:
-    *_, last = broken(decoder, Failure("release", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
+def test_error_after_the_result_is_ignored(decoder: Decoder) -> None:
+    *_, last = with_failure(decoder, Failure("release", 1)).stream(PROMPT, decoder.config(max_new_tokens=8))
     assert isinstance(last, DoneEvent)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)
 
 
-def test_of_a_device_that_fails_on_and_on_the_first_error_is_the_one_to_see(decoder: Decoder) -> None:
+def test_first_of_several_errors_is_raised(decoder: Decoder) -> None:
     with pytest.raises(EngineFailedError, match="broke in commit"):
-        list(broken(decoder, Failure("commit", 1)).stream(PROMPT))
+        list(with_failure(decoder, Failure("commit", 1)).stream(PROMPT))
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)
 
 
-def test_the_last_of_several_is_lost(decoder: Decoder) -> None:
+def test_losing_all_devices_raises(decoder: Decoder) -> None:
     sessions: list[Any] = [
         FailingDevice(open_session(decoder.bundle, "cpu", threads=1), f"device {i}", Failure("forward", 1))
         for i in range(2)
@@ -112,7 +110,7 @@ def test_the_last_of_several_is_lost(decoder: Decoder) -> None:
     lost.close()
 
 
-def test_an_error_of_the_callers_own_stays_what_it_is(decoder: Decoder) -> None:
+def test_errors_of_callbacks_pass(decoder: Decoder) -> None:
     def on_step(*_: object) -> None:
         raise KeyError("mine")
 
@@ -122,7 +120,7 @@ def test_an_error_of_the_callers_own_stays_what_it_is(decoder: Decoder) -> None:
         list(decoder.outcomes([PROMPT], on_step=on_step))
 
 
-def test_a_forward_that_cannot_be_run_stays_the_callers_error(decoder: Decoder) -> None:
+def test_bad_input_errors_pass(decoder: Decoder) -> None:
     class TooSmall:
         device = "cpu"
 
@@ -138,22 +136,22 @@ def test_a_forward_that_cannot_be_run_stays_the_callers_error(decoder: Decoder) 
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy", "portable", "cpu+cpu"])
-def test_an_engine_that_raises_is_typed_and_silent(
+def test_engine_errors_are_converted_and_not_printed(
     tiny_bundle: Path, tiny_portable: Path, tiny_staged: Path, device: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Ids outside the vocabulary, which no decoder sends: ONNX Runtime's own log line is not what a user reads."""
+    """Token ids outside the vocabulary make the engine fail. ONNX Runtime must not print its own log line."""
     path = {"portable": tiny_portable, "cpu+cpu": tiny_staged}.get(device, tiny_bundle)
     session = open_session(Bundle.open(path), device.replace("portable", "cpu"), threads=1)
     batch = random_batch(np.random.default_rng(1), [1], 1, 8, 2, mask=full_mask((1, 1, 8)))
     batch.input_ids[...] = 10**7
-    with pytest.raises(EngineFailedError, match="failed while it decoded") as caught:
+    with pytest.raises(EngineFailedError, match="failed while decoding") as caught:
         session.forward(batch)
     assert not isinstance(caught.value.__cause__, EngineFailedError)
     session.close()
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_command_exits_with_the_code_of_a_device(
+def test_command_exits_with_code_3(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object) -> None:
@@ -163,4 +161,4 @@ def test_the_command_exits_with_the_code_of_a_device(
     with pytest.raises(SystemExit) as caught:
         main(["generate", str(tiny_bundle), PROMPT])
     assert caught.value.code == 3
-    assert "cpu failed while it decoded: RuntimeError: out of memory" in capsys.readouterr().err
+    assert "cpu failed while decoding: RuntimeError: out of memory" in capsys.readouterr().err

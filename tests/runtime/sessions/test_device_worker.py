@@ -1,4 +1,4 @@
-"""A device's thread: order, errors, its end, and its cores."""
+"""Device threads: order, errors, end and pinning."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_work_is_done_in_order_and_on_one_thread() -> None:
+def test_work_runs_in_order_on_one_thread() -> None:
     worker = DeviceWorker("test")
     done: list[int] = []
     threads = set()
@@ -33,7 +33,7 @@ def test_work_is_done_in_order_and_on_one_thread() -> None:
     worker.stop()
 
 
-def test_an_error_reaches_the_one_who_waits_and_the_thread_goes_on() -> None:
+def test_errors_reach_the_caller_and_the_thread_continues() -> None:
     worker = DeviceWorker("test")
     failing = worker.submit(lambda: {}["nothing"])
     leaving = worker.submit(sys.exit)
@@ -46,7 +46,7 @@ def test_an_error_reaches_the_one_who_waits_and_the_thread_goes_on() -> None:
     worker.stop()
 
 
-def test_cancelled_work_is_left_out_and_the_thread_goes_on() -> None:
+def test_cancelled_work_is_skipped() -> None:
     worker = DeviceWorker("test")
     gate, ran = threading.Event(), []
     worker.submit(lambda: gate.wait(20))
@@ -73,8 +73,8 @@ def test_stop_ends_the_thread_after_its_work() -> None:
     assert not late.done()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux, where a thread can be kept on cores")
-def test_a_thread_is_kept_on_its_cores_and_no_other_is() -> None:
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux to pin threads")
+def test_only_the_calling_thread_is_pinned() -> None:
     mine = os.sched_getaffinity(0)
     core = max(mine)
     worker = DeviceWorker("test")
@@ -84,7 +84,7 @@ def test_a_thread_is_kept_on_its_cores_and_no_other_is() -> None:
     worker.stop()
 
 
-def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
+def test_hanging_thread_does_not_block_exit() -> None:
     program = """
 import time
 from lopa.runtime.sessions.device_worker import DeviceWorker

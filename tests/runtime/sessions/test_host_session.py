@@ -1,4 +1,4 @@
-"""What every session with caches in host memory does, on both engines that exist and on several devices at once."""
+"""Behavior of all sessions with caches in host memory, on both engines and on several devices at once."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def bundle(tiny_bundle: Path) -> Bundle:
 
 
 def open_devices(bundle: Bundle, devices: str) -> Session:
-    """One session, or with commas several that share the branches."""
+    """Open one session, or several that share the branches if `devices` has commas."""
     sessions = [open_session(bundle, device, threads=1) for device in devices.split(",")]
     return BranchParallelSession(sessions) if len(sessions) > 1 else sessions[0]
 
@@ -42,18 +42,18 @@ def session(request: pytest.FixtureRequest, bundle: Bundle) -> Iterator[Session]
 
 
 one_device = pytest.mark.parametrize("session", ["cpu", "numpy"], indirect=True)
-"""For what several devices do otherwise: tests/runtime/parallel/test_branch_session.py."""
+"""Mark for behavior that differs on several devices (tests/runtime/parallel/test_branch_session.py)."""
 
 
 @pytest.fixture
 def other(session: Session, bundle: Bundle) -> Iterator[Session]:
-    """Another session of the same kind."""
+    """Open another session of the same kind."""
     other = open_devices(bundle, session.device)
     yield other
     other.close()
 
 
-def rng_of(seed: int) -> np.random.Generator:
+def generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -65,8 +65,8 @@ def fill_prefix(session: Session, rng: np.random.Generator, request: int, rows: 
 
 
 def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
-    """With a block-causal window, the rows do not depend on how the sequence is cut between blocks."""
-    rng = rng_of(1)
+    """Rows of a block-causal window do not depend on where the sequence is cut between blocks."""
+    rng = generator(1)
     batch = random_batch(rng, [1], 1, 96, 1, mask=block_causal_mask((1, 1, 96), 16))
     session.forward(batch)
     session.commit(1, 0, 96)
@@ -86,8 +86,8 @@ def test_rows_committed_in_pieces_equal_one_commit(session: Session) -> None:
     assert_same_statistics(session.forward(replace(after, requests=(2,))), session.forward(after))
 
 
-def test_a_commit_takes_the_rows_of_its_branch_and_matters(session: Session) -> None:
-    rng = rng_of(2)
+def test_commit_uses_the_rows_of_its_branch(session: Session) -> None:
+    rng = generator(2)
     batch = random_batch(rng, [1], 3, 20, 4)
     for request, branch in ((1, 0), (2, 2), (3, 2)):
         session.forward(replace(batch, requests=(request,)))
@@ -99,7 +99,7 @@ def test_a_commit_takes_the_rows_of_its_branch_and_matters(session: Session) -> 
 
 
 def test_rows_sent_to_another_session_equal_a_commit(session: Session, other: Session) -> None:
-    rng = rng_of(3)
+    rng = generator(3)
     for width in (40, 50):
         session.forward(random_batch(rng, [7], 2, width, 1, starts=session.prefix_length(7)))
         rows = session.read_rows(7, 1, width - 3)
@@ -112,7 +112,7 @@ def test_rows_sent_to_another_session_equal_a_commit(session: Session, other: Se
 
 
 def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:
-    rng = rng_of(4)
+    rng = generator(4)
     statistics = session.forward(random_batch(rng, [1], 2, 10, 5))
     rows = session.read_rows(1, 1, 10)
     kept = [array.copy() for array in (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy)]
@@ -124,9 +124,9 @@ def test_rows_and_statistics_survive_the_next_forward(session: Session) -> None:
         np.testing.assert_array_equal(old_rows, new_rows)
 
 
-def test_window_sizes_that_change_back_and_forth(session: Session) -> None:
-    """Memory is used again; nothing of another size may show."""
-    rng = rng_of(5)
+def test_alternating_window_sizes(session: Session) -> None:
+    """Memory is reused, and values of another size must not leak."""
+    rng = generator(5)
     sizes = [(1, 5, 3), (4, 33, 20), (1, 5, 3), (2, 70, 1), (4, 33, 20), (4, 33, 21), (1, 1, 1)]
     batches = {size: random_batch(rng, [1], *size) for size in sizes}
     first = {size: session.forward(batch) for size, batch in batches.items()}
@@ -134,8 +134,8 @@ def test_window_sizes_that_change_back_and_forth(session: Session) -> None:
         assert_same_statistics(session.forward(batches[size]), first[size])
 
 
-def test_several_requests_at_once_equal_one_by_one(session: Session) -> None:
-    rng = rng_of(6)
+def test_batched_requests_equal_single_requests(session: Session) -> None:
+    rng = generator(6)
     for request, rows in ((1, 70), (2, 10), (3, 64)):
         fill_prefix(session, rng, request, rows)
     requests = [2, 9, 3, 1]  # 9 has no prefix
@@ -158,13 +158,13 @@ def test_several_requests_at_once_equal_one_by_one(session: Session) -> None:
             )
             for found, expected in zip(new_rows[slot].layers, session.read_rows(request, 2, 9).layers, strict=True):
                 assert_close(found, expected)
-        # Only some of the requests move on, one of them into another tile.
+        # Only some requests advance, one of them into another tile.
         fill_prefix(session, rng, 3, 30)
         starts = [session.prefix_length(request) for request in requests]
 
 
 def test_rows_are_committed_to_their_own_request(session: Session) -> None:
-    rng = rng_of(7)
+    rng = generator(7)
     batch = random_batch(rng, [4, 5], 2, 12, 1)
     session.forward(batch)
     session.commit(5, 1, 12)
@@ -175,8 +175,8 @@ def test_rows_are_committed_to_their_own_request(session: Session) -> None:
     assert_same_statistics(session.forward(after), session.forward(replace(after, requests=(6,))))
 
 
-def test_padding_rows_are_inert(session: Session) -> None:
-    rng = rng_of(8)
+def test_padding_rows_have_no_effect(session: Session) -> None:
+    rng = generator(8)
     fill_prefix(session, rng, 1, 30)
     batch = random_batch(rng, [1], 3, 20, 20, starts=30)
     expected = session.forward(batch)
@@ -196,20 +196,20 @@ def test_padding_rows_are_inert(session: Session) -> None:
             assert_close(found, rows)
 
 
-def test_the_order_of_branches_does_not_matter(session: Session) -> None:
-    rng = rng_of(9)
+def test_branch_order_does_not_matter(session: Session) -> None:
+    rng = generator(9)
     fill_prefix(session, rng, 1, 10)
     batch = random_batch(rng, [1], 4, 15, 6, starts=10)
     expected = session.forward(batch)
     order = [2, 0, 3, 1]
-    turned = replace(
+    reordered = replace(
         batch,
         input_ids=batch.input_ids[:, order],
         position_ids=batch.position_ids[:, order],
         window_mask=batch.window_mask[:, order],
         logits_index=batch.logits_index[:, order],
     )
-    found = session.forward(turned)
+    found = session.forward(reordered)
     assert_same_statistics(
         found,
         replace(
@@ -221,9 +221,9 @@ def test_the_order_of_branches_does_not_matter(session: Session) -> None:
     )
 
 
-def test_positions_count_and_cache_rows_do_not(session: Session) -> None:
-    """The same window elsewhere in the text gives other statistics; RoPE follows position_ids."""
-    rng = rng_of(10)
+def test_position_ids_determine_positions(session: Session) -> None:
+    """The same window at other positions gives other statistics, because RoPE uses position_ids."""
+    rng = generator(10)
     fill_prefix(session, rng, 1, 10)
     batch = random_batch(rng, [1], 1, 6, 6, starts=10)
     near = session.forward(batch)
@@ -231,8 +231,8 @@ def test_positions_count_and_cache_rows_do_not(session: Session) -> None:
     assert np.abs(near.topk_logprobs - far.topk_logprobs).max() > 0.01
 
 
-def test_a_released_request_begins_anew(session: Session) -> None:
-    rng = rng_of(11)
+def test_released_request_starts_empty(session: Session) -> None:
+    rng = generator(11)
     batch = random_batch(rng, [1], 2, 9, 9)
     fresh = session.forward(batch)
     session.commit(1, 0, 9)
@@ -243,14 +243,14 @@ def test_a_released_request_begins_anew(session: Session) -> None:
     assert_same_statistics(session.forward(batch), fresh)
 
 
-def test_a_shortened_request_equals_a_fresh_one(session: Session, other: Session) -> None:
-    """To the bit, but where several devices commit each its own rows."""
+def test_shortened_request_equals_a_fresh_one(session: Session, other: Session) -> None:
+    """The comparison is exact, except if several devices commit their own rows."""
     assert_shortened_equals_fresh(session, other, exact="," not in session.device)
 
 
 def test_only_committed_rows_can_be_kept(session: Session) -> None:
     session.shorten(1, 0)
-    fill_prefix(session, rng_of(18), 1, 9)
+    fill_prefix(session, generator(18), 1, 9)
     for count in (-1, 10):
         with pytest.raises(ValueError, match=rf"received count {count}, expected one from 0 to 9, the committed rows"):
             session.shorten(1, count)
@@ -260,8 +260,8 @@ def test_only_committed_rows_can_be_kept(session: Session) -> None:
     assert (session.prefix_length(1), session.prefix_length(2)) == (9, 0)
 
 
-def test_release_leaves_other_requests_alone(session: Session) -> None:
-    rng = rng_of(12)
+def test_release_keeps_other_requests(session: Session) -> None:
+    rng = generator(12)
     fill_prefix(session, rng, 1, 9)
     fill_prefix(session, rng, 2, 70)
     batch = random_batch(rng, [1], 2, 9, 9, starts=9)
@@ -273,9 +273,9 @@ def test_release_leaves_other_requests_alone(session: Session) -> None:
 
 @one_device
 @pytest.mark.parametrize("ending", ["release", "close"])
-def test_a_cache_is_freed(session: Session, ending: str) -> None:
-    """Measured as what Python and numpy hold; a cache of 16384 rows holds 42 MB."""
-    rng = rng_of(13)
+def test_cache_is_freed(session: Session, ending: str) -> None:
+    """Measured as memory held by Python and numpy. A cache of 16384 rows holds 42 MB."""
+    rng = generator(13)
     session.forward(random_batch(rng, [1, 2], 1, 4, 1))
     rows = CacheRows(tuple(rng.standard_normal((2, 16384, 32)).astype(np.float32) for _ in range(10)))
     tracemalloc.start()
@@ -295,8 +295,8 @@ def test_a_cache_is_freed(session: Session, ending: str) -> None:
     assert left < 2e6
 
 
-def test_wrong_use_is_named(session: Session) -> None:
-    rng = rng_of(14)
+def test_wrong_use_raises(session: Session) -> None:
+    rng = generator(14)
     with pytest.raises(RuntimeError, match="after no forward"):
         session.commit(1, 0, 1)
     with pytest.raises(RuntimeError, match="after no forward"):
@@ -318,8 +318,8 @@ def test_wrong_use_is_named(session: Session) -> None:
     assert session.prefix_length(1) == session.prefix_length(2) == 0
 
 
-def test_arrays_that_do_not_fit_are_named(session: Session) -> None:
-    batch = random_batch(rng_of(15), [1, 2], 3, 5, 2)
+def test_mismatched_arrays_raise(session: Session) -> None:
+    batch = random_batch(generator(15), [1, 2], 3, 5, 2)
     session.forward(batch)
     for name, wrong in (
         ("requests", replace(batch, requests=(1, 1))),
@@ -337,8 +337,8 @@ def test_arrays_that_do_not_fit_are_named(session: Session) -> None:
 
 
 @one_device
-def test_a_forward_that_fails_leaves_no_rows_to_commit(session: Session) -> None:
-    batch = random_batch(rng_of(16), [1], 2, 5, 2)
+def test_failed_forward_leaves_no_rows_to_commit(session: Session) -> None:
+    batch = random_batch(generator(16), [1], 2, 5, 2)
     session.forward(batch)
     with pytest.raises(Exception, match=r"(?i)out of bounds|indices"):
         session.forward(replace(batch, input_ids=batch.input_ids + 1_000_000))
@@ -348,8 +348,8 @@ def test_a_forward_that_fails_leaves_no_rows_to_commit(session: Session) -> None
     session.commit(1, 1, 5)
 
 
-def test_a_closed_session_says_so(session: Session) -> None:
-    batch = random_batch(rng_of(17), [1], 1, 5, 2)
+def test_closed_session_raises(session: Session) -> None:
+    batch = random_batch(generator(17), [1], 1, 5, 2)
     session.forward(batch)
     rows = session.read_rows(1, 0, 2)
     session.close()

@@ -1,4 +1,4 @@
-"""The numpy reference held against plain torch in float64, without any cache; and its small steps."""
+"""The numpy reference compared with plain torch in float64 without a cache, and its helper functions."""
 
 import json
 import shutil
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
 def logits_by_torch(
     weights: Mapping[str, "Tensor"], sizes: ModelDimensions, ids: list[int], positions: list[int], mask: Bool
 ) -> "Tensor":
-    """Logits [N, V] of a whole sequence in float64, head by head, each row seeing what `mask` [N, N] lets it see."""
+    """Return logits [N, V] of a whole sequence in float64, computed head by head. Rows attend as `mask` [N, N]
+    allows.
+    """
     import torch
 
     visible = torch.from_numpy(mask)
-    place = torch.tensor(positions, dtype=torch.float64)
+    position = torch.tensor(positions, dtype=torch.float64)
 
     def norm(x: "Tensor", weight: "Tensor") -> "Tensor":
         return torch.nn.functional.rms_norm(x, weight.shape, weight, sizes.rms_norm_eps)
 
-    def turned(x: "Tensor") -> "Tensor":
-        """Each pair (j, j + D/2) turned as a complex number by position * theta^(-2j/D)."""
+    def rotated(x: "Tensor") -> "Tensor":
+        """Rotate each pair (j, j + D/2) as a complex number by position * theta^(-2j/D)."""
         half = sizes.head_size // 2
-        angle = place[:, None] * sizes.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = position[:, None] * sizes.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
         result = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angle), angle)
         return torch.cat([result.real, result.imag], dim=1)
 
@@ -60,7 +62,7 @@ def logits_by_torch(
         heads = []
         for head in range(sizes.heads):
             shared = head // (sizes.heads // sizes.kv_heads)
-            scores = turned(query[head]) @ turned(key[shared]).T / sizes.head_size**0.5
+            scores = rotated(query[head]) @ rotated(key[shared]).T / sizes.head_size**0.5
             heads.append(scores.masked_fill(~visible, -torch.inf).softmax(dim=1) @ value[shared])
         x = x + torch.cat(heads, dim=1) @ layer["attention.output.weight"]
         normal = norm(x, layer["mlp_norm.weight"])
@@ -69,18 +71,18 @@ def logits_by_torch(
     return norm(x, weights["final_norm.weight"]) @ weights["head.weight"]
 
 
-def with_other_layers(
+def network_variant(
     weights: Mapping[str, Floats], sizes: ModelDimensions, *, qkv_bias: bool, qk_norm: bool, head_size: int
 ) -> tuple[dict[str, Floats], ModelDimensions]:
-    """A network made of another: each head's first numbers, its biases or none, and random norms of heads if wanted."""
+    """Derive a network with smaller heads, without biases, or with random head norms."""
     rng = np.random.default_rng(3)
-    taken = [head * sizes.head_size + i for head in range(sizes.heads) for i in range(head_size)]
+    kept = [head * sizes.head_size + i for head in range(sizes.heads) for i in range(head_size)]
     changed: dict[str, Floats] = {}
     for name, weight in weights.items():
         if name.endswith("attention.output.weight"):
-            changed[name] = weight[taken]
+            changed[name] = weight[kept]
         elif ".attention." in name:
-            changed[name] = weight[..., taken[: weight.shape[-1] // sizes.head_size * head_size]]
+            changed[name] = weight[..., kept[: weight.shape[-1] // sizes.head_size * head_size]]
         else:
             changed[name] = weight
     if not qkv_bias:
@@ -100,13 +102,15 @@ def with_other_layers(
         *(([30, 50, 7], False, False, 32), ([30, 50, 7], False, True, 24), ([9], True, True, 24)),
     ],
 )
-def test_windows_over_a_prefix_equal_whole_sequences_in_torch(
+def test_windows_over_a_prefix_match_whole_sequences_in_torch(
     tiny_bundle_logits: Path, pieces: list[int], qkv_bias: bool, qk_norm: bool, head_size: int
 ) -> None:
-    """Each committed piece saw itself and the pieces before; the window sees them all and itself by its mask."""
+    """Each committed piece attends to itself and earlier pieces. The window attends to all pieces and, by its mask, to
+    itself.
+    """
     torch = pytest.importorskip("torch")
     bundle = Bundle.open(tiny_bundle_logits)
-    network, sizes = with_other_layers(
+    network, sizes = network_variant(
         weights_from_bundle(bundle), bundle.manifest.dimensions, qkv_bias=qkv_bias, qk_norm=qk_norm, head_size=head_size
     )
     weights = {name: torch.from_numpy(w.astype(np.float64)) for name, w in network.items()}
@@ -135,7 +139,7 @@ def test_windows_over_a_prefix_equal_whole_sequences_in_torch(
     window = WindowBatch(
         requests=(0, 1),
         input_ids=rng.integers(0, VOCABULARY, shape),
-        # The rows lie apart and out of order: positions come from position_ids alone.
+        # Positions come from position_ids alone, so the rows are spread and out of order.
         position_ids=np.stack([rng.permutation(200)[:width] + total for _ in range(4)]).reshape(shape),
         window_mask=scattered_mask(rng, shape),
         logits_index=np.broadcast_to(np.arange(width)[::-1], shape),
@@ -158,7 +162,7 @@ def test_windows_over_a_prefix_equal_whole_sequences_in_torch(
             )[total:].flip(0)
             tempered = (expected / float(window.temperature[request])).log_softmax(dim=1)
             best = tempered.topk(8, dim=1)
-            # float32 holds an angle of 300 to 2e-5 only, so the difference to float64 is larger than rounding alone.
+            # float32 represents an angle of 300 only to 2e-5, so the difference to float64 exceeds rounding.
             assert_same_statistics(
                 Statistics(
                     topk_ids=statistics.topk_ids[request, branch],
@@ -176,7 +180,7 @@ def test_windows_over_a_prefix_equal_whole_sequences_in_torch(
             )
 
 
-def test_equal_candidates_come_by_lower_id() -> None:
+def test_ties_are_ordered_by_id() -> None:
     logits = np.tile(np.asarray([1, 3, 2], np.float32), 7)[None, None, None]
     statistics = statistics_from_logits(logits, np.ones(1, np.float32), keep_logits=False)
     assert statistics.topk_ids[0, 0, 0].tolist() == [1, 4, 7, 10, 13, 16, 19, 2]
@@ -190,7 +194,7 @@ def test_large_logits_and_low_temperature_stay_finite() -> None:
     np.testing.assert_array_equal(statistics.entropy, 0)
 
 
-def test_masked_softmax_gives_no_weight_to_what_is_masked() -> None:
+def test_masked_softmax_gives_masked_entries_no_weight() -> None:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((6, 9)).astype(np.float32) * 50
     mask = rng.random((6, 9)) < 0.5
@@ -207,13 +211,13 @@ def test_silu_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("device", ["numpy:0", "numpy:"])
-def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+def test_malformed_device_raises(tiny_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match=device):
         open_session(Bundle.open(tiny_bundle), device)
 
 
-def altered(bundle: Path, copy: Path, change: Callable[[Any], None]) -> Bundle:
-    """A copy of the bundle whose manifest is another; none of its graphs is run here."""
+def bundle_with_manifest(bundle: Path, copy: Path, change: Callable[[Any], None]) -> Bundle:
+    """Return a copy of the bundle with a changed manifest. No graph of it is run."""
     shutil.copytree(bundle, copy)
     path = copy / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -222,19 +226,21 @@ def altered(bundle: Path, copy: Path, change: Callable[[Any], None]) -> Bundle:
     return Bundle.open(copy)
 
 
-def test_a_missing_weight_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = altered(tiny_bundle, tmp_path / "copy", lambda each: each["tensors"].pop("layers.3.attention.key.bias"))
+def test_missing_weight_raises(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = bundle_with_manifest(
+        tiny_bundle, tmp_path / "copy", lambda each: each["tensors"].pop("layers.3.attention.key.bias")
+    )
     with pytest.raises(BadInputError, match=r"no weight named layers\.3\.attention\.key\.bias"):
         open_session(bundle, "numpy")
 
 
-def test_missing_norms_of_heads_are_named(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = altered(tiny_bundle, tmp_path / "copy", lambda each: each["dimensions"].update(qk_norm=True))
+def test_missing_head_norms_raise(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = bundle_with_manifest(tiny_bundle, tmp_path / "copy", lambda each: each["dimensions"].update(qk_norm=True))
     with pytest.raises(BadInputError, match=r"layers\.0\.attention\.key_norm\.weight.* and 7 more"):
         open_session(bundle, "numpy")
 
 
-def test_a_norm_of_heads_has_the_size_of_one(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_head_norm_of_another_size_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     def change(manifest: Any) -> None:
         manifest["dimensions"]["qk_norm"] = True
         hidden = manifest["tensors"]["layers.0.attention_norm.weight"]
@@ -243,5 +249,5 @@ def test_a_norm_of_heads_has_the_size_of_one(tiny_bundle: Path, tmp_path: Path) 
                 manifest["tensors"][f"layers.{i}.attention.{part}_norm.weight"] = hidden
 
     with pytest.raises(BadInputError, match=r"layers\.0\.attention\.query_norm\.weight the shape \[192\]") as caught:
-        open_session(altered(tiny_bundle, tmp_path / "copy", change), "numpy")
+        open_session(bundle_with_manifest(tiny_bundle, tmp_path / "copy", change), "numpy")
     assert caught.value.expected == "[32], from its dimensions"

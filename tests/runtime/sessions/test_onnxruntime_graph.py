@@ -1,4 +1,4 @@
-"""Sessions of one process on one bundle share a graph: memory, threads, lifetime, and bundles that only look alike."""
+"""Graphs shared by sessions of one process: memory, threads, lifetime and bundle identity."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ from lopa.runtime.contract import Floats
 from lopa.runtime.sessions.session import Session, open_session
 
 ROOT = Path(__file__).resolve().parents[3]
-ANONYMOUS = """
+MEASURE_ANONYMOUS = """
 import re, sys
 from pathlib import Path
 from lopa.runtime.bundle import Bundle
@@ -42,13 +42,13 @@ print(*held)
 
 @pytest.fixture
 def copied_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle that no other test has open."""
+    """Return a copied bundle that no other test has open."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture
 def opened_graphs() -> Iterator[list["weakref.ref[Any]"]]:
-    """The graphs that ONNX Runtime opened during the test, in order, not kept alive by this list."""
+    """Record weak references to the graphs that ONNX Runtime opens during the test, in order."""
     seen: list[weakref.ref[Any]] = []
     original = ort.InferenceSession
 
@@ -66,10 +66,10 @@ def opened(path: Path, threads: int | None = 1) -> Session:
     return open_session(Bundle.open(path), "cpu", threads=threads)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux, which tells anonymous memory apart")
-def test_another_session_does_not_hold_the_weights_again(tiny_bundle: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to measure anonymous memory")
+def test_second_session_shares_the_weights(tiny_bundle: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ANONYMOUS, tiny_bundle],
+        [sys.executable, "-c", MEASURE_ANONYMOUS, tiny_bundle],
         env={**os.environ, "PYTHONPATH": python_path(ROOT / "src")},
         capture_output=True,
         text=True,
@@ -82,15 +82,15 @@ def test_another_session_does_not_hold_the_weights_again(tiny_bundle: Path) -> N
     assert held[2] - held[0] < weights / 4
 
 
-def test_sessions_in_several_threads_keep_to_themselves(copied_bundle: Path) -> None:
-    """Each of four sessions decodes its own windows on its own prefix, all at once, as it does alone."""
+def test_sessions_in_several_threads_are_independent(copied_bundle: Path) -> None:
+    """Four sessions decode their own windows and prefixes at once, with the same results as alone."""
 
     def answers(seed: int) -> list[Floats]:
         rng = np.random.default_rng(seed)
         session = opened(copied_bundle)
         found: list[Floats] = []
         for _ in range(12):
-            branches, width = (int(rng.integers(1, most)) for most in (4, 30))
+            branches, width = (int(rng.integers(1, limit)) for limit in (4, 30))
             start = session.prefix_length(7)
             statistics = session.forward(random_batch(rng, [7], branches, width, 5, starts=start))
             found += [statistics.topk_logprobs, *session.read_rows(7, branches - 1, width).layers]
@@ -116,7 +116,7 @@ def test_sessions_opened_at_once_share_one_graph(copied_bundle: Path, opened_gra
         session.close()
 
 
-def test_the_graph_lives_as_long_as_its_last_session(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+def test_graph_is_freed_with_its_last_session(copied_bundle: Path, opened_graphs: list[Any]) -> None:
     batch = random_batch(np.random.default_rng(0), [1], 2, 9, 3)
     first, second = opened(copied_bundle), opened(copied_bundle)
     expected = first.forward(batch).topk_logprobs
@@ -131,15 +131,15 @@ def test_the_graph_lives_as_long_as_its_last_session(copied_bundle: Path, opened
     assert len(opened_graphs) == 2
 
 
-def test_another_number_of_threads_is_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+def test_other_thread_count_opens_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
     sessions = [opened(copied_bundle, threads) for threads in (1, 2, None, 2, 1)]
     assert len(opened_graphs) == 3
     for session in sessions:
         session.close()
 
 
-def test_another_bundle_in_the_same_place_is_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
-    """Overwriting an export renames a new folder into the place of the old one, also while that is in use."""
+def test_replaced_bundle_opens_another_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+    """Overwriting an export renames a new folder to the old path, even if the old one is in use."""
     rng = np.random.default_rng(0)
     batch = random_batch(rng, [1], 2, 9, 3)
     old = opened(copied_bundle)
@@ -157,7 +157,7 @@ def test_another_bundle_in_the_same_place_is_another_graph(copied_bundle: Path, 
     new.close()
 
 
-def test_the_same_bundle_by_another_path_is_the_same_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
+def test_same_bundle_under_another_path_shares_the_graph(copied_bundle: Path, opened_graphs: list[Any]) -> None:
     link = copied_bundle.with_name("link")
     link.symlink_to(copied_bundle, target_is_directory=True)
     sessions = [opened(copied_bundle), opened(link)]

@@ -1,4 +1,4 @@
-"""ONNX Runtime held against the numpy reference, and its devices."""
+"""ONNX Runtime sessions compared with the numpy reference, and device errors."""
 
 import json
 import shutil
@@ -25,15 +25,15 @@ HAS_CUDA = "CUDAExecutionProvider" in ort.get_available_providers()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_windows_equal_the_reference(
+def test_random_windows_match_the_reference(
     tiny_bundle_logits: Path, opened: Callable[[Path, str], Session], seed: int
 ) -> None:
-    """Random (R, B, W, Q) with ones among them, prefixes that grow by commits and through several tiles."""
+    """Random (R, B, W, Q) including ones, with prefixes that grow by commits over several tiles."""
     sessions = (opened(tiny_bundle_logits, device) for device in ("cpu", "numpy"))
     assert_random_windows_agree(*sessions, seed=seed, turns=10)
 
 
-def test_logits_only_from_a_bundle_that_has_them(
+def test_logits_require_a_bundle_with_logits(
     tiny_bundle: Path, tiny_bundle_logits: Path, opened: Callable[[Path, str], Session]
 ) -> None:
     batch = random_batch(np.random.default_rng(0), [1], 2, 6, 3)
@@ -51,7 +51,7 @@ def test_logits_only_from_a_bundle_that_has_them(
 
 
 def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session]) -> None:
-    """float16 rows, float32 statistics. Half precision has 11 bits, and the reference rounds only the cache rows."""
+    """Rows are float16, statistics float32. The tolerance is for 11 bits; the reference rounds only the cache rows."""
     rng = np.random.default_rng(0)
     engine, reference = (opened(tiny_half, device) for device in ("cpu", "numpy"))
     for start in (0, 30):
@@ -68,14 +68,14 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:1.0", "cuda:٣", "cpu:x", "cpu:"])
-def test_a_malformed_device(tiny_bundle: Path, device: str) -> None:
+def test_malformed_device_raises(tiny_bundle: Path, device: str) -> None:
     with pytest.raises(BadInputError, match=r"cuda:N|cpu:N-M") as caught:
         open_session(Bundle.open(tiny_bundle), device)
     assert repr(device) in caught.value.received
 
 
-@pytest.mark.skipif(HAS_CUDA, reason="ONNX Runtime here has the CUDA provider")
-def test_cuda_without_its_provider(tiny_bundle: Path) -> None:
+@pytest.mark.skipif(HAS_CUDA, reason="the installed ONNX Runtime has the CUDA provider")
+def test_missing_cuda_provider_raises(tiny_bundle: Path) -> None:
     with pytest.raises(MissingBackendError, match="onnxruntime-gpu") as caught:
         open_session(Bundle.open(tiny_bundle), "cuda:0")
     assert caught.value.exit_code == 3
@@ -83,7 +83,7 @@ def test_cuda_without_its_provider(tiny_bundle: Path) -> None:
 
 
 def changed_bundle(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Bundle:
-    """A copy whose manifest `change` has altered."""
+    """Return a copy of the bundle whose manifest was edited by `change`."""
     shutil.copytree(source, target)
     path = target / "manifest.json"
     manifest = json.loads(path.read_bytes())
@@ -92,7 +92,7 @@ def changed_bundle(source: Path, target: Path, change: Callable[[dict[str, Any]]
     return Bundle.open(target)
 
 
-def test_a_graph_that_is_none(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_corrupt_graph_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda _: None)
     bundle.graph.write_bytes(np.random.default_rng(0).bytes(bundle.graph.stat().st_size))
     with pytest.raises(BadInputError, match="cannot open") as caught:
@@ -100,7 +100,7 @@ def test_a_graph_that_is_none(tiny_bundle: Path, tmp_path: Path) -> None:
     assert str(bundle.graph) in caught.value.received
 
 
-def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_graph_that_contradicts_the_manifest_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     def fewer_layers(manifest: dict[str, Any]) -> None:
         manifest["dimensions"]["layers"] = 4
 
@@ -113,8 +113,8 @@ def test_a_graph_that_is_not_the_manifests(tiny_bundle: Path, tmp_path: Path) ->
         open_session(changed_bundle(tiny_bundle, tmp_path / "more", more_outputs), "cpu")
 
 
-def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Seen in the options with which ONNX Runtime opens the graph; 0 is its own choice. A copy is open nowhere else."""
+def test_thread_count_is_passed_to_onnx_runtime(tiny_bundle: Path, tmp_path: Path) -> None:
+    """The thread count is in the session options; 0 is ONNX Runtime's choice. The copy is not open elsewhere."""
     bundle = changed_bundle(tiny_bundle, tmp_path / "copy", lambda _: None)
     seen: list[int] = []
     original = ort.InferenceSession
@@ -131,8 +131,8 @@ def test_the_number_of_threads_reaches_the_engine(tiny_bundle: Path, tmp_path: P
     assert seen == [1, 2, 0]
 
 
-def test_memory_is_that_of_the_largest_window(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
-    """Rows of 10 arrays, 5 branches, 2 heads of 32 numbers of 4 bytes; a mask byte for each pair of rows."""
+def test_memory_is_bounded_by_the_largest_window(tiny_bundle: Path, opened: Callable[[Path, str], Session]) -> None:
+    """The bound memory is 10 arrays x 5 branches x 2 heads x 32 floats per row, plus one mask byte per pair of rows."""
     rng = np.random.default_rng(0)
     session = opened(tiny_bundle, "cpu")
     largest = 5 * 400 * (10 * 2 * 32 * 4 + 400)

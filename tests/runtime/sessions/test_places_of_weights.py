@@ -1,4 +1,4 @@
-"""A graph that names files elsewhere as its weights is refused: a bundle reads nothing outside its folder."""
+"""Graphs that name weights outside the bundle's folder raise an error."""
 
 import json
 import shutil
@@ -12,20 +12,20 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import LopaError
 
-NAME = "weights-of-somebody-else"
+NAME = "other-weights"
 DEVICES = ("cpu", "openvino:CPU")
 
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """Beside it the right weights under another name, so that the place alone can be wrong."""
+    """Copy a bundle. Valid weights under another name are next to it, so that only their location is wrong."""
     copied = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     shutil.copy(Bundle.open(copied).weights, tmp_path / NAME)
     return copied
 
 
 def put_weights(bundle: Path, place: str) -> None:
-    """Have every graph look for its weights at `place`, and the manifest list the graphs as they then are."""
+    """Point every graph at weights at `place`, and update the manifest."""
     manifest = json.loads((bundle / MANIFEST_NAME).read_text())
     sizes = {each["path"]: each for each in manifest["files"]}
     for graph in bundle.glob("*.onnx"):
@@ -40,8 +40,8 @@ def put_weights(bundle: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_weights_inside_are_read_whatever_they_are_called(bundle: Path, device: str) -> None:
-    """Else the tests below could not tell why a bundle is refused."""
+def test_weights_inside_are_read_under_any_name(bundle: Path, device: str) -> None:
+    """Shows that the tests below fail because of the location only."""
     shutil.copy(bundle.parent / NAME, bundle / NAME)
     put_weights(bundle, NAME)
     with Decoder.open(bundle, devices=[device], threads=1) as decoder:
@@ -50,7 +50,7 @@ def test_weights_inside_are_read_whatever_they_are_called(bundle: Path, device: 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("place", ["above", "absolute", "through a folder", "link"])
-def test_weights_elsewhere_are_not(bundle: Path, device: str, place: str) -> None:
+def test_weights_outside_raise(bundle: Path, device: str, place: str) -> None:
     if place == "link":
         (bundle / NAME).symlink_to(bundle.parent / NAME)
     (bundle / "folder").mkdir()

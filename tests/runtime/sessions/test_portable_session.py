@@ -1,4 +1,4 @@
-"""A portable graph behind a session, held against the numpy reference; padding, prefixes and several requests."""
+"""Sessions over a portable graph compared with the numpy reference: padding, prefixes and several requests."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from lopa.runtime.sessions.session import Session, open_session
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_windows_equal_the_reference(
+def test_random_windows_match_the_reference(
     tiny_portable: Path, opened: Callable[[Path, str], Session], seed: int
 ) -> None:
-    """Random (R, B, W, Q) with ones among them, windows that end in padding, prefixes that grow by commits."""
+    """Random (R, B, W, Q) including ones, with windows that end in padding and prefixes that grow by commits."""
     sessions = (opened(tiny_portable, device) for device in ("cpu", "numpy"))
     assert_random_windows_agree(*sessions, seed=seed, turns=8)
 
 
-def test_garbage_in_padding_rows_changes_nothing(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
-    """Bit by bit: rows that nobody sees have a weight of exactly 0."""
+def test_values_in_padding_rows_have_no_effect(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
+    """The comparison is exact, because masked rows have a weight of exactly 0."""
     rng = np.random.default_rng(5)
     engine = opened(tiny_portable, "cpu")
     engine.forward(random_batch(rng, [1], 1, 40, 1))
@@ -52,10 +52,8 @@ def test_garbage_in_padding_rows_changes_nothing(tiny_portable: Path, opened: Ca
         np.testing.assert_array_equal(found, right)
 
 
-def test_branches_of_a_request_do_not_see_each_other(
-    tiny_portable: Path, opened: Callable[[Path, str], Session]
-) -> None:
-    """They lie in one window of the graph; each answers as it does alone."""
+def test_branches_of_a_request_are_independent(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
+    """All branches are in one window of the graph, but each result equals the branch alone."""
     rng = np.random.default_rng(6)
     engine = opened(tiny_portable, "cpu")
     batch = random_batch(rng, [4, 2], 3, 12, 5, mask=scattered_mask(rng, (2, 3, 12)))
@@ -75,8 +73,8 @@ def test_branches_of_a_request_do_not_see_each_other(
         assert_close(alone.entropy, together.entropy[:, one])
 
 
-def test_a_row_that_sees_nothing_stays_finite(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
-    """The contract has no such row; an engine of fixed shapes may make some, and a NaN in one would spread."""
+def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Path, str], Session]) -> None:
+    """The contract has no such row, but engines with fixed shapes may create some, and a NaN would spread."""
     rng = np.random.default_rng(7)
     engine = opened(tiny_portable, "cpu")
     mask = full_mask((1, 2, 9))
@@ -87,14 +85,14 @@ def test_a_row_that_sees_nothing_stays_finite(tiny_portable: Path, opened: Calla
     assert all(np.isfinite(rows).all() for rows in engine.read_rows(1, 0, 9).layers)
 
 
-def test_a_portable_graph_under_a_standard_manifest_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
+def test_portable_graph_with_standard_manifest_raises(tiny_portable: Path, tmp_path: Path) -> None:
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dialect="standard"))
     with pytest.raises(BadInputError, match=r"other inputs .*past_key_values'"):
         open_session(bundle, "cpu")
 
 
-def test_a_graph_with_an_input_for_each_array_is_refused(tiny_portable: Path, tmp_path: Path) -> None:
-    """As the portable form once was. The message says what to do, and not the names of all the arrays."""
+def test_graph_with_one_input_per_array_raises(tiny_portable: Path, tmp_path: Path) -> None:
+    """An earlier portable form had one input per array. The error names few arrays and a remedy."""
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda _: None)
     model = onnx.load(bundle.graph, load_external_data=False)
     past = model.graph.input.pop()
@@ -111,7 +109,7 @@ def test_a_graph_with_an_input_for_each_array_is_refused(tiny_portable: Path, tm
     assert caught.value.remedy == "export the checkpoint again"
 
 
-def test_bfloat16_has_no_engine_here(tiny_portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_raises(tiny_portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dtype="bfloat16"))
     with pytest.raises(BadInputError, match="no bfloat16 operators"):
         open_session(bundle, "cpu")
@@ -121,6 +119,6 @@ def test_bfloat16_has_no_engine_here(tiny_portable: Path, tmp_path: Path, monkey
     assert "--dialect both" in caught.value.remedy
 
 
-def test_a_second_graph_that_is_not_listed(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_unlisted_second_graph_raises(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"has 'second\.onnx'"):
         changed_bundle(tiny_bundle, tmp_path / "other", lambda manifest: manifest.update(portable_graph="second.onnx"))

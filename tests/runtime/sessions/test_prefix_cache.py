@@ -22,7 +22,7 @@ def cache_of(rng: np.random.Generator, count: int) -> PrefixCache:
 
 
 @given(counts=st.lists(st.integers(0, 2 * TILE + 1), max_size=6), seed=st.integers(0, 2**32 - 1))
-def test_append_puts_rows_behind_each_other_and_leaves_zeros(counts: list[int], seed: int) -> None:
+def test_append_keeps_order_and_zero_padding(counts: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     cache = PrefixCache(SHAPE)
     pieces = [random_rows(rng, count) for count in counts]
@@ -43,7 +43,7 @@ def test_append_puts_rows_behind_each_other_and_leaves_zeros(counts: list[int], 
     steps=st.lists(st.tuples(st.integers(0, 2 * TILE + 1), st.floats(0, 1)), max_size=6),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_shortened_cache_equals_one_without_the_forgotten_rows(steps: list[tuple[int, float]], seed: int) -> None:
+def test_shortened_cache_equals_one_without_the_dropped_rows(steps: list[tuple[int, float]], seed: int) -> None:
     rng = np.random.default_rng(seed)
     cache = PrefixCache(SHAPE)
     kept = random_rows(rng, 0)
@@ -60,8 +60,8 @@ def test_a_shortened_cache_equals_one_without_the_forgotten_rows(steps: list[tup
     np.testing.assert_array_equal(cache.prefix.mask, fresh.prefix.mask)
 
 
-def test_the_arrays_are_one_piece_of_memory_in_their_order() -> None:
-    """As a portable graph takes it: byte for byte the arrays one behind the other."""
+def test_arrays_share_one_contiguous_block() -> None:
+    """A portable graph takes one buffer with the arrays concatenated byte by byte."""
     rng = np.random.default_rng(0)
     prefix = PrefixStack(SHAPE).prefix([cache_of(rng, 3), cache_of(rng, 70)])
     assert prefix.block.flags.c_contiguous
@@ -69,7 +69,7 @@ def test_the_arrays_are_one_piece_of_memory_in_their_order() -> None:
     assert all(np.shares_memory(array, prefix.block) for array in prefix.arrays)
 
 
-def test_the_prefix_is_the_same_object_until_it_grows() -> None:
+def test_prefix_is_the_same_object_until_it_grows() -> None:
     rng = np.random.default_rng(0)
     cache = cache_of(rng, 1)
     first = cache.prefix
@@ -88,7 +88,7 @@ def test_rows_are_copied() -> None:
     np.testing.assert_array_equal(cache.prefix.arrays[0][0, :, :3], expected)
 
 
-def test_rows_of_another_kind_change_nothing() -> None:
+def test_mismatched_rows_raise_and_change_nothing() -> None:
     rng = np.random.default_rng(0)
     cache = cache_of(rng, 5)
     before = [array.copy() for array in cache.prefix.arrays]
@@ -110,7 +110,7 @@ def test_rows_of_another_kind_change_nothing() -> None:
             np.testing.assert_array_equal(array, old)
 
 
-def test_a_stack_of_one_is_that_cache_itself() -> None:
+def test_stack_of_one_is_the_cache_itself() -> None:
     cache = cache_of(np.random.default_rng(0), 5)
     assert PrefixStack(SHAPE).prefix([cache]) is cache.prefix
 
@@ -120,10 +120,10 @@ def test_a_stack_of_one_is_that_cache_itself() -> None:
     orders=st.lists(st.permutations([0, 1, 2]), min_size=7, max_size=7),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_kept_stack_equals_a_fresh_one(
+def test_reused_stack_equals_a_fresh_one(
     steps: list[tuple[int, int, float | None]], orders: list[list[int]], seed: int
 ) -> None:
-    """Rows are appended between forwards, or some forgotten and as many appended behind those that are left."""
+    """Between forwards, rows are appended, or dropped and then appended."""
     rng = np.random.default_rng(seed)
     caches = [cache_of(rng, 3 * i) for i in range(3)]
     kept = PrefixStack(SHAPE)
@@ -145,7 +145,7 @@ def test_a_kept_stack_equals_a_fresh_one(
                 assert not array[slot, :, cache.capacity :].any()
 
 
-def test_a_stack_is_kept_while_nothing_grows() -> None:
+def test_stack_is_reused_until_capacity_grows() -> None:
     rng = np.random.default_rng(0)
     caches = [cache_of(rng, 5), cache_of(rng, 70)]
     stack = PrefixStack(SHAPE)

@@ -1,4 +1,4 @@
-"""A session on a thread of its own: every call of it, and no other, runs there."""
+"""Sessions on their own thread: all of their calls run there."""
 
 import threading
 from functools import partial
@@ -15,19 +15,19 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
-class Noting:
-    """Notes on which threads the methods of a session are called."""
+class ThreadRecorder:
+    """Session wrapper that records the threads of its calls."""
 
     def __init__(self, session: Session, threads: dict[str, set[str]]) -> None:
         self._session, self._threads = session, threads
         threads["open"] = {threading.current_thread().name}
 
     def __getattr__(self, name: str) -> Any:
-        def noted(*arguments: Any) -> Any:
+        def recorded(*arguments: Any) -> Any:
             self._threads.setdefault(name, set()).add(threading.current_thread().name)
             return getattr(self._session, name)(*arguments)
 
-        return noted
+        return recorded
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def bundle(tiny_bundle: Path) -> Bundle:
     return Bundle.open(tiny_bundle)
 
 
-def test_all_calls_run_on_one_thread_and_answer_as_the_session_does(bundle: Bundle) -> None:
+def test_all_calls_run_on_one_thread_and_return_the_same(bundle: Bundle) -> None:
     threads: dict[str, set[str]] = {}
     plain = open_session(bundle, "cpu", threads=1)
-    session = ThreadedSession("there", lambda: Noting(open_session(bundle, "cpu", threads=1), threads))
+    session = ThreadedSession("there", lambda: ThreadRecorder(open_session(bundle, "cpu", threads=1), threads))
     batch = random_batch(np.random.default_rng(0), (0,), 2, 20, 4)
     assert session.device == "there"
     assert_same_statistics(session.forward(batch), plain.forward(batch))
@@ -62,7 +62,7 @@ def test_all_calls_run_on_one_thread_and_answer_as_the_session_does(bundle: Bund
         session.forward(batch)
 
 
-def test_what_fails_there_fails_here(bundle: Bundle) -> None:
+def test_errors_are_raised_in_the_caller(bundle: Bundle) -> None:
     def fails() -> Session:
         raise OSError("no device")
 
@@ -74,9 +74,9 @@ def test_what_fails_there_fails_here(bundle: Bundle) -> None:
     session.close()
 
 
-def test_who_takes_it_over_has_the_session_and_its_thread(bundle: Bundle) -> None:
+def test_take_over_returns_session_and_thread(bundle: Bundle) -> None:
     threads: dict[str, set[str]] = {}
-    session = ThreadedSession("there", lambda: Noting(open_session(bundle, "cpu", threads=1), threads))
+    session = ThreadedSession("there", lambda: ThreadRecorder(open_session(bundle, "cpu", threads=1), threads))
     device = SessionThread(session)
     assert device.submit(partial(device.session.prefix_length, 0)).result(20) == 0
     with pytest.raises(RuntimeError, match=r"after close\(\)"):

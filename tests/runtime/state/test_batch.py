@@ -1,4 +1,4 @@
-"""Windows of several requests in one forward: pure properties, and a real engine that must not see the padding."""
+"""Forwards of several requests: properties of padding, and engines that ignore it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ shares = st.sampled_from([0.0, 0.25, MAX_PADDING, 2.0])
 
 def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windows:
     queries, start = int(rng.integers(1, width + 1)), int(rng.integers(0, 100))
-    wanted = start + 1 + rng.integers(0, width, (branches, queries))
+    sampled = start + 1 + rng.integers(0, width, (branches, queries))
     return Windows(
         prefix=start,
         commit=0,
@@ -33,15 +33,15 @@ def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windo
         mask=rng.random((branches, width, width)) < 0.5,
         lengths=(width,) * branches,
         asked=(np.arange(start, start + queries),) * branches,
-        wanted=wanted,
-        logits_index=wanted - 1 - start,
+        wanted=sampled,
+        logits_index=sampled - 1 - start,
         lacking=np.zeros((branches, queries), np.bool_),
         kept=0,
     )
 
 
 def padding_of(windows: Sequence[Windows], group: Sequence[int]) -> float:
-    """Padding rows of a group as a share of its real rows."""
+    """Return the padding rows of a group as a share of its real rows."""
     shapes = [windows[i].input_ids.shape for i in group]
     rows = len(group) * max(b for b, _ in shapes) * max(w for _, w in shapes)
     real = sum(b * w for b, w in shapes)
@@ -49,7 +49,7 @@ def padding_of(windows: Sequence[Windows], group: Sequence[int]) -> float:
 
 
 @given(sizes, shares)
-def test_groups_hold_every_request_once_and_little_padding(shapes: list[tuple[int, int]], share: float) -> None:
+def test_groups_contain_every_request_once_with_little_padding(shapes: list[tuple[int, int]], share: float) -> None:
     rng = np.random.default_rng(0)
     windows = [random_windows(rng, *shape) for shape in shapes]
     groups = groups_from_windows(windows, share)
@@ -61,7 +61,7 @@ def test_groups_hold_every_request_once_and_little_padding(shapes: list[tuple[in
     assert len(groups_from_windows(windows, float("inf"))) == 1
 
 
-def test_without_padding_every_size_has_a_forward() -> None:
+def test_without_padding_every_size_has_its_own_forward() -> None:
     rng = np.random.default_rng(1)
     windows = [random_windows(rng, *shape) for shape in [(1, 5), (4, 8), (1, 5), (4, 8), (2, 8)]]
     assert groups_from_windows(windows, 0) == ((1, 3), (4,), (0, 2))
@@ -70,7 +70,7 @@ def test_without_padding_every_size_has_a_forward() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(sizes)
-def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[int, int]]) -> None:
+def test_a_batch_contains_every_window_and_returns_its_rows(shapes: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(len(shapes))
     windows = [random_windows(rng, *shape) for shape in shapes]
     temperatures = [float(t) for t in rng.choice([0.0, 0.5, 2.0], len(windows))]
@@ -94,14 +94,14 @@ def test_a_batch_holds_every_window_and_gives_back_its_rows(shapes: list[tuple[i
 
 
 def echo(batch: WindowBatch) -> Statistics:
-    """Statistics that tell which row they are of."""
-    wanted = np.take_along_axis(batch.input_ids, batch.logits_index, axis=2)
-    ids = np.repeat(wanted[..., None], TOP_K, axis=-1)
-    return Statistics(ids, ids.astype(np.float32), wanted.astype(np.float32))
+    """Return statistics that identify their row."""
+    sampled = np.take_along_axis(batch.input_ids, batch.logits_index, axis=2)
+    ids = np.repeat(sampled[..., None], TOP_K, axis=-1)
+    return Statistics(ids, ids.astype(np.float32), sampled.astype(np.float32))
 
 
 def padding_cells(batch: WindowBatch, windows: Sequence[Windows]) -> np.ndarray:
-    """[R, B, W], true where no request has a row."""
+    """Return [R, B, W]: True where no request has a row."""
     cells = np.ones(batch.input_ids.shape, np.bool_)
     for slot, each in enumerate(windows):
         branches, width = each.forward_rows.input_ids.shape
@@ -135,7 +135,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
     rng = np.random.default_rng(5)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for _ in range(3):
-            asked = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
+            submitted = [(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(5)]
             pool = RequestPool(
                 decoder.session,
                 decoder.bundle.manifest,
@@ -143,12 +143,12 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
                 PromptStore(0),
                 max_padding=float("inf"),
             )
-            jobs = [decoder._job(prompt, config) for prompt, config in asked]
+            jobs = [decoder._job(prompt, config) for prompt, config in submitted]
             for job in jobs:
                 pool.add(job)
             while len(pool):
                 pool.step()
-            for job, (prompt, config) in zip(jobs, asked, strict=True):
+            for job, (prompt, config) in zip(jobs, submitted, strict=True):
                 *_, last = decoder.stream(prompt, config)
                 assert isinstance(last, DoneEvent)
                 assert dataclasses.replace(job.handle.result(0), seconds=0) == dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What a round asks about is answered by rows that speak of it; others are refused before a forward."""
+"""Every sampled position is predicted by some row; other rounds are rejected before their forward."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ PROMPT, MASK = 4, 9
 
 
 def windows_of(*, shift: int, cached: bool = False, branches: int = 1, **options: Any) -> Windows:
-    """The windows of the first round of a prompt of 4, or of the round behind its rows."""
+    """Return the windows of the first round of a prompt of 4, or with `cached` of the round after it."""
     own = {"block_size": 8, "max_new_tokens": 16, "window": "block_causal", **options}
     context = context_of(mask_token=MASK, prediction_shift=shift, **own)
     anchor = branch_of(np.arange(PROMPT), context, cached=cached)
@@ -30,18 +30,18 @@ def _with_token(branch: Branch, position: int) -> Branch:
     return replace(branch, tokens=tokens, unmasked=unmasked)
 
 
-def test_the_kept_row_answers_for_the_position_behind_the_cache_alone() -> None:
+def test_the_kept_row_predicts_only_the_position_behind_the_cache() -> None:
     windows = windows_of(shift=1, cached=True)
     assert windows.wanted[windows.lacking].tolist() == [PROMPT]
     check_rows(windows, prediction_shift=1, unseen=0, kept_for=PROMPT)
     for kept_for in (None, PROMPT - 1, PROMPT + 1):
-        with pytest.raises(RuntimeError, match=rf"speaks of the positions \[{PROMPT}\]"):
+        with pytest.raises(RuntimeError, match=rf"predicts the positions \[{PROMPT}\]"):
             check_rows(windows, prediction_shift=1, unseen=0, kept_for=kept_for)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_a_row_of_another_position_is_refused(shift: int, shared: bool) -> None:
+def test_a_row_of_another_position_is_rejected(shift: int, shared: bool) -> None:
     rng = np.random.default_rng(shift)
     windows = windows_of(shift=shift, branches=3)
     if shared:
@@ -57,8 +57,8 @@ def test_a_row_of_another_position_is_refused(shift: int, shared: bool) -> None:
             wrong = replace(windows, logits_index=other)
         else:
             answers = windows.shared.answers.copy()
-            asked = windows.shared.positions[0, windows.shared.logits_index[0]]
-            answers[branch, column] = rng.choice(np.flatnonzero(asked != asked[answers[branch, column]]))
+            sampled = windows.shared.positions[0, windows.shared.logits_index[0]]
+            answers[branch, column] = rng.choice(np.flatnonzero(sampled != sampled[answers[branch, column]]))
             wrong = replace(windows, shared=replace(windows.shared, answers=answers))
-        with pytest.raises(RuntimeError, match="no row speaks of the positions"):
+        with pytest.raises(RuntimeError, match="no row predicts the positions"):
             check_rows(wrong, prediction_shift=shift, unseen=0, kept_for=None)

@@ -1,4 +1,4 @@
-"""Which positions of a block may be unmasked in a round, and about which the model is asked."""
+"""Positions of a block that may be unmasked in a round, and sampled positions."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from tests.plans import branch_of, context_of, plan_of
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch
-from lopa.runtime.state.windows import asked_positions, masked_among, open_among, open_span
+from lopa.runtime.state.windows import masked_among, open_among, open_span, sampled_positions
 
 PROMPT = 3
 
 
 def branch_with(unmasked: list[int], plan: DecodingPlan) -> Branch:
-    """A prompt of 3 and one block of 8, from 3 or from 0, of which positions are unmasked."""
+    """Return a branch with a prompt of 3 and one block of 8, from 3 or from 0, with some positions unmasked."""
     branch = branch_of(np.arange(PROMPT), context_of(plan, mask_token=9))
     branch.unmasked[unmasked] = True
     return branch
@@ -37,24 +37,24 @@ def test_sub_blocks_open_left_to_right(sub_block: int | None, unmasked: list[int
     assert open_span(branch, branch.blocks[-1], plan) == span
     free = [position for position in range(*span) if position not in unmasked]
     masked = [i for i in range(3, 11) if i not in unmasked]
-    every = np.arange(14)  # three behind the branch, where nothing is open
+    every = np.arange(14)  # three behind the branch are closed
     assert np.flatnonzero(open_among(branch, every, plan)).tolist() == free
     assert np.flatnonzero(masked_among(branch, every)).tolist() == masked
-    # Asked are the masked ones of the whole block: later ones rank branches.
-    assert asked_positions(branch, plan).tolist() == masked
+    # All masked positions of the block are sampled, since later ones rank branches.
+    assert sampled_positions(branch, plan).tolist() == masked
 
 
-def test_the_tail_of_the_prompt_lies_unmasked_in_the_first_block() -> None:
+def test_the_prompts_remainder_is_unmasked_in_the_first_block() -> None:
     plan = plan_of(strategy="threshold", alignment="absolute", block_size=8, max_new_tokens=5)
     branch = branch_with([], plan)
     assert open_span(branch, branch.blocks[-1], plan) == (0, 8)
-    assert asked_positions(branch, plan).tolist() == [3, 4, 5, 6, 7]
+    assert sampled_positions(branch, plan).tolist() == [3, 4, 5, 6, 7]
 
 
-def test_published_rules_of_so_many_a_step_ask_about_every_row() -> None:
+def test_published_rules_of_fixed_counts_sample_every_row() -> None:
     plan = plan_of(
-        GenerationConfig.reference(
-            strategy="vanilla", alignment="absolute", block_size=8, block_steps=4, max_new_tokens=5
+        GenerationConfig(
+            reference=True, strategy="vanilla", alignment="absolute", block_size=8, block_steps=4, max_new_tokens=5
         )
     )
-    assert asked_positions(branch_with([4], plan), plan).tolist() == list(range(8))
+    assert sampled_positions(branch_with([4], plan), plan).tolist() == list(range(8))

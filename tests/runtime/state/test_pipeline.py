@@ -1,4 +1,4 @@
-"""How blocks open, become complete and fall due."""
+"""Opening, completing and caching blocks."""
 
 import numpy as np
 from hypothesis import given
@@ -40,11 +40,11 @@ def test_complete_means_that_the_block_before_is_nearly_unmasked_and_stays_set()
     assert with_complete_flags(blocks(32, True), 0.95)[2].complete
 
 
-def test_a_block_behind_no_whole_block_of_the_prompt_is_complete() -> None:
+def test_a_first_block_without_prompt_blocks_is_complete() -> None:
     assert with_complete_flags((prompt_block(0), Block(0, 4, 4, ACTIVE, False)), 0.5)[1].complete
 
 
-def test_finished_blocks_fall_due_in_order_only() -> None:
+def test_finished_blocks_become_due_in_order() -> None:
     blocks = (
         prompt_block(2),
         Block(2, 4, 1, ACTIVE, True),
@@ -54,7 +54,7 @@ def test_finished_blocks_fall_due_in_order_only() -> None:
     unmasked = np.array([1, 1, 1, 1, 1, 1, 0, 1], bool)
     states = [block.state for block in after_round(blocks, unmasked, frozenset({2, 4}))]
     assert states == [IN_CACHE, TO_CACHE, TO_CACHE, ACTIVE]
-    # A block that only a lookahead token completed waits, and with it every block behind it.
+    # A block that only a lookahead token completed waits, and so do all blocks behind it.
     states = [block.state for block in after_round(blocks, unmasked, frozenset({4}))]
     assert states == [IN_CACHE, ACTIVE, ACTIVE, ACTIVE]
     assert [block.masks for block in after_round(blocks, unmasked, frozenset())] == [0, 0, 0, 1]
@@ -66,7 +66,7 @@ def test_finished_blocks_fall_due_in_order_only() -> None:
     finish=st.lists(st.booleans(), min_size=6, max_size=6),
 )
 def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: list[bool], finish: list[bool]) -> None:
-    """Whatever was unmasked: cached, then due, then active blocks; masks equal a plain count."""
+    """Blocks are cached, then due, then active, whatever was unmasked; masks equal a plain count."""
     blocks: tuple[Block, ...] = (prompt_block(3),)
     for size in sizes:
         blocks = with_new_block(blocks, size)
@@ -86,14 +86,14 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
     due=st.integers(0, 3),
 )
 def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
-    """Prompt of 4 and what was due are cached; a token that one branch alone has moves nothing."""
-    settled = np.array([True] * (4 + due) + bits)
-    unmasked = settled.copy()
+    """A prompt of 4 and due positions are cached. A token on one branch only moves nothing."""
+    common = np.array([True] * (4 + due) + bits)
+    unmasked = common.copy()
     unmasked[4 + due + ahead] = True
     blocks = with_new_block((prompt_block(4),), 9) if not due else (
         Block(0, 4, 0, IN_CACHE, True), Block(4, 4 + due, 0, TO_CACHE, True), Block(4 + due, 13 + due, 9, ACTIVE, True)
     )  # fmt: skip
-    after = after_slide(blocks, unmasked, settled)
+    after = after_slide(blocks, unmasked, common)
     run = 4 + due + (bits.index(False) if False in bits else 9)
     expected = [(0, 4 + due, IN_CACHE), (4 + due, run, TO_CACHE), (run, 13 + due, ACTIVE)]
     assert [(block.start, block.end, block.state) for block in after] == [

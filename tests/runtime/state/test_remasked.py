@@ -1,4 +1,4 @@
-"""Unmasked positions masked again: the branch is as if they had never been unmasked."""
+"""Remasking: the branch equals one on which the positions were never unmasked."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ CONTEXT = context_with()
 
 
 def opened(blocks: int, context: Context = CONTEXT) -> Branch:
-    """A prompt of 3 in the cache and so many active blocks of 4, nothing unmasked."""
+    """Return a branch with a cached prompt of 3 and active blocks of 4, all masked."""
     return branch_of(np.arange(10, 13), context, cached=True, blocks=blocks)
 
 
@@ -56,7 +56,7 @@ def assert_same(found: Branch, expected: Branch) -> None:
 
 
 @given(st.sets(st.integers(3, 12), min_size=1), st.sets(st.integers(3, 12)), st.integers(3, 12))
-def test_remasking_is_never_having_unmasked(written: set[int], those: set[int], ended_at: int) -> None:
+def test_remasking_undoes_unmasking(written: set[int], those: set[int], ended_at: int) -> None:
     masked_again = sorted(written & those)
     kept = sorted(written - those)
     tokens = {position: END if position == ended_at else 20 + position for position in written}
@@ -73,29 +73,29 @@ def test_remasking_is_never_having_unmasked(written: set[int], those: set[int], 
     assert every.logprobs is not None
     expected = np.where(found.unmasked, every.logprobs, np.float32(np.nan))
     np.testing.assert_array_equal(found.logprobs, expected)
-    assert every.unmasked[sorted(written)].all(), "the branch it was made of is left as it is"
+    assert every.unmasked[sorted(written)].all(), "the original branch is unchanged"
 
 
 @pytest.mark.parametrize("cache", ["blocks", "none"])
-def test_what_was_cut_off_behind_an_end_of_text_is_there_again(cache: str) -> None:
+def test_positions_cut_off_behind_an_end_of_text_return(cache: str) -> None:
     context = context_with(strategy={"blocks": "d2f", "none": "threshold"}[cache], cache=cache)
     before = with_unmasked(opened(2 if cache == "blocks" else 1, context), [4], [24], context)
     cut = without_rows_after_end(with_unmasked(before, [5], [END], context), (END,))
     assert (len(cut.tokens), cut.blocks[-1].end, cut.ended) == (6, 6, True)
     whole = remasked(cut, [5], context)
     assert_same(with_next_block(whole, context) if cache == "blocks" else whole, before)
-    # What still ends stays cut off.
+    # An end of text that is left still cuts off the rest.
     ended = without_rows_after_end(with_unmasked(before, [6], [END], context), (END,))
     again = remasked(ended, [4], context)
     assert (again.ended, len(again.tokens)) == (True, 7)
 
 
-def test_a_last_block_that_is_shorter_stays_so() -> None:
+def test_a_shorter_last_block_stays_shorter() -> None:
     assert remasked(with_unmasked(opened(3), [12], [30]), [12]).blocks == opened(3).blocks
     assert opened(3).blocks[-1].end == 13
 
 
-def test_completion_flags_stay() -> None:
+def test_completion_flags_are_kept() -> None:
     branch = with_next_block(with_unmasked(opened(3), [3, 4, 5, 6], [23, 24, 25, 26]), CONTEXT)
     assert branch.blocks[2].complete
     after = remasked(branch, [3, 4, 5, 6])
@@ -107,6 +107,6 @@ def test_only_unmasked_positions_of_active_blocks_can_be_remasked() -> None:
     branch = with_unmasked(opened(2), [3, 4, 5, 6], [23, 24, 25, 26])
     due = replace(branch.blocks[1], state=BlockState.TO_CACHE)
     branch = replace(branch, blocks=(branch.blocks[0], due, branch.blocks[2]))
-    for wrong in (2, 3, 8):  # of the prompt, of a block that is due, masked
+    for wrong in (2, 3, 8):  # of the prompt, of a due block, masked
         with pytest.raises(ValueError, match=str(wrong)):
             remasked(branch, [wrong])

@@ -16,7 +16,7 @@ EOS = 0
 
 
 def branch_of(tokens: list[int], unmasked: list[int]) -> Branch:
-    """A prompt of 2 (with an end-of-text in it) and blocks of 3."""
+    """Return a branch with a prompt of 2, one of them an end of text, and blocks of 3."""
     blocks = [Block(0, 2, 0, BlockState.IN_CACHE, True)]
     blocks += [
         Block(start, start + 3, unmasked[start : start + 3].count(0), BlockState.ACTIVE, True)
@@ -25,7 +25,7 @@ def branch_of(tokens: list[int], unmasked: list[int]) -> Branch:
     return Branch(np.array(tokens), np.array(unmasked, bool), tuple(blocks), True, None, Layout(2, 2, 3, 20))
 
 
-def test_everything_behind_the_first_unmasked_end_goes() -> None:
+def test_everything_behind_the_first_unmasked_end_is_dropped() -> None:
     cut = without_rows_after_end(branch_of([5, 0, 7, 2, 0, 0, 2, 2], [1, 1, 1, 0, 1, 1, 0, 0]), (EOS,))
     assert cut.tokens.tolist() == [5, 0, 7, 2, 0]
     assert cut.unmasked.tolist() == [True, True, True, False, True]
@@ -34,13 +34,13 @@ def test_everything_behind_the_first_unmasked_end_goes() -> None:
     assert [(block.start, block.end) for block in inside.blocks] == [(0, 2), (2, 3)]
 
 
-def test_an_end_that_is_in_the_prompt_or_masked_cuts_nothing() -> None:
+def test_an_end_in_the_prompt_or_masked_drops_nothing() -> None:
     for tokens, unmasked in (([5, 0, 7, 2, 8], [1, 1, 1, 0, 1]), ([5, 0, 7, 0, 8], [1, 1, 1, 0, 1])):
         branch = branch_of(tokens, unmasked)
         assert without_rows_after_end(branch, (EOS,)) is branch
 
 
-def test_windows_end_at_the_end_of_text_unless_they_are_to_stay(tiny_bundle: Path) -> None:
+def test_windows_end_at_the_end_of_text_unless_rows_are_kept(tiny_bundle: Path) -> None:
     eos_seen = {}
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         for drop in (True, False):
@@ -57,7 +57,7 @@ def test_windows_end_at_the_end_of_text_unless_they_are_to_stay(tiny_bundle: Pat
                 if branch.lookahead is None and ((branch.tokens == EOS) & branch.unmasked).any()
             ]
             eos_seen[drop] = behind
-        published = decoder.config(branches=3, published=True)
-        assert not plan_of(published).drop_after_eos
+        reference = decoder.config(branches=3, reference=True)
+        assert not plan_of(reference).drop_after_eos
     assert set(eos_seen[True]) <= {0}
     assert max(eos_seen[False]) > 0

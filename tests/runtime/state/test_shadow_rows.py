@@ -1,4 +1,4 @@
-"""What stands in a shadow row and which rows it sees, against the rule written out position by position."""
+"""Contents and attention of shadow rows, compared with the rule position by position."""
 
 from dataclasses import replace
 
@@ -21,7 +21,10 @@ MASK, PAD, PROMPT, SIZE = 2, 9, 5, 4
 
 
 def anchor_with(unmasked: list[bool], *, due: bool) -> Branch:
-    """A prompt of 5, due or cached, and two active blocks of 4; a unmasked position holds 100 + its number."""
+    """Return an anchor with a prompt of 5, due or cached, and two active blocks of 4.
+
+    An unmasked position holds 100 + its number.
+    """
     flags = np.array([True] * PROMPT + unmasked)
     tokens = np.where(flags, 100 + np.arange(len(flags)), MASK)
     state = BlockState.TO_CACHE if due else BlockState.IN_CACHE
@@ -50,13 +53,13 @@ def context_with(shift: int, window: str = "full") -> Context:
 
 
 def shadowed(branches: tuple[Branch, ...], context: Context) -> tuple[Windows, Windows]:
-    """The windows without shadow rows and with those of everything that is unmasked in active blocks."""
+    """Return the windows without shadow rows, and with those of all unmasked positions of active blocks."""
     anchor = branches[-1]
-    judged = np.concatenate(
+    verified = np.concatenate(
         [block.start + np.flatnonzero(anchor.unmasked[block.start : block.end]) for block in anchor.active]
     )
     plain = windows_from_branches(branches, context)
-    return plain, with_shadow_rows(plain, anchor, judged, context)
+    return plain, with_shadow_rows(plain, anchor, verified, context)
 
 
 def block_of(position: int) -> int:
@@ -67,20 +70,18 @@ def block_of(position: int) -> int:
 @pytest.mark.parametrize("shift", [0, 1])
 @given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans(), longer=st.booleans())
 @settings(max_examples=30)
-def test_shadow_rows_are_those_of_the_rule(
-    window: str, shift: int, unmasked: list[bool], due: bool, longer: bool
-) -> None:
+def test_shadow_rows_follow_the_rule(window: str, shift: int, unmasked: list[bool], due: bool, longer: bool) -> None:
     anchor = anchor_with(unmasked, due=due)
     other = with_another_block(anchor) if longer else anchor
     plain, windows = shadowed((other, anchor), context_with(shift, window))
-    judged = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
+    verified = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
     real, start = plain.lengths[-1], windows.prefix
     width = windows.input_ids.shape[1]
-    assert windows.judged.tolist() == judged
-    assert windows.lengths == (plain.lengths[0], real + len(judged))
+    assert windows.judged.tolist() == verified
+    assert windows.lengths == (plain.lengths[0], real + len(verified))
     assert width == max(windows.lengths)
 
-    # What was there is there as it was, on every branch.
+    # Everything else is unchanged, on every branch.
     old = plain.input_ids.shape[1]
     np.testing.assert_array_equal(windows.input_ids[0, :old], plain.input_ids[0])
     np.testing.assert_array_equal(windows.mask[:, :real, :real], plain.mask[:, :real, :real])
@@ -89,12 +90,12 @@ def test_shadow_rows_are_those_of_the_rule(
     np.testing.assert_array_equal(windows.positions[-1, :real], plain.positions[-1, :real])
     for query in range(width):
         if query >= windows.lengths[0]:
-            assert np.flatnonzero(windows.mask[0, query]).tolist() == [query], "padding sees itself"
+            assert np.flatnonzero(windows.mask[0, query]).tolist() == [query], "padding attends to itself"
         if query >= windows.lengths[1]:
             assert np.flatnonzero(windows.mask[1, query]).tolist() == [query]
-    assert not windows.mask[-1, :real, real:].any(), "no real row sees a shadow row"
+    assert not windows.mask[-1, :real, real:].any(), "no real row attends to a shadow row"
 
-    for number, position in enumerate(judged):
+    for number, position in enumerate(verified):
         row, stands_for = real + number, position - shift
         assert windows.positions[-1, row] == stands_for
         assert windows.input_ids[-1, row] == (anchor.tokens[stands_for] if shift else MASK)
@@ -102,23 +103,23 @@ def test_shadow_rows_are_those_of_the_rule(
             at = start + key
             reaches = window == "full" or block_of(at) <= block_of(stands_for)
             assert windows.mask[-1, row, key] == (reaches and at not in (position, stands_for))
-        for another, that in enumerate(judged):
+        for another, that in enumerate(verified):
             sees = that == position or (shift == 0 and block_of(that) == block_of(position))
             assert windows.mask[-1, row, real + another] == sees
 
-    # What each asks about, and where the answer stands.
+    # Sampled positions of each branch, and the rows that predict them.
     for branch in range(2):
-        asked = plain.kept + len(plain.asked[branch])
-        np.testing.assert_array_equal(windows.wanted[branch, :asked], plain.wanted[branch, :asked])
-        np.testing.assert_array_equal(windows.logits_index[branch, :asked], plain.logits_index[branch, :asked])
-        np.testing.assert_array_equal(windows.lacking[branch, :asked], plain.lacking[branch, :asked])
-    columns = slice(plain.kept + len(plain.asked[-1]), plain.kept + len(plain.asked[-1]) + len(judged))
-    assert windows.wanted[-1, columns].tolist() == judged
-    assert windows.logits_index[-1, columns].tolist() == list(range(real, real + len(judged)))
+        end = plain.kept + len(plain.asked[branch])
+        np.testing.assert_array_equal(windows.wanted[branch, :end], plain.wanted[branch, :end])
+        np.testing.assert_array_equal(windows.logits_index[branch, :end], plain.logits_index[branch, :end])
+        np.testing.assert_array_equal(windows.lacking[branch, :end], plain.lacking[branch, :end])
+    columns = slice(plain.kept + len(plain.asked[-1]), plain.kept + len(plain.asked[-1]) + len(verified))
+    assert windows.wanted[-1, columns].tolist() == verified
+    assert windows.logits_index[-1, columns].tolist() == list(range(real, real + len(verified)))
     assert not windows.lacking[-1, columns].any()
 
 
-def test_without_judged_positions_nothing_is_added() -> None:
+def test_without_positions_to_verify_nothing_is_added() -> None:
     plain, windows = shadowed((anchor_with([False] * 8, due=False),), context_with(1))
     for name in ("input_ids", "positions", "mask", "lengths", "wanted", "logits_index", "lacking", "counts"):
         np.testing.assert_array_equal(getattr(windows, name), getattr(plain, name))
@@ -127,8 +128,8 @@ def test_without_judged_positions_nothing_is_added() -> None:
 
 @given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans())
 @settings(max_examples=30)
-def test_one_window_of_shared_rows_answers_for_shadow_rows_too(unmasked: list[bool], due: bool) -> None:
-    """Every wanted row finds the row it asked for, by what it is: its token, its position and what it sees."""
+def test_a_shared_window_includes_shadow_rows(unmasked: list[bool], due: bool) -> None:
+    """Every sampled row is found by its token, its position and the rows that it attends to."""
     anchor = anchor_with(unmasked, due=due)
     ahead = with_another_block(anchor)
     ahead.tokens[13] = 55
@@ -140,7 +141,7 @@ def test_one_window_of_shared_rows_answers_for_shadow_rows_too(unmasked: list[bo
     for each in (windows, shared):
         batch = batch_from_windows([each], [1], [0.0])
         said = np.take_along_axis(
-            _what_rows_see(batch.input_ids, batch.position_ids, batch.window_mask), batch.logits_index, axis=2
+            _identities_of_rows(batch.input_ids, batch.position_ids, batch.window_mask), batch.logits_index, axis=2
         )
         rows = rows_of_windows(
             Statistics(said[..., None], said[..., None].astype(np.float32), said.astype(np.float32)), 0, each
@@ -149,8 +150,8 @@ def test_one_window_of_shared_rows_answers_for_shadow_rows_too(unmasked: list[bo
     assert answers[0] == answers[1]
 
 
-def _what_rows_see(ids: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """[R, B, W]: a number of each row that tells its token, its position and those of the rows that it sees."""
+def _identities_of_rows(ids: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return a number for each row, [R, B, W], that identifies its token, its position and the rows it attends to."""
     own = ids * 1009 + positions
     return own * 100_003 + (mask * (own**2 % 99_991)[:, :, None, :]).sum(axis=-1)
 

@@ -1,4 +1,4 @@
-"""Rows that branches share, computed once: pure properties against rows followed one by one, then real engines."""
+"""Rows that several branches share: properties, compared with a trace of each row, and engines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +18,17 @@ from lopa.runtime.state.batch import batch_from_windows, rows_of_anchor, rows_of
 from lopa.runtime.state.windows import Windows
 
 LAYERS = 4
-"""Through which a row is followed."""
+"""Number of layers through which a row is traced."""
 Row = int
 
 
 def windows_of(
-    rng: np.random.Generator, *, block: int, changes: int, commit: int, sees: str = "block_causal"
+    rng: np.random.Generator, *, block: int, changes: int, commit: int, attention: str = "block_causal"
 ) -> Windows:
-    """Branches of 12 rows or fewer on the anchor's tokens, each with so many of its own; padding has the anchor's too.
+    """Return branches of at most 12 rows on the anchor's tokens, each with some tokens of its own.
 
-    Rows see blocks of `block` up to their own, everything ("full"), or themselves alone ("itself").
+    Padding holds the anchor's tokens. Rows attend to blocks of `block` up to their own, to everything ("full"), or only
+    to themselves ("itself").
     """
     branches, width, start = int(rng.integers(2, 6)), 12, int(rng.integers(0, 50))
     lengths = tuple(int(rng.integers(max(1, commit), width + 1)) for _ in range(branches))
@@ -39,19 +40,19 @@ def windows_of(
         "block_causal": number[:, None] >= number[None, :],
         "full": np.ones((width, width), np.bool_),
         "itself": np.eye(width, dtype=np.bool_),
-    }[sees]
+    }[attention]
     for branch, length in enumerate(lengths):
         if branch < branches - 1 and commit < length:
             input_ids[branch, rng.integers(commit, length, changes)] = rng.integers(3, 900, changes)
         mask[branch, :length, :length] = seen[:length, :length]
         mask[branch, range(length, width), range(length, width)] = True
     positions = np.broadcast_to(start + np.arange(width), (branches, width)).copy()
-    asked = tuple(np.sort(rng.permutation(length)[: int(rng.integers(0, length + 1))]) for length in lengths)
+    sampled = tuple(np.sort(rng.permutation(length)[: int(rng.integers(0, length + 1))]) for length in lengths)
     kept = 1 if commit else 0
-    queries = max(1, kept + max(map(len, asked)))
+    queries = max(1, kept + max(map(len, sampled)))
     index = np.zeros((branches, queries), np.int64)
     index[:, :kept] = commit - 1
-    for branch, rows in enumerate(asked):
+    for branch, rows in enumerate(sampled):
         index[branch, kept : kept + len(rows)] = rows
     return Windows(
         prefix=start,
@@ -60,7 +61,7 @@ def windows_of(
         positions=positions,
         mask=mask,
         lengths=lengths,
-        asked=tuple(start + rows for rows in asked),
+        asked=tuple(start + rows for rows in sampled),
         wanted=start + index,
         logits_index=index,
         lacking=rng.random(index.shape) < 0.1,
@@ -68,8 +69,9 @@ def windows_of(
     )
 
 
-def followed(input_ids: Int64, positions: Int64, mask: Bool) -> list[Row]:
-    """Of every row [W] a number that is the same exactly where all that it depends on is, through LAYERS layers."""
+def traced(input_ids: Int64, positions: Int64, mask: Bool) -> list[Row]:
+    """Return a number for each row [W]; numbers are equal exactly if all dependencies through LAYERS layers are
+    equal."""
     rows = [hash(pair) for pair in zip(input_ids.tolist(), positions.tolist(), strict=True)]
     for _ in range(LAYERS):
         rows = [
@@ -90,10 +92,10 @@ examples = st.tuples(
 
 @settings(deadline=None, max_examples=150)
 @given(examples)
-def test_one_window_holds_every_row_once_and_answers_for_all(example: tuple[int, int, int, int, str]) -> None:
-    seed, block, changes, commit, sees = example
-    windows = windows_of(np.random.default_rng(seed), block=block, changes=changes, commit=commit, sees=sees)
-    apart = [followed(*each) for each in zip(windows.input_ids, windows.positions, windows.mask, strict=True)]
+def test_a_shared_window_contains_every_row_once(example: tuple[int, int, int, int, str]) -> None:
+    seed, block, changes, commit, attention = example
+    windows = windows_of(np.random.default_rng(seed), block=block, changes=changes, commit=commit, attention=attention)
+    apart = [traced(*each) for each in zip(windows.input_ids, windows.positions, windows.mask, strict=True)]
     known = set(apart[-1][: windows.lengths[-1]])
     own = [row for branch, length in enumerate(windows.lengths[:-1]) for row in apart[branch][:length]]
     fewest = windows.lengths[-1] + sum(row not in known for row in own)
@@ -105,9 +107,9 @@ def test_one_window_holds_every_row_once_and_answers_for_all(example: tuple[int,
         return
     shared = packed.shared
     assert replace(packed, shared=None) == replace(windows, shared=None)
-    together = followed(shared.input_ids[0], shared.positions[0], shared.mask[0])
+    together = traced(shared.input_ids[0], shared.positions[0], shared.mask[0])
     assert len(together) == fewest == packed.computed_rows < windows.input_ids.size
-    counts = [windows.kept + len(asked) for asked in windows.asked]
+    counts = [windows.kept + len(each) for each in windows.asked]
     answered: set[int] = set()
     for branch, count in enumerate(counts):
         assert together[:commit] == apart[branch][:commit]
@@ -115,12 +117,12 @@ def test_one_window_holds_every_row_once_and_answers_for_all(example: tuple[int,
             row = int(shared.logits_index[0, shared.answers[branch, column]])
             answered.add(row)
             assert together[row] == apart[branch][windows.logits_index[branch, column]]
-    assert shared.logits_index[0].tolist() == (sorted(answered) or [0]), "each is asked for once, and no other"
+    assert shared.logits_index[0].tolist() == (sorted(answered) or [0]), "every sampled row occurs once, and no other"
     assert packed.branch_of_commit(len(counts) - 1) == 0
 
 
-def test_what_is_shared_needs_more_than_equal_tokens() -> None:
-    """Blocks of 4: a change in the second block makes that block and the third the branch's own."""
+def test_sharing_needs_more_than_equal_tokens() -> None:
+    """A change in the second of three blocks makes that block and the third one differ from the anchor's."""
     windows = windows_of(np.random.default_rng(3), block=4, changes=0, commit=0)
     branches = len(windows.lengths)
     windows = replace(windows, lengths=(windows.input_ids.shape[1],) * branches)
@@ -138,7 +140,7 @@ def test_what_is_shared_needs_more_than_equal_tokens() -> None:
     assert rows_of_anchor(windows)[0].tolist() == (number == 0).tolist()
 
 
-def test_due_rows_that_differ_and_a_rule_that_says_no_leave_the_windows() -> None:
+def test_windows_stay_separate_if_due_rows_differ_or_the_rule_says_no() -> None:
     windows = windows_of(np.random.default_rng(4), block=4, changes=0, commit=4)
     assert with_shared_rows(windows, always).shared is not None
     assert with_shared_rows(windows, lambda *_: False) is windows
@@ -149,23 +151,22 @@ def test_due_rows_that_differ_and_a_rule_that_says_no_leave_the_windows() -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
-def test_an_engine_answers_the_same_for_several_requests_and_commits_the_same_rows(
-    device: str, tiny_bundle: Path
-) -> None:
-    """Requests of other sizes share the forward, so that one window is padded too; one of them is not shared."""
+def test_an_engine_returns_and_commits_the_same_rows_for_several_requests(device: str, tiny_bundle: Path) -> None:
+    """Requests of other sizes share the forward, so the shared window is padded too. One request does not share
+    rows."""
     rng = np.random.default_rng(6)
     bundle = Bundle.open(tiny_bundle)
     session = open_session(bundle, device, threads=1)
-    asked = [windows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
-    given = [*(with_shared_rows(each, always) for each in asked[:3]), asked[3]]
+    every = [windows_of(rng, block=4, changes=1, commit=4) for _ in range(4)]
+    given = [*(with_shared_rows(each, always) for each in every[:3]), every[3]]
     assert all(each.shared is not None for each in given[:3])
-    for request, windows in enumerate(asked):
+    for request, windows in enumerate(every):
         session.append_rows(request, random_prefix_rows(bundle.manifest, windows.prefix + 1, rng))
     requests, temperatures = range(4), [0.0, 0.7, 1.0, 2.0]
-    expected = session.forward(batch_from_windows(asked, requests, temperatures))
+    expected = session.forward(batch_from_windows(every, requests, temperatures))
     rows = [session.read_rows(request, 1, 4) for request in requests]
     found = session.forward(batch_from_windows(given, requests, temperatures))
-    for slot, (one, other) in enumerate(zip(asked, given, strict=True)):
+    for slot, (one, other) in enumerate(zip(every, given, strict=True)):
         counts = np.array([one.kept + len(each) for each in one.asked])
         needed = (np.arange(one.wanted.shape[1]) < counts[:, None]) & ~one.lacking
         apart, once = rows_of_windows(expected, slot, one)[needed], rows_of_windows(found, slot, other)[needed]

@@ -1,4 +1,4 @@
-"""The strategy of examples/agreement_strategy, and decodes with it, for tests of strategies that others bring."""
+"""The strategy of examples/agreement_strategy and decodes with it, for tests of third-party strategies."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "agreement_strategy"
 
 
 def agreement_of_example() -> Strategy:
-    """The record in the example's file."""
+    """Return the record in the example's file."""
     spec = importlib.util.spec_from_file_location("agreement_strategy", EXAMPLE / "agreement_strategy.py")
     assert spec is not None
     assert spec.loader is not None
@@ -31,16 +31,16 @@ def agreement_of_example() -> Strategy:
 
 
 def plan_with(strategy: Strategy, own: dict[str, Any], **options: Any) -> DecodingPlan:
-    """The plan of `strategy` with options that pipelined strategies with lookahead branches have."""
+    """Return a plan for `strategy`, with the options of pipelined strategies that look ahead."""
     plan = plan_of(strategy="lopa", **options)
-    held = {option.name: option.value(own.get(option.name), plan.max_new_tokens) for option in strategy.options}
-    return dataclasses.replace(plan, strategy=strategy.name, own=held)
+    values = {option.name: option.value(own.get(option.name), plan.max_new_tokens) for option in strategy.options}
+    return dataclasses.replace(plan, strategy=strategy.name, own=values)
 
 
 def steps_of(
     decoder: Decoder, prompt: tuple[int, ...], plan: DecodingPlan, budget: BranchBudget | None = None
 ) -> Iterator[Step]:
-    """The steps of a decode, each before the next begins."""
+    """Yield the steps of a decode one by one."""
     decoding = Decoding(decoder.session, 1, np.array(prompt), plan, decoder.bundle.manifest, budget)
     while decoding.stop_reason is None:
         yield decoding.step()

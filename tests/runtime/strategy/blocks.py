@@ -1,4 +1,4 @@
-"""Blocks as strategies see them, for tests of the stages."""
+"""Block views for tests of the stages."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from lopa.runtime.strategy.strategy import unmasked_positions
 def view_of(
     positions: Int64, candidates: Candidates, masked: Bool | None = None, *, complete: bool = True, **others: Any
 ) -> BlockView:
-    """A block of a round of one branch; all of its positions are masked, and it is the first, unless others say so."""
+    """Return a block of a round with one branch. By default all positions are masked and the block is complete."""
     given = {"rounds": 0, "leads": False, "memory": None, "branch": 0, **others}
     alone = RoundView((positions,), (candidates,), winner=0)
     every = np.ones(len(positions), np.bool_) if masked is None else masked
@@ -21,14 +21,15 @@ def view_of(
 
 
 def unmasked_of(block: BlockView, plan: DecodingPlan) -> list[int]:
-    """Indices of the positions that the plan's strategy unmasks."""
+    """Return the indices of the positions that the plan's strategy unmasks."""
     return np.flatnonzero(unmasked_positions(block, STRATEGIES[plan.strategy], plan)).tolist()
 
 
 def random_block(
     rng: np.random.Generator, *, complete: bool = True, memory: Memory | None = None, size: int | None = None
 ) -> BlockView:
-    """Up to 12 positions, some unmasked, with ties and with probabilities on either side of every usual threshold."""
+    """Return a block of up to 12 positions, some unmasked, with ties and with probabilities around every usual
+    threshold."""
     size = int(rng.integers(1, 13)) if size is None else size
     p = rng.choice(np.array([0.2, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0], np.float32), size)
     entropies = rng.choice(np.array([0.001, 0.05, 0.1, 0.2, 0.3, 1.5], np.float32), size)

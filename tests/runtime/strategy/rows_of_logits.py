@@ -1,4 +1,4 @@
-"""Statistics of rows whose logits are known, in float64 by the definition."""
+"""Row statistics computed from logits in float64, by definition."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 
 
 def rows_of(logits: Floats, temperature: float = 1.0) -> RowStatistics:
-    """Statistics of rows [n, V] at the temperature, with the 8 best and the logits before it."""
+    """Return the statistics of logits [n, V] at the temperature: the 8 best, and the logits before the temperature."""
     raw, logits = logits, logits / temperature
     logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     order = np.argsort(-logprobs, axis=-1, kind="stable")[..., :8]

@@ -1,4 +1,4 @@
-"""Credit held against its rule over whole vocabularies, in float64."""
+"""Credit, compared with its rule over whole vocabularies in float64."""
 
 import numpy as np
 import pytest
@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from tests.plans import plan_of
 from tests.runtime.strategy.rows_of_logits import rows_of
 
-from lopa.runtime.decoding.draws import filtered_vocabulary
-from lopa.runtime.strategy.credit import credit_after, credited
+from lopa.runtime.decoding.draws import filter_vocabulary
+from lopa.runtime.strategy.credit import add_credit, credit_after
 from lopa.runtime.strategy.strategy import with_credit
 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.4, 1.0, 2.5]))
-def test_credit_over_a_vocabulary_that_is_known_whole(seed: int, temperature: float) -> None:
-    """8 tokens; positions come and go. Logits over the temperature with 0.7 log(1 + credit) added decide."""
+def test_credit_over_a_whole_vocabulary(seed: int, temperature: float) -> None:
+    """Compare with 0.7 log(1 + credit) added to the logits over the temperature, with 8 tokens and changing
+    positions."""
     rng = np.random.default_rng(seed)
     amounts: dict[int, np.ndarray] = {}
     memory = None
@@ -26,7 +27,7 @@ def test_credit_over_a_vocabulary_that_is_known_whole(seed: int, temperature: fl
         logits = rng.normal(scale=2, size=(len(positions), 8))
         rows = rows_of(logits, temperature)
         memory = credit_after(memory, rows, positions)
-        found = credited(rows, memory, temperature)
+        found = add_credit(rows, memory, temperature)
         amounts = {each: 0.8 * amounts.get(each, np.zeros(8)) for each in positions.tolist()}
         fused = logits / temperature
         for row, position in enumerate(positions.tolist()):
@@ -37,13 +38,13 @@ def test_credit_over_a_vocabulary_that_is_known_whole(seed: int, temperature: fl
         np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=1e-5)
         np.testing.assert_allclose(found.entropy, expected.entropy, atol=1e-5)
         np.testing.assert_allclose(found.logits, fused * temperature, atol=1e-5)
-        np.testing.assert_array_equal(rows.logits, logits.astype(np.float32))  # those of the forward stay
+        np.testing.assert_array_equal(rows.logits, logits.astype(np.float32))  # the forward's logits stay unchanged
         np.testing.assert_array_equal(found.topk_ids[:, 0], expected.topk_ids[:, 0])
         assert memory.before(6).positions.tolist() == [each for each in positions.tolist() if each < 6]
 
 
 def test_credit_of_the_best_of_a_large_vocabulary_is_exact() -> None:
-    """Only what is among the 8 best has earned anything: the sum of all and the entropy are known from them."""
+    """Only tokens among the 8 best have credit, so the normalization and the entropy are known."""
     rng = np.random.default_rng(2)
     logits = rng.normal(scale=2, size=(6, 200))
     positions, memory = np.arange(6), None
@@ -54,12 +55,12 @@ def test_credit_of_the_best_of_a_large_vocabulary_is_exact() -> None:
     for row in fused:
         p = np.exp(row) / np.exp(row).sum()
         row[p.argmax()] += 0.7 * np.log1p((1 + 0.8 + 0.64) * p.max() ** 0.2)
-    found, expected = credited(rows_of(logits), memory, 1.0), rows_of(fused)
+    found, expected = add_credit(rows_of(logits), memory, 1.0), rows_of(fused)
     np.testing.assert_allclose(found.topk_logprobs, expected.topk_logprobs, atol=1e-5)
     np.testing.assert_allclose(found.entropy, expected.entropy, atol=1e-5)
 
 
-def test_a_ninth_token_takes_the_place_of_the_least_credit() -> None:
+def test_a_ninth_token_replaces_the_one_with_the_least_credit() -> None:
     memory, positions = None, np.array([4])
     for token in range(9):
         logits = np.zeros((1, 12))
@@ -71,12 +72,12 @@ def test_a_ninth_token_takes_the_place_of_the_least_credit() -> None:
     assert earned == {token: pytest.approx(each * 0.8 ** (8 - token)) for token in range(1, 9)}
 
 
-def test_logits_have_the_credit_of_tokens_that_are_no_longer_among_the_best() -> None:
+def test_logits_include_credit_of_tokens_that_are_no_longer_among_the_best() -> None:
     rng = np.random.default_rng(3)
     logits, positions = rng.normal(scale=2, size=(2, 200)), np.array([4, 7])
     first, last = np.argsort(logits, axis=1)[:, 0], np.argmax(logits, axis=1)
     before = logits.copy()
-    before[[0, 1], first] = 9.0  # the best of the first step, the least probable of the second
+    before[[0, 1], first] = 9.0  # the best of the first step and the least probable of the second
     memory = credit_after(credit_after(None, rows_of(before), positions), rows_of(logits), positions)
     expected = logits.copy()
     for row in range(2):
@@ -84,17 +85,18 @@ def test_logits_have_the_credit_of_tokens_that_are_no_longer_among_the_best() ->
         expected[row, first[row]] += 0.5 * 0.7 * np.log1p(0.8 * p.max() ** 0.2)
         p = np.exp(logits[row]) / np.exp(logits[row]).sum()
         expected[row, last[row]] += 0.5 * 0.7 * np.log1p(p.max() ** 0.2)
-    found = credited(rows_of(logits), memory, 0.5)
+    found = add_credit(rows_of(logits), memory, 0.5)
     assert (found.topk_ids != first[:, None]).all()
     np.testing.assert_allclose(found.logits, expected, atol=1e-5)
 
 
-def test_what_is_drawn_of_logits_sees_credit() -> None:
-    """At the temperature of the request: the distribution that is drawn of is that of the 8 best, here all."""
+def test_draws_from_logits_include_credit() -> None:
+    """The distribution to draw from, at the request's temperature, equals that of the 8 best, which here are all
+    tokens."""
     plan = plan_of(strategy="credit", temperature=0.4, top_k=0)
     logits, positions = np.random.default_rng(5).normal(size=(3, 8)), np.arange(3)
     rows, memory = with_credit(rows_of(logits, 0.4), positions, None, plan)
     rows, _ = with_credit(rows_of(logits, 0.4), positions, memory, plan)
     assert rows.logits is not None
-    drawn_of = filtered_vocabulary(rows.logits, plan, without=None)
+    drawn_of = filter_vocabulary(rows.logits, plan, without=None)
     np.testing.assert_allclose(np.take_along_axis(drawn_of, rows.topk_ids, 1), rows.topk_logprobs, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Whole decodes: what a strategy remembers goes with the winner, and company, streams and engines change no token."""
+"""Whole decodes: memory follows the winner, and batches, streams and engines change no token."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"strategy": "dream", "steps": 12},
     {"strategy": "dream", "alg": "origin", "steps": 12, "temperature": 0.5, "top_p": 0.9, "seed": 4},
     {"strategy": "dream", "alg": "topk_margin", "alg_temp": 0.3, "steps": 12},
-    {"strategy": "top_n", "per_step": 3},
+    {"strategy": "top_n", "tokens_per_step": 3},
     {"strategy": "factor"},
     {"strategy": "klass"},
     {"strategy": "credit"},
@@ -40,10 +40,10 @@ def test_batches_streams_and_engines_give_the_same_tokens(
     configs = [decoder.config(max_new_tokens=new, **options) for new in (24, 17, 40)]
     expected = [alone(decoder, each, config) for each, config in zip(prompts, configs, strict=True)]
     assert all(each.tokens for each in expected)
-    asked = [PromptRequest(each, config) for each, config in zip(prompts, configs, strict=True)]
-    together = decoder.generate(asked, parallel=3)
+    submitted = [PromptRequest(each, config) for each, config in zip(prompts, configs, strict=True)]
+    together = decoder.generate(submitted, parallel=3)
     assert [each.token_ids for each in together] == [each.token_ids for each in expected]
-    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prompt_rows=0) as engine:
+    with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:
         handles = [engine.submit(each, config) for each, config in zip(prompts, configs, strict=True)]
         assert [result_of(each).token_ids for each in handles] == [each.token_ids for each in expected]
 
@@ -51,7 +51,7 @@ def test_batches_streams_and_engines_give_the_same_tokens(
 @pytest.mark.parametrize(
     ("strategy", "kind"), [("klass", Divergences), ("credit", Credit), ("dream", ScheduleStep), ("eb", type(None))]
 )
-def test_a_branch_remembers_what_its_strategy_keeps(
+def test_a_branch_has_its_strategys_memory(
     decoder: Decoder, prompt: tuple[int, ...], strategy: Any, kind: type
 ) -> None:
     steps: list[Step] = []
@@ -63,8 +63,8 @@ def test_a_branch_remembers_what_its_strategy_keeps(
             np.testing.assert_array_equal(memory.positions, step.windows.asked[step.winner])
 
 
-def test_the_memory_goes_with_the_winner_and_with_its_rows() -> None:
-    """To every branch that is made of it, and not beyond an unmasked end of text."""
+def test_the_memory_follows_the_winner_and_its_rows() -> None:
+    """Every branch made from the winner gets it; positions behind an unmasked end of text are dropped."""
     context = context_of(
         mask_token=2, ends=(99,), strategy="lopa", branches=3, block_size=6, max_new_tokens=12, block_add_threshold=1.0
     )

@@ -1,4 +1,4 @@
-"""KLASS: the divergence from step to step, and what has settled, held against both written out."""
+"""KLASS: divergences between steps and stable positions, compared with direct computations."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from lopa.runtime.strategy.divergences import divergence, divergences_after
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_the_divergence_of_what_is_known(seed: int) -> None:
-    """With a vocabulary of K tokens everything is known; with more, less than the whole divergence is seen."""
+def test_divergence_is_exact_for_known_tokens(seed: int) -> None:
+    """With a vocabulary of K tokens the divergence is exact; with more tokens it is a lower bound."""
     rng = np.random.default_rng(seed)
     for vocabulary in (8, 30):
         logits = rng.normal(scale=3, size=(2, 5, vocabulary))
@@ -30,7 +30,7 @@ def test_the_divergence_of_what_is_known(seed: int) -> None:
             assert (found >= -1e-6).all()
 
 
-def test_a_probability_that_nearly_underflowed_is_divided_by_without_a_warning() -> None:
+def test_dividing_by_a_tiny_probability_does_not_warn() -> None:
     ids = np.arange(8)[None]
     now = np.log(np.full((1, 8), 1 / 8, np.float32))
     last = np.where(ids == 3, np.float32(-744.5), now)
@@ -38,8 +38,8 @@ def test_a_probability_that_nearly_underflowed_is_divided_by_without_a_warning()
     assert 90 < found[0] < 94
 
 
-def test_a_position_settles_by_two_small_steps_in_a_row() -> None:
-    """Four steps, of positions that stay the same, move once, appear late, and move always."""
+def test_two_small_steps_in_a_row_make_a_position_stable() -> None:
+    """The four steps have positions that stay the same, change once, appear late, or change in every step."""
     rng = np.random.default_rng(0)
     still, other = rng.normal(scale=3, size=(2, 20))
     logits = [
@@ -52,13 +52,13 @@ def test_a_position_settles_by_two_small_steps_in_a_row() -> None:
     for step in logits:
         positions = np.array(sorted(step))
         memory = divergences_after(memory, rows_of(np.stack([step[each] for each in sorted(step)])), positions)
-        seen.append(positions[memory.settled(positions, 0.01)].tolist())
+        seen.append(positions[memory.are_stable(positions, 0.01)].tolist())
     assert seen == [[], [], [5], [5, 6]]
     assert memory is not None
     assert memory.before(7).positions.tolist() == [5, 6]
 
 
-def test_klass_takes_what_is_sure_and_has_settled_else_the_best() -> None:
+def test_klass_unmasks_certain_and_stable_positions_or_the_best() -> None:
     rng = np.random.default_rng(4)
     for _ in range(50):
         block = random_block(rng, complete=bool(rng.random() < 0.7))

@@ -1,4 +1,4 @@
-"""Strategy dream, step by step beside Dream's own generate written out plainly in float64 over the tiny checkpoint."""
+"""Strategy dream, compared step by step with Dream's own generate in float64 on the tiny checkpoint."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEAR = 1e-4
-"""Differences of confidences that float32 may order otherwise; where filters leave one candidate they are 0."""
+"""Tolerance for confidences, which float32 may order differently. Where filters leave one candidate, they are 0."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def with_logits(tiny_bundle_logits: Path) -> Iterator[Decoder]:
 
 
 def filtered(logits: "Tensor", top_p: float | None, top_k: int | None) -> "Tensor":
-    """Probabilities [n, V] of Dream's sample_tokens: cut by top_p, then by top_k."""
+    """Return the probabilities [n, V] that Dream's sample_tokens leaves after top_p, then top_k."""
     import torch
 
     if top_p is not None:
@@ -66,7 +66,7 @@ def confidences_by(alg: str, p: "Tensor") -> "Tensor":
         ("entropy", {"steps": 6, "temperature": 1.5, "top_p": 0.6, "top_k": 20, "seed": 4}, True),
     ],
 )
-def test_every_step_is_that_of_dreams_loop(
+def test_every_step_matches_dreams_loop(
     with_logits: Decoder,
     prompt: tuple[int, ...],
     weights: Mapping[str, "Tensor"],
@@ -74,9 +74,9 @@ def test_every_step_is_that_of_dreams_loop(
     options: dict[str, Any],
     masked: bool,
 ) -> None:
-    """The states are ours, so that one near-tie does not make all that follows another decode.
+    """Each step is compared from our state, so that one near-tie does not change all later steps.
 
-    A prompt may hold the mask token (`masked`); at a temperature the tokens are ours, of those that the loop may draw.
+    With `masked` the prompt holds the mask token. At a temperature any token that the loop may draw is accepted.
     """
     import torch
 
@@ -84,7 +84,7 @@ def test_every_step_is_that_of_dreams_loop(
     if masked:
         prompt = (*prompt[:9], manifest.special_tokens.mask, *prompt[10:])
     seen: list[Step] = []
-    config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, published=True, **options)
+    config = with_logits.config(strategy="dream", alg=alg, max_new_tokens=new, reference=True, **options)
     *_, done = with_logits.stream(prompt, config, on_step=seen.append)
     steps, mask = options.get("steps", new), manifest.special_tokens.mask
     times = torch.linspace(1, 1e-3, steps + 1)
@@ -124,25 +124,25 @@ def test_every_step_is_that_of_dreams_loop(
 
 
 def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """Other seeds decide other positions; the same seed the same, whatever else is decoded."""
+    """Another seed unmasks other positions. The same seed unmasks the same ones, whatever else is decoded."""
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):
         steps: list[Step] = []
-        config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, published=True)
+        config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, reference=True)
         list(decoder.stream(prompt, config, on_step=steps.append))
-        found = [each.fills.positions.tolist() for each in steps]
+        found = [step.fills.positions.tolist() for step in steps]
         assert sorted(position for each in found for position in each) == list(range(len(prompt), len(prompt) + 16))
         assert order.setdefault(seed, found) == found
     assert order[1] != order[2]
 
 
-def test_drawn_positions_differ_from_the_surest(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    def first_fills(alg_temp: float) -> list[int]:
+def test_drawn_positions_differ_from_the_most_confident(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+    def first_unmasked(alg_temp: float) -> list[int]:
         steps: list[Step] = []
         config = decoder.config(strategy="dream", steps=4, max_new_tokens=32, alg_temp=alg_temp)
         list(decoder.stream(prompt, config, on_step=steps.append))
         return steps[0].fills.positions.tolist()
 
-    assert len(first_fills(100.0)) == len(first_fills(0.0)) == 7  # int(32 * 0.24975)
-    assert first_fills(100.0) != first_fills(0.0)
-    assert first_fills(1e-6) == first_fills(0.0)
+    assert len(first_unmasked(100.0)) == len(first_unmasked(0.0)) == 7  # int(32 * 0.24975)
+    assert first_unmasked(100.0) != first_unmasked(0.0)
+    assert first_unmasked(1e-6) == first_unmasked(0.0)

@@ -1,4 +1,4 @@
-"""Unmasking the answer's first masked position in every step: by an option, and with every grammar."""
+"""Unmasking the answer's first masked position in every step: as an option, and with every grammar."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,9 +18,9 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.strategy import STRATEGIES, BlockView
 
 seeds = st.integers(0, 2**32 - 1)
-HAVING = [name for name, strategy in STRATEGIES.items() if strategy.unmasks_first]
-WITHOUT = [name for name, strategy in STRATEGIES.items() if not strategy.unmasks_first]
-REMASKS_NOTHING = [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold]
+WITH_OPTION = [name for name, strategy in STRATEGIES.items() if strategy.unmasks_first]
+WITHOUT_OPTION = [name for name, strategy in STRATEGIES.items() if not strategy.unmasks_first]
+NEVER_REMASKS = [name for name, strategy in STRATEGIES.items() if not strategy.remask_threshold]
 
 
 def unmasked(block: BlockView, **options: Any) -> list[int]:
@@ -29,27 +29,29 @@ def unmasked(block: BlockView, **options: Any) -> list[int]:
 
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.booleans(), st.sampled_from(["lopa", "d2f", "threshold", "credit", "local_leap"]))
-def test_it_is_unmasked_beside_what_is_sure(seed: int, complete: bool, leads: bool, strategy: str) -> None:
+def test_the_first_is_unmasked_together_with_certain_positions(
+    seed: int, complete: bool, leads: bool, strategy: str
+) -> None:
     block = replace(random_block(np.random.default_rng(seed), complete=complete), leads=leads)
     first = np.flatnonzero(block.masked)[:1].tolist()
-    sure = unmasked(replace(block, complete=False), strategy=strategy)
-    expected = sorted({*sure, *first}) if leads else unmasked(block, strategy=strategy)
-    assert unmasked(block, strategy=strategy, decide_frontier=True) == expected
+    certain = unmasked(replace(block, complete=False), strategy=strategy)
+    expected = sorted({*certain, *first}) if leads else unmasked(block, strategy=strategy)
+    assert unmasked(block, strategy=strategy, unmask_first_masked=True) == expected
 
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 5))
-def test_it_is_the_first_of_so_many(seed: int, count: int) -> None:
+def test_the_first_counts_in_a_fixed_number(seed: int, count: int) -> None:
     block = replace(random_block(np.random.default_rng(seed)), leads=True)
     first, *others = np.flatnonzero(block.masked).tolist() or [None]
-    surest = sorted(others, key=lambda i: -block.candidates.confidences[i])[: count - 1]
-    expected = [] if first is None else sorted([first, *surest])
-    assert unmasked(block, strategy="top_n", per_step=count, decide_frontier=True) == expected
+    best = sorted(others, key=lambda i: -block.candidates.confidences[i])[: count - 1]
+    expected = [] if first is None else sorted([first, *best])
+    assert unmasked(block, strategy="top_n", tokens_per_step=count, unmask_first_masked=True) == expected
 
 
 @settings(deadline=None)
 @given(seeds, st.sampled_from([0.0, 0.1, 0.25, 3.0]))
-def test_it_counts_within_the_entropy_bound(seed: int, gamma: float) -> None:
+def test_the_first_counts_in_the_entropy_bound(seed: int, gamma: float) -> None:
     block = replace(random_block(np.random.default_rng(seed)), leads=True)
     entropies = block.candidates.entropies
     assert entropies is not None
@@ -60,20 +62,20 @@ def test_it_counts_within_the_entropy_bound(seed: int, gamma: float) -> None:
         for length in range(1, len(ranked) + 1)
         if length == 1 or sum(own := entropies[ranked[:length]].astype(float)) - max(own) <= gamma + 1e-12
     ]
-    assert unmasked(block, strategy="eb", gamma=gamma, decide_frontier=True) == sorted(
+    assert unmasked(block, strategy="eb", gamma=gamma, unmask_first_masked=True) == sorted(
         max(fitting, key=len, default=[])
     )
 
 
 @settings(deadline=None)
 @given(seeds, st.sampled_from([0.2, 0.5, 1.0, 2.5]))
-def test_it_is_one_of_those_that_a_factor_counts(seed: int, factor: float) -> None:
+def test_the_first_counts_in_a_factor(seed: int, factor: float) -> None:
     block = replace(random_block(np.random.default_rng(seed)), leads=True)
     p = block.candidates.probabilities
     first, *others = np.flatnonzero(block.masked).tolist() or [None]
     ranked = [] if first is None else [first, *sorted(others, key=lambda i: -p[i])]
     count = max((n for n in range(1, len(ranked) + 1) if (n + 1) * (1 - float(p[ranked[n - 1]])) < factor), default=1)
-    assert unmasked(block, strategy="factor", factor=factor, decide_frontier=True) == sorted(ranked[:count])
+    assert unmasked(block, strategy="factor", factor=factor, unmask_first_masked=True) == sorted(ranked[:count])
 
 
 def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[Step]:
@@ -82,50 +84,50 @@ def steps_of(decoder: Decoder, prompt: tuple[int, ...], **options: Any) -> list[
     return steps
 
 
-def first_ununmasked(step: Step) -> int:
+def first_masked_of(step: Step) -> int:
     return int(np.argmin(np.append(step.branches[-1].unmasked, False)))
 
 
-@pytest.mark.parametrize("strategy", HAVING)
-def test_every_step_moves_it(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
-    """By less than a sure position at least: with a threshold that nothing exceeds too."""
+@pytest.mark.parametrize("strategy", WITH_OPTION)
+def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
+    """Even where nothing exceeds the threshold."""
     for more in ({}, {"block_size": 8, "window": "block_causal"}):
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:
             options["branches"] = 3
-        steps = steps_of(decoder, prompt, decide_frontier=True, **options)
-        assert all(first_ununmasked(after) > first_ununmasked(before) for before, after in pairwise(steps))
+        steps = steps_of(decoder, prompt, unmask_first_masked=True, **options)
+        assert all(first_masked_of(after) > first_masked_of(before) for before, after in pairwise(steps))
         assert len(steps) <= 41
 
 
-def test_without_it_a_step_may_leave_it_masked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_without_the_option_the_first_may_stay_masked(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     steps = steps_of(decoder, prompt, strategy="threshold", skip_threshold=1.0)
-    assert any(first_ununmasked(after) == first_ununmasked(before) for before, after in pairwise(steps))
+    assert any(first_masked_of(after) == first_masked_of(before) for before, after in pairwise(steps))
 
 
-@pytest.mark.parametrize("strategy", REMASKS_NOTHING)
-def test_with_a_grammar_every_step_moves_it(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
+@pytest.mark.parametrize("strategy", NEVER_REMASKS)
+def test_with_a_grammar_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
     branches = 3 if STRATEGIES[strategy].looks_ahead else None
     steps = steps_of(decoder, prompt, strategy=strategy, branches=branches, regex="[a-f]{9} (yes|no), [0-9]{3}")
-    assert all(first_ununmasked(after) > first_ununmasked(before) for before, after in pairwise(steps))
+    assert all(first_masked_of(after) > first_masked_of(before) for before, after in pairwise(steps))
 
 
-def test_lossless_decodes_with_it_are_the_same(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_speculative_decodes_give_the_same_tokens(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     for strategy in ("d2f", "threshold", "top_n", "eb"):
-        options = {"strategy": strategy, "decide_frontier": True, "max_new_tokens": 40}
+        options = {"strategy": strategy, "unmask_first_masked": True, "max_new_tokens": 40}
         alone = decoder.generate(prompt, decoder.config(**options))
-        beside = decoder.generate(prompt, decoder.config(**options, lossless=True, branches=3))
+        beside = decoder.generate(prompt, decoder.config(**options, speculative=True, branches=3))
         assert beside.token_ids == alone.token_ids
         assert beside.steps <= alone.steps
 
 
-@pytest.mark.parametrize("strategy", WITHOUT)
-def test_refused_for_strategies_that_say_themselves_which_position_is_next(strategy: str) -> None:
-    with pytest.raises(BadInputError, match=f"decide_frontier True with strategy '{strategy}'"):
-        plan_of(strategy=strategy, decide_frontier=True)
-    assert not plan_of(strategy=strategy, decide_frontier=False).decide_frontier
+@pytest.mark.parametrize("strategy", WITHOUT_OPTION)
+def test_rejected_for_strategies_that_choose_the_next_position(strategy: str) -> None:
+    with pytest.raises(BadInputError, match=f"unmask_first_masked True with strategy '{strategy}'"):
+        plan_of(strategy=strategy, unmask_first_masked=True)
+    assert not plan_of(strategy=strategy, unmask_first_masked=False).unmask_first_masked
 
 
-def test_refused_in_published_mode() -> None:
-    with pytest.raises(BadInputError, match="decide_frontier in published mode"):
-        plan_of(GenerationConfig.reference(decide_frontier=True))
+def test_rejected_in_reference_mode() -> None:
+    with pytest.raises(BadInputError, match="unmask_first_masked in reference mode"):
+        plan_of(GenerationConfig(reference=True, unmask_first_masked=True))

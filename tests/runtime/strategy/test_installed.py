@@ -1,4 +1,4 @@
-"""Strategies that installed packages bring with an entry point of the group "lopa.strategies"."""
+"""Strategies of installed packages, declared by an entry point in the group "lopa.strategies"."""
 
 import subprocess
 import sys
@@ -19,7 +19,8 @@ MINE = 'from lopa.runtime.strategy import Strategy\nMINE = Strategy(name="{name}
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str, str], None]]:
-    """Makes a package of one module known to this process: a name, its entry point and the module's text."""
+    """Return a function that installs a package of one module, given the entry point's name, its value and the module's
+    text."""
     monkeypatch.setattr(strategies, "_registered", {})
     monkeypatch.syspath_prepend(tmp_path)
     modules = list[str]()
@@ -50,7 +51,7 @@ def test_a_package_is_imported_when_its_strategy_is_chosen(install: Callable[[st
     assert strategy_names() == (*STRATEGIES, "mine")
 
 
-def test_one_that_was_registered_goes_before_an_installed_one(install: Callable[[str, str, str], None]) -> None:
+def test_a_registered_strategy_overrides_an_installed_one(install: Callable[[str, str, str], None]) -> None:
     install("agreement", "strategy_of_mine:MINE", MINE.format(name="agreement"))
     own = agreement_of_example()
     register_strategy(own)
@@ -65,11 +66,11 @@ def test_one_that_was_registered_goes_before_an_installed_one(install: Callable[
         ("mine", "broken_one:MINE", "raise OSError('a disk')", "cannot be imported: a disk"),
         ("mine", "broken_one:MINE", "this is no Python", "cannot be imported: invalid syntax"),
         ("mine", "broken_one:OTHER", MINE.format(name="mine"), "cannot be imported: module 'broken_one' has no"),
-        ("mine", "broken_one:MINE", "MINE = 5", "is 5\n  expected: a Strategy of that name"),
-        ("mine", "broken_one:MINE", MINE.format(name="other"), "expected: a Strategy of that name"),
+        ("mine", "broken_one:MINE", "MINE = 5", "is 5\n  expected: a Strategy with the entry point's name"),
+        ("mine", "broken_one:MINE", MINE.format(name="other"), "expected: a Strategy with the entry point's name"),
     ],
 )
-def test_an_entry_point_that_is_of_no_use_says_whose_it_is(
+def test_a_bad_entry_point_is_reported_with_its_package(
     install: Callable[[str, str, str], None], name: str, value: str, text: str, message: str
 ) -> None:
     install(name, value, text)
@@ -77,18 +78,18 @@ def test_an_entry_point_that_is_of_no_use_says_whose_it_is(
     for _ in range(2):
         with pytest.raises(BadInputError) as caught:
             strategy_from_name("mine")
-        assert f"strategy mine, but the entry point {value} of broken_one " in str(caught.value)
+        assert f"strategy mine: entry point {value} of broken_one " in str(caught.value)
         assert message in str(caught.value)
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
 
 
-def test_a_name_that_is_no_word_is_refused(install: Callable[[str, str, str], None]) -> None:
+def test_an_invalid_name_is_rejected(install: Callable[[str, str, str], None]) -> None:
     install("Mine-2", "strategy_of_mine:MINE", MINE.format(name="Mine-2"))
-    with pytest.raises(BadInputError, match="a strategy called 'Mine-2'"):
+    with pytest.raises(BadInputError, match="strategy name 'Mine-2'"):
         strategy_from_name("Mine-2")
 
 
-def test_the_packages_own_strategies_cannot_be_replaced(install: Callable[[str, str, str], None]) -> None:
+def test_built_in_strategies_cannot_be_replaced(install: Callable[[str, str, str], None]) -> None:
     install("lopa", "strategy_of_mine:MINE", MINE.format(name="lopa"))
     assert strategy_names() == tuple(STRATEGIES)
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
@@ -114,7 +115,7 @@ with Decoder.open(bundle, threads=1) as decoder:
 def test_the_example_is_installed_and_decodes(
     decoder: Decoder, prompt: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a network; its name is known before its module is imported."""
+    """The package is built without a network, and its name is known before its module is imported."""
     source, target = Path(copytree(EXAMPLE, tmp_path / "source")), tmp_path / "target"
     pip = ["install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(target)]
     subprocess.run([sys.executable, "-m", "pip", *pip, str(source)], check=True, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""How many positions a step unmasks, and which, held against the rules written out plainly."""
+"""The number of positions that a step unmasks and their choice, compared with plain versions of the rules."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def chosen(block: BlockView, **options: Any) -> list[int]:
     ("size", "steps", "expected"),
     [(8, None, [1, 1, 1]), (8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (4, 4, [1, 1, 1, 1]), (7, 5, [2, 2, 1, 1, 1])],
 )
-def test_steps_of_equal_size_the_first_ones_larger(size: int, steps: int | None, expected: list[int]) -> None:
+def test_steps_are_equal_with_the_remainder_first(size: int, steps: int | None, expected: list[int]) -> None:
     p = np.full(size, 0.5, np.float32)
 
     def count_in(rounds: int) -> int:
@@ -37,11 +37,11 @@ def test_steps_of_equal_size_the_first_ones_larger(size: int, steps: int | None,
     assert count_in(99) >= 1  # where more rounds were needed, they end
 
 
-def plainly(p: Floats, ranks: Floats, masked: Bool, threshold: float, least: int) -> list[int]:
-    """All masked ones above the threshold if these are enough; else the best ones."""
+def plain_choice(p: Floats, ranks: Floats, masked: Bool, threshold: float, minimum: int) -> list[int]:
+    """Return all masked positions above the threshold if they are enough, otherwise the best ones."""
     free = [i for i in range(len(p)) if masked[i]]
     sure = [i for i in free if p[i] > np.float32(threshold)]
-    return sure if len(sure) >= least else sorted(sorted(free, key=lambda i: -ranks[i])[:least])
+    return sure if len(sure) >= minimum else sorted(sorted(free, key=lambda i: -ranks[i])[:minimum])
 
 
 cases = st.tuples(
@@ -55,7 +55,7 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)
     confidences, masked = rng.choice(np.float32([-2, -1, -0.5]), size), rng.random(size) < 0.7
-    least = -(-size // min(steps, size))
+    minimum = -(-size // min(steps, size))
     for strategy, ranks, limit in (
         ("threshold", confidences, threshold),
         ("vanilla", confidences, 2.0),
@@ -65,13 +65,13 @@ def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
             "strategy": strategy, "skip_threshold": threshold, "block_size": size, "block_steps": min(steps, size)
         }  # fmt: skip
         found = chosen(block_of(p, confidences, masked), **options)
-        assert found == plainly(p, ranks, masked, limit, least)
+        assert found == plain_choice(p, ranks, masked, limit, minimum)
         waiting = chosen(block_of(p, confidences, masked, complete=False), **options)
         assert waiting == [i for i in range(size) if masked[i] and p[i] > np.float32(limit)]
 
 
-def test_published_rules_of_so_many_a_step_take_unmasked_ones_too() -> None:
-    """SDAR's: three are to be unmasked, two are left; `sequential` never goes over what is unmasked."""
+def test_published_rules_of_fixed_counts_overwrite_unmasked_positions() -> None:
+    """SDAR: three positions are due and two are masked. `sequential` never overwrites."""
     p, masked = np.float32([0.5, 0.2, 0.9, 0.4, 0.3, 0.1]), np.array([False, True, False, True, False, False])
     options = {"block_size": 6, "block_steps": 2}
     for strategy, published, count in (
@@ -80,6 +80,6 @@ def test_published_rules_of_so_many_a_step_take_unmasked_ones_too() -> None:
         ("vanilla", False, 2),
         ("sequential", True, 2),
     ):
-        found = chosen(block_of(p, p, masked), strategy=strategy, published=published, **options)
+        found = chosen(block_of(p, p, masked), strategy=strategy, reference=published, **options)
         assert len(found) == count
         assert {1, 3} <= set(found)

@@ -1,7 +1,7 @@
-"""Strategies that others bring: registered, then decoded with, and held against what the steps recorded.
+"""Third-party strategies: registered, decoded with, and checked against the recorded steps.
 
-The strategy is that of examples/agreement_strategy, which no stage of the package resembles: it needs the candidates of
-all branches of a round.
+The strategy is that of examples/agreement_strategy. Unlike any built-in stage, it needs the candidates of all branches
+of a round.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from lopa.runtime.strategy import (
 
 @pytest.fixture(autouse=True)
 def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test begins with the package's own strategies, whatever is installed or registered."""
+    """Start every test with the built-in strategies only."""
     monkeypatch.setattr(strategies, "_registered", {})
     monkeypatch.setattr(strategies, "_entry_points", dict)
 
@@ -43,20 +43,20 @@ def agreement() -> Strategy:
 
 
 def proposals_of(step: Step) -> list[dict[int, int]]:
-    """The token that each branch proposes, by the position that it was asked about."""
+    """Return the token that each branch proposes, by sampled position."""
     return [
-        dict(zip(asked.tolist(), candidates.tokens.tolist(), strict=True))
-        for asked, candidates in zip(step.windows.asked, step.candidates, strict=True)
+        dict(zip(sampled.tolist(), candidates.tokens.tolist(), strict=True))
+        for sampled, candidates in zip(step.windows.asked, step.candidates, strict=True)
     ]
 
 
 @pytest.mark.parametrize(("branches", "agreeing"), [(1, 1), (3, 1), (3, 2), (3, 3), (4, 2), (4, 5)])
 @pytest.mark.parametrize("more", [{}, {"block_size": 8, "block_add_threshold": 0.0, "sub_block": 4}], ids=str)
-def test_a_step_unmasks_what_enough_branches_propose(
+def test_a_step_unmasks_tokens_that_enough_branches_propose(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, branches: int, agreeing: int, more: dict[str, Any]
 ) -> None:
-    """A position is unmasked where so many branches propose the winner's token; in a complete block without any, the
-    most confident one is."""
+    """A position is unmasked where `agreeing` branches propose the winner's token. A complete block without such a
+    position unmasks its most confident one."""
     register_strategy(agreement)
     plan = plan_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)
     refused = 0
@@ -81,10 +81,10 @@ def test_a_step_unmasks_what_enough_branches_propose(
     assert (refused > 0) == (agreeing > 1)
 
 
-def test_branches_decide_together_what_none_does_alone(
+def test_branches_unmask_together_what_none_does_alone(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
 ) -> None:
-    """Some step unmasks two positions by agreement, and leaves one at which the winner's token is alone."""
+    """Some step unmasks two positions by agreement, and skips one where only the winner proposes its token."""
     register_strategy(agreement)
     steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
@@ -101,23 +101,23 @@ def test_a_registered_strategy_is_known_by_its_name(agreement: Strategy) -> None
     assert all(strategy_from_name(name) is strategy for name, strategy in STRATEGIES.items())
 
 
-def test_a_second_strategy_of_the_name_is_refused(agreement: Strategy) -> None:
+def test_a_second_strategy_with_the_same_name_is_rejected(agreement: Strategy) -> None:
     register_strategy(agreement)
     for name in ("agreement", "lopa"):
-        with pytest.raises(BadInputError, match=f"a second strategy called {name}"):
+        with pytest.raises(BadInputError, match=f"strategy name {name} is already registered"):
             register_strategy(dataclasses.replace(agreement, name=name, summary="another"))
     assert strategy_from_name("agreement") is agreement
     assert strategy_from_name("lopa") is STRATEGIES["lopa"]
 
 
 @pytest.mark.parametrize("name", ["", "Agreement", "2nd", "a-b", "a b", "a" * 65, "ä", "a\n", 5, None])
-def test_a_bad_name_is_refused(agreement: Strategy, name: Any) -> None:
-    with pytest.raises(BadInputError, match="a strategy called"):
+def test_a_bad_name_is_rejected(agreement: Strategy, name: Any) -> None:
+    with pytest.raises(BadInputError, match="strategy name"):
         register_strategy(dataclasses.replace(agreement, name=name))
     assert strategy_names() == tuple(STRATEGIES)
 
 
-def test_what_is_no_strategy_is_refused() -> None:
+def test_an_object_that_is_no_strategy_is_rejected() -> None:
     with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} as a strategy"):
         register_strategy({"name": "mine"})  # type: ignore[arg-type]
 
@@ -143,7 +143,7 @@ def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
 def test_a_stage_sees_the_whole_round(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
 ) -> None:
-    """With a budget every branch is unmasked as if it won; else the winner alone."""
+    """With a budget every branch is unmasked as if it won; otherwise only the winner."""
     seen: list[BlockView] = []
 
     def noted(block: BlockView, plan: DecodingPlan) -> Bool:
@@ -159,8 +159,8 @@ def test_a_stage_sees_the_whole_round(
         for view in seen:
             assert view.round.winner == step.winner
             assert view.round.candidates == step.candidates
-            for positions, asked in zip(view.round.positions, step.windows.asked, strict=True):
-                np.testing.assert_array_equal(positions, asked)
+            for positions, sampled in zip(view.round.positions, step.windows.asked, strict=True):
+                np.testing.assert_array_equal(positions, sampled)
             found, places = match_positions(step.windows.asked[view.branch], view.positions)
             assert found.all()
             own = step.candidates[view.branch][places]

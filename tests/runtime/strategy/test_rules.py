@@ -1,4 +1,4 @@
-"""What the rules of single strategies unmask, held against each rule said directly, on random blocks."""
+"""The stages of single strategies, compared with direct versions of each rule on random blocks."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,19 +22,20 @@ def unmasked(block: BlockView, **options: Any) -> list[int]:
 
 
 def order_of(block: BlockView) -> list[int]:
-    """Masked positions, the most confident first, of equal ones the first."""
+    """Return the masked positions, the most confident first, ties by position."""
     masked_ones = np.flatnonzero(block.masked).tolist()
     return sorted(masked_ones, key=lambda i: -block.candidates.confidences[i])
 
 
-def test_every_strategy_stands_under_its_own_name() -> None:
+def test_every_strategy_is_listed_under_its_name() -> None:
     assert all(name == strategy.name for name, strategy in STRATEGIES.items())
 
 
 @settings(deadline=None)
 @given(seeds, st.booleans(), st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 3.0, float("inf")]), st.booleans())
 def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: bool) -> None:
-    """Ranked by entropy the largest is the last, by probability any; sums of these are exact, and may be the bound."""
+    """Ranked by entropy the largest comes last; by probability it may be anywhere. Sums are exact and may equal the
+    bound."""
     rng = np.random.default_rng(seed)
     block = random_block(rng, complete=complete)
     entropies = rng.choice(np.float32([0.0625, 0.125, 0.25, 0.5, 1.5]), len(block.positions))
@@ -50,8 +51,8 @@ def test_entropy_bound(seed: int, complete: bool, gamma: float, by_probability: 
     assert unmasked(block, strategy="eb", gamma=gamma) == expected
 
 
-def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
-    """Entropies that were rounded to 0, and below it, count as what they are: never 0."""
+def test_gamma_zero_is_one_token_and_infinity_all() -> None:
+    """Entropies rounded to 0, or below, still count one position."""
     block = random_block(np.random.default_rng(1), size=8)
     block = replace(block, masked=np.ones(8, bool))
     rounded = np.float32([0, 0, -1e-7, 0, 0, 0, 0, 0])
@@ -64,8 +65,8 @@ def test_no_entropy_is_allowed_to_be_one_token_and_no_bound_all() -> None:
     assert unmasked(replace(block, candidates=below), strategy="eb", gamma=0.125) == [0, 1]
 
 
-def test_the_largest_entropy_is_that_of_the_prefix_and_not_of_the_block() -> None:
-    """Ranked by probability, the unsure position comes last: it may not pay for those before it."""
+def test_the_excluded_entropy_is_the_largest_of_the_prefix() -> None:
+    """Ranked by probability, an uncertain position comes last. Its entropy does not count for those before it."""
     block = random_block(np.random.default_rng(2), size=3)
     entropies = np.float32([0.3, 0.3, 5.0])
     candidates = replace(block.candidates, confidences=np.float32([0.9, 0.8, 0.1]), entropies=entropies)
@@ -89,7 +90,7 @@ def test_factor(seed: int, complete: bool, factor: float) -> None:
 @given(seeds, st.integers(1, 5))
 def test_top_n(seed: int, count: int) -> None:
     block = random_block(np.random.default_rng(seed))
-    assert unmasked(block, strategy="top_n", per_step=count) == sorted(order_of(block)[:count])
+    assert unmasked(block, strategy="top_n", tokens_per_step=count) == sorted(order_of(block)[:count])
 
 
 @settings(deadline=None)
@@ -111,7 +112,7 @@ def test_a_block_without_masked_positions_unmasks_nothing(strategy: str) -> None
 
 
 def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
-    """Threes of positions with weights 1, 2 and 5: how often each is the first of its three."""
+    """In groups of three positions with weights 1, 2 and 5, each comes first as often as its weight."""
     plan = plan_of(strategy="dream", alg_temp=0.5, seed=6)
     confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
     positions = np.arange(len(confidences))

@@ -1,4 +1,4 @@
-"""Dream's schedule, held against torch's numbers, and its draws of positions against their distributions."""
+"""Dream's schedule, compared with torch's numbers, and its draws of positions, compared with their distributions."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in
 
 
 def counts_of(plan: DecodingPlan, masks: int) -> list[int]:
-    """What the steps of a decode unmask; steps that unmask nothing are left out."""
+    """Return the number of positions that each step of a decode unmasks, without steps that unmask nothing."""
     step, counts = None, []
     while masks:
         step = next_step(step, np.arange(masks), plan)
@@ -24,7 +24,7 @@ def counts_of(plan: DecodingPlan, masks: int) -> list[int]:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 16, 31, 40, 64, 100, 257, 1000])
 @pytest.mark.parametrize("masks", [1, 5, 32, 64, 96, 256])
-def test_counts_are_those_of_dreams_loop(steps: int, masks: int) -> None:
+def test_counts_match_dreams_loop(steps: int, masks: int) -> None:
     torch = pytest.importorskip("torch")
     times, left, expected = torch.linspace(1, 1e-3, steps + 1), masks, []
     for number, (now, later) in enumerate(pairwise(times)):
@@ -35,8 +35,8 @@ def test_counts_are_those_of_dreams_loop(steps: int, masks: int) -> None:
     assert counts_of(plan, masks) == [count for count in expected if count]
 
 
-def test_the_last_step_repeats_where_something_is_left() -> None:
-    """A published loop may leave a position masked: the model proposed the mask."""
+def test_the_last_step_repeats_while_positions_are_masked() -> None:
+    """A published loop may leave a position masked because the model proposed the mask token."""
     plan = plan_of(strategy="dream", steps=4, max_new_tokens=8)
     assert next_step(ScheduleStep(3), np.arange(2), plan) == ScheduleStep(3)
     assert count_of_step(ScheduleStep(3), 2, plan) == 2
@@ -52,7 +52,7 @@ def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
         drawn = drawn_in_step(step, left, plan)
         share = 1.0 if number == steps - 1 else 0.0999 / (1 - 0.0999 * number)
         assert abs(drawn.mean() - share) < 5 * (share * (1 - share) / len(left)) ** 0.5 + 1e-9
-        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # whatever else is asked
+        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # whatever else is sampled
         left = left[~drawn]
     assert not len(left)
 
@@ -70,8 +70,9 @@ def test_origin_skips_steps_that_draw_nothing() -> None:
     assert len(numbers) <= 4
 
 
-def test_what_a_draw_left_masked_is_drawn_anew_with_each_later_share() -> None:
-    """A grammar may refuse it, or the mask token be written: every later step draws it as if it never had been."""
+def test_a_position_left_masked_is_drawn_again_in_later_steps() -> None:
+    """Where a grammar rejects the token or the mask token is written, every later step draws the position
+    independently."""
     steps, positions = 8, np.arange(5, 40_005)
     plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
     share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
@@ -80,13 +81,13 @@ def test_what_a_draw_left_masked_is_drawn_anew_with_each_later_share() -> None:
     for number, expected in enumerate(share):
         error = 5 * (expected * (1 - expected) / len(positions)) ** 0.5
         assert abs(drawn[number].mean() - expected) < error
-        if number:  # those of the step before and others alike
+        if number:  # positions of earlier steps and others alike
             before = drawn[number - 1]
             assert abs(drawn[number][before].mean() - expected) < error * (len(positions) / before.sum()) ** 0.5
 
 
-def test_the_longest_schedule_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """65536 steps for two positions once held up every request of an engine for half a minute."""
+def test_the_longest_schedule_is_not_searched_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule of 65536 steps with two positions once stalled every request of an engine for half a minute."""
     tables: list[int] = []
     drawn_from = schedule._uniform
 
@@ -104,7 +105,7 @@ def test_the_longest_schedule_is_not_looked_through(monkeypatch: pytest.MonkeyPa
 
 
 def test_drawn_ranks_are_draws_without_replacement() -> None:
-    """The first of three positions by weight and noise: each as often as its weight, within 5 standard errors."""
+    """Each of three positions comes first as often as its weight, within 5 standard errors."""
     plan = plan_of(strategy="dream", alg_temp=1.0, max_new_tokens=8, seed=7)
     weights, draws = np.array([0.5, 0.3, 0.2]), 20_000
     noise = noise_of_step(ScheduleStep(4), np.arange(3 * draws), plan).reshape(draws, 3)

@@ -1,4 +1,4 @@
-"""Which of equal values are taken: those that torch.topk takes on a CPU."""
+"""The choice among equal values matches torch.topk on a CPU."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from lopa.runtime.strategy.topk_ties import indices_of_topk
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_same_as_torch_takes(seed: int) -> None:
-    """Few different values and minus infinity, as blocks of which some positions are unmasked have them."""
+def test_ties_match_torch_topk(seed: int) -> None:
+    """Values repeat and include minus infinity, as in blocks with some unmasked positions."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(seed)
     tied = 0
@@ -21,7 +21,7 @@ def test_the_same_as_torch_takes(seed: int) -> None:
         assert found == set(torch.topk(torch.from_numpy(values), count).indices.tolist())
         first = np.argsort(-values, kind="stable")[:count]
         tied += found != set(first.tolist())
-    assert tied > 10, "no case in which it matters which are taken"
+    assert tied > 10, "no case depends on the choice among ties"
 
 
 def test_all_or_none() -> None:

@@ -1,6 +1,6 @@
-"""TensorRT's real Python bindings, fetched by pip into the cache of the tests: the versions of bindings.txt.
+"""TensorRT's real Python bindings, installed by pip into the tests' cache in the versions of bindings.txt.
 
-And TensorRT for RTX, with its real libraries: the versions of rtx.txt. Its parser and builder need no GPU.
+Also TensorRT for RTX with its real libraries in the versions of rtx.txt. Its parser and builder need no GPU.
 """
 
 import fcntl
@@ -20,27 +20,27 @@ RTX_VERSION = RTX_PINS[0].split("==")[1]
 
 
 def installed_bindings(pin: str, config: pytest.Config) -> Path:
-    """Skips where pip has no such wheel for this machine, or no network."""
+    """Install the bindings of `pin`. Skips the test without network or a wheel for this machine."""
     return installed_wheels(f"tensorrt-bindings-{pin.split('==')[1]}", [pin], config)
 
 
 def installed_rtx(config: pytest.Config) -> Path:
-    """The folder with tensorrt_rtx_bindings, for PYTHONPATH. Skips where pip has no such wheels, or no network."""
+    """Return the folder with tensorrt_rtx_bindings, for PYTHONPATH. Skips the test without network or wheels."""
     return installed_wheels(f"tensorrt-rtx-{RTX_VERSION}", RTX_PINS, config)
 
 
 def rtx_module(config: pytest.Config) -> ModuleType:
-    """TensorRT for RTX in this process, 230 MB once imported. Skips as installed_rtx does."""
+    """Import TensorRT for RTX into this process (230 MB). Skips the test like installed_rtx."""
     folder = str(installed_rtx(config))
     if folder not in sys.path:
-        sys.path.append(folder)  # last: nothing else is to come from there
+        sys.path.append(folder)  # last, so that nothing else is imported from there
     return importlib.import_module("tensorrt_rtx_bindings")
 
 
 def installed_wheels(name: str, pins: Sequence[str], config: pytest.Config) -> Path:
-    """The folder that pip installed `pins` to, without what they depend on, once for all test runs.
+    """Install `pins` without dependencies, once for all test runs, and return the folder.
 
-    `name`: of the folder in the tests' cache. Skips where pip does not get them.
+    `name` is the folder in the tests' cache. Skips the test if pip cannot fetch them.
     """
     folder = config.cache.mkdir(name)
     target = folder / "bindings"
@@ -50,12 +50,12 @@ def installed_wheels(name: str, pins: Sequence[str], config: pytest.Config) -> P
             partial = folder / "partial"
             shutil.rmtree(partial, ignore_errors=True)
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", partial, *pins]
-            wanted = " and ".join(pins)
+            requirements = " and ".join(pins)
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             except subprocess.TimeoutExpired:
-                pytest.skip(f"pip did not fetch {wanted} within two minutes")
+                pytest.skip(f"pip did not fetch {requirements} within two minutes")
             if done.returncode != 0:
-                pytest.skip(f"pip cannot fetch {wanted}: {done.stderr.strip().splitlines()[-1:]}")
+                pytest.skip(f"pip cannot fetch {requirements}: {done.stderr.strip().splitlines()[-1:]}")
             partial.rename(target)
     return target

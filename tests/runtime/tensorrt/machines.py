@@ -1,51 +1,51 @@
-"""Engines for tests of tensorrt:N, built by the stand-in as lopa-export tensorrt would."""
+"""Engines for tests of tensorrt:N, built by the stand-in like lopa-export tensorrt."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import msgspec
-from tests.gears import gear
-from tests.runtime.tensorrt.gears import DEVICE, target
+from tests.buckets import bucket
+from tests.runtime.tensorrt.buckets import DEVICE, target
 
 from lopa.export.progress import silent
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
-from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, StoredTensorRTEngine
 
-GEARS = [gear(1, 1, 48, 64), gear(1, 3, 64, 128), gear(1, 5, 48, 64), gear(2, 5, 96, 192)]
-"""Small ones, as the first prompts of the recorded traces want them."""
-GATE_GEARS = [gear(1, 5, 96, 128), gear(1, 2, 40, 256), gear(2, 3, 160, 256)]
-"""That hold what lopa-export verify decodes."""
+BUCKETS = [bucket(1, 1, 48, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
+"""Small shape buckets, as the first prompts of the recorded traces need them."""
+GATE_BUCKETS = [bucket(1, 5, 96, 128), bucket(1, 2, 40, 256), bucket(2, 3, 160, 256)]
+"""Shape buckets that hold the decodes of lopa-export verify."""
 
 
 def built(
-    path: Path, trt: ModuleType, gears: Sequence[Gear] = GEARS, flags: BuildFlags | None = None
+    path: Path, trt: ModuleType, buckets: Sequence[ShapeBucket] = BUCKETS, flags: BuildFlags | None = None
 ) -> StoredTensorRTEngine:
-    """The engine of the bundle at `path`, not verified."""
-    job = job_from_bundle(Bundle.open(path), gears, flags or BuildFlags())
+    """Build an unverified engine of the bundle at `path`."""
+    job = job_from_bundle(Bundle.open(path), buckets, flags or BuildFlags())
     return engine_from_job(job, trt, target(trt), None, silent).found
 
 
 def built_for_rtx(
     path: Path,
     rtx: ModuleType,
-    gears: Sequence[Gear] = GEARS,
+    buckets: Sequence[ShapeBucket] = BUCKETS,
     flags: BuildFlags | None = None,
     capabilities: Sequence[str] = (),
 ) -> StoredTensorRTEngine:
-    """The engine of the bundle at `path` by TensorRT for RTX, not verified."""
+    """Build an unverified engine of the bundle at `path` with TensorRT for RTX."""
     flags = flags or BuildFlags()
-    job = job_from_bundle(Bundle.open(path), gears, flags)
+    job = job_from_bundle(Bundle.open(path), buckets, flags)
     return engine_from_job(job, rtx, target_of_rtx(rtx, capabilities, flags), None, silent).found
 
 
 def with_verified(found: StoredTensorRTEngine) -> StoredTensorRTEngine:
-    """The same, whose description says that it was."""
+    """Mark an engine as verified in its description."""
     changed = msgspec.structs.replace(found.engine, verified_on=[DEVICE.name])
     (found.folder / ENGINE_NAME).write_bytes(json_from_record(changed))
     return TENSORRT_ENGINES.read(found.folder)

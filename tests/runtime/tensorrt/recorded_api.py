@@ -1,9 +1,8 @@
-"""A stand-in for the module tensorrt that has what the real bindings were recorded to have, and nothing else.
+"""A stand-in for the module tensorrt with exactly the recorded interface of the real bindings.
 
-api-10.json, api-11.json and, of TensorRT for RTX, api-rtx-1.json are the records
-(tools/vendors/record_tensorrt_api.py). A class, method, keyword, property or enum member that is not in them is an
-error, as is a property set that cannot be. What a method gives has the recorded type; what it does is left to
-`behaviours`.
+The records are api-10.json, api-11.json and, for TensorRT for RTX, api-rtx-1.json
+(tools/vendors/record_tensorrt_api.py). Unrecorded classes, methods, keywords, properties or enum members raise errors,
+as does setting a read-only property. Methods return the recorded type; `behaviours` defines what they do.
 """
 
 import json
@@ -17,25 +16,25 @@ RTX = "rtx-1"
 _FOLDER = Path(__file__).parent
 _PLAIN: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
-"""Values of the module that are called otherwise among the members of DataType."""
-_MADE_HERE = {"state", "_constructed"}
+"""Module values whose names differ from the members of DataType."""
+_OWN_ATTRIBUTES = {"state", "_constructed"}
 _OVERRIDDEN = {"IStreamReaderV2": {"read": 2}, "IStreamWriter": {"write": 1}}
-"""Arguments of methods that a class of ours has in another form than the one that is recorded: as documented."""
+"""Number of arguments of overridden methods whose documented form differs from the record."""
 
 Behaviours = Mapping[str, Callable[..., Any]]
-"""By "Class.method" or "Class.property": called with the object and, for a method, its arguments by name.
+"""Functions by "Class.method" or "Class.property". They get the object and, for a method, its arguments by name.
 
-"Class.property =" is called with the object and the value that the property is set to.
+"Class.property =" gets the object and the new value of the property.
 """
 
 
 def surface(major: int | str) -> dict[str, Any]:
-    """`major`: one of MAJORS, or RTX."""
+    """Return the record of `major`, one of MAJORS or RTX."""
     return dict(json.loads((_FOLDER / f"api-{major}.json").read_text()))
 
 
 def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> ModuleType:
-    """The module; `calls` in it lists what was called, as "Class.method"."""
+    """Return the module. Its `calls` lists the calls as "Class.method"."""
     module = ModuleType("tensorrt")
     module.__dict__["__version__"] = recorded["version"]
     module.__dict__["calls"] = []
@@ -45,7 +44,7 @@ def module_from_surface(recorded: Mapping[str, Any], behaviours: Behaviours) -> 
         module.__dict__[name] = getattr(module.__dict__["DataType"], _DATA_TYPES.get(name, name.upper()))
     known = {f"{owner}.{name}" for owner, one in recorded["classes"].items() for name in _names(one)}
     unknown = {name.removesuffix(" =") for name in behaviours} - known
-    assert not unknown, f"behaviours of what is not recorded: {unknown}"
+    assert not unknown, f"behaviours without a record: {unknown}"
     return module
 
 
@@ -54,7 +53,7 @@ def _names(one: Mapping[str, Any]) -> list[str]:
 
 
 class Member:
-    """A member of a pybind11 enum, which is no Enum of Python: its class cannot be subscripted."""
+    """A member of a pybind11 enum. Unlike Python's Enum, its class cannot be subscripted."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
@@ -70,7 +69,7 @@ class Recorded:
     recorded: Mapping[str, Any] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class of ours that takes the place of one of theirs has methods that can be called like theirs."""
+        """Check that methods of an overriding class can be called like the recorded ones."""
         super().__init_subclass__(**options)
         if "recorded" in cls.__dict__:
             return
@@ -80,7 +79,9 @@ class Recorded:
                 expected = {len(_parameters(signature)) for signature in signatures}
                 documented = _OVERRIDDEN.get(cls.__mro__[1].__name__, {}).get(name)
                 expected = expected if documented is None else {documented}
-                assert own.__code__.co_argcount - 1 in expected, f"{cls.__name__}.{name} takes another number"
+                assert own.__code__.co_argcount - 1 in expected, (
+                    f"{cls.__name__}.{name} takes a wrong number of arguments"
+                )
 
     def __new__(cls, *_arguments: Any, **_keywords: Any) -> Any:
         made = super().__new__(cls)
@@ -89,7 +90,7 @@ class Recorded:
 
     def __setattr__(self, name: str, value: Any) -> None:
         ours = "recorded" not in type(self).__dict__
-        if name not in _MADE_HERE and not ours and not isinstance(getattr(type(self), name, None), property):
+        if name not in _OWN_ATTRIBUTES and not ours and not isinstance(getattr(type(self), name, None), property):
             raise AttributeError(f"{type(self).__name__} has no property {name!r}")
         object.__setattr__(self, name, value)
 
@@ -112,7 +113,7 @@ def _add_class(module: ModuleType, classes: Mapping[str, Mapping[str, Any]], nam
     nested = {key: _enum(key, value) for key, value in one.get("values", {}).items() if isinstance(value, list)}
     for key, value in one.get("values", {}).items():
         members[key] = nested[key] if key in nested else getattr(nested.get(value), key, None)
-    if name == "IHostMemory":  # has the buffer protocol, which classes of Python 3.11 cannot define
+    if name == "IHostMemory":  # IHostMemory has the buffer protocol, which classes of Python 3.11 cannot define
         bases = (*bases, bytearray)
     module.__dict__[name] = type(name, bases, members)
 
@@ -130,29 +131,29 @@ def _method(
         for value in (*arguments, *keywords.values()):
             if isinstance(value, Recorded) and not value.__dict__["_constructed"]:
                 raise TypeError(f"{type(value).__name__}.__init__() must be called when overriding __init__")
-        given, returned = _bound(f"{owner}.{name}", signatures, arguments, keywords)
+        named, returned = _bind(f"{owner}.{name}", signatures, arguments, keywords)
         if name == "__init__":
             self.__dict__["_constructed"] = True
         does = behaviours.get(f"{owner}.{name}")
-        return _default(module, returned) if does is None else does(self, **given)
+        return _default(module, returned) if does is None else does(self, **named)
 
     return call
 
 
-def _bound(
+def _bind(
     place: str, signatures: list[str], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Arguments by name, and the type that is given back. Raises TypeError where no overload takes them."""
+    """Return the arguments by name and the return type. Raises TypeError if no overload matches."""
     for signature in signatures:
         parameters = _parameters(signature)
         names = [parameter.removesuffix("=") for parameter in parameters]
-        given = dict(zip(names, arguments, strict=False)) | keywords
+        named = dict(zip(names, arguments, strict=False)) | keywords
         needed = [parameter for parameter in parameters if not parameter.endswith("=")]
         fits = len(arguments) <= len(names) and set(keywords) <= set(names[len(arguments) :])
-        if fits and set(needed) <= set(given):
-            return given, signature.split(" -> ")[1]
+        if fits and set(needed) <= set(named):
+            return named, signature.split(" -> ")[1]
     found = [*(type(argument).__name__ for argument in arguments), *(f"{key}=" for key in keywords)]
-    raise TypeError(f"{place}({', '.join(found)}): the real one takes {' or '.join(signatures) or 'nothing'}")
+    raise TypeError(f"{place}({', '.join(found)}): the real method takes {' or '.join(signatures) or 'nothing'}")
 
 
 def _parameters(signature: str) -> list[str]:
@@ -166,7 +167,7 @@ def _property(module: ModuleType, owner: str, name: str, type_name: str, behavio
         does = behaviours.get(f"{owner}.{name}")
         if does is not None:
             return does(self)
-        return self.__dict__.get(name, kind != "bool" and _default(module, kind))  # switches are off until set
+        return self.__dict__.get(name, kind != "bool" and _default(module, kind))  # booleans are False until set
 
     def put(self: Recorded, value: Any) -> None:
         module.__dict__["calls"].append(f"{owner}.{name} =")
@@ -179,7 +180,7 @@ def _property(module: ModuleType, owner: str, name: str, type_name: str, behavio
 
 
 def _default(module: ModuleType, type_name: str) -> Any:
-    """Something of the type: what is made by another object is constructed."""
+    """Return a value of the type. Objects returned by methods count as constructed."""
     if type_name in _PLAIN:
         return _PLAIN[type_name]
     if type_name.startswith("list"):

@@ -1,14 +1,13 @@
-"""A stand-in for TensorRT's runtime: opens what stand_in_tensorrt.py "built", and enforces the documented rules.
+"""A stand-in for TensorRT's runtime. It opens plans of stand_in_tensorrt.py and enforces the documented rules.
 
-A plan of another version or GPU is refused; shapes are those of the context's profile, and set before a forward; every
-input and output has an address; a context has memory for what lies between layers; one whose forward was captured is
-not changed while the graph lives, nor captured again; a capture needs a plain forward after shapes were set. Contexts
-take memory of the GPU, and a budget for weights cannot change while there are any. A plan without weights wants all of
-them, by the names and types of the graph that was built. What is computed comes from ONNX Runtime on the bundle's
-graph, when the stand-in stream gets there.
+Plans of another version or GPU are rejected. Shapes must fit the context's profile and be set before a forward. All
+inputs and outputs need an address, and a context needs activation memory. A context with a captured graph must not
+change, nor be captured again. A capture needs a plain forward after setting shapes. Contexts take GPU memory, and a
+weight budget cannot change while one exists. A plan without weights needs all of them, with the names and types of the
+built graph. ONNX Runtime computes the results on the bundle's graph when the stand-in stream runs.
 
-An engine of TensorRT for RTX opens on every GPU that it was built for, and its contexts are made by a runtime config:
-with kernels for one shape, or for many, and a cache that knows its GPU.
+An engine of TensorRT for RTX opens on every GPU that it was built for. A runtime config creates its contexts, with
+kernels for one or many shapes and a cache tied to the GPU.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
@@ -29,16 +28,16 @@ from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 
 _NUMPY = {"INT64": np.int64, "FLOAT": np.float32, "BOOL": np.bool_, "HALF": np.float16}
 SCRATCH = 4096
-"""Bytes between layers, of each profile one more than of the one before."""
+"""Bytes of activation memory of profile 0. Each further profile needs one more."""
 PERSISTENT = 1 << 20
 """Bytes that a context keeps on the GPU."""
 AUTOMATIC = 64 << 20
-"""The budget for weights that TensorRT finds."""
+"""Weight budget that TensorRT determines, in bytes."""
 _RTX_CAPABILITY = 80
 
 
 class StandInEngines:
-    """What the methods of the runtime do. `violations` of rules whose breach TensorRT leaves undefined."""
+    """Implementation of the runtime's methods. `violations` lists broken rules that TensorRT leaves undefined."""
 
     def __init__(self, gpu: str, cuda: StandInGraphs | None, *, rtx: bool) -> None:
         self.trt = ModuleType("tensorrt")
@@ -49,18 +48,18 @@ class StandInEngines:
         self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.violations: list[str] = []
         self.forwards: list[tuple[int, str]] = []
-        """Profile and way (plain or captured) of every forward that a context was told to run."""
+        """Profile and kind (plain or captured) of every forward that a context was asked to run."""
         self.fails: set[str] = set()
-        """Methods, as "Class.method", that say no."""
+        """Methods, as "Class.method", that fail."""
         self.cannot_be_captured = False
-        self.spoil: Callable[[int, str, Any], Any] = lambda _profile, _name, array: array
-        """What a profile makes of an output."""
+        self.corrupt: Callable[[int, str, Any], Any] = lambda _profile, _name, array: array
+        """Transformation of a profile's output, to simulate wrong results."""
         self.budgets: list[int] = []
-        """For weights, as they were set."""
+        """Weight budgets that were set."""
         self.compiled: set[tuple[int, str]] = set()
-        """Profiles for which kernels were made, and for one shape (EAGER) or many (LAZY)."""
-        self.pieces: list[int] = []
-        """Bytes of each piece of a plan that was read."""
+        """Compiled kernels: profile, and one shape (EAGER) or many (LAZY)."""
+        self.chunks: list[int] = []
+        """Bytes of each chunk of a plan that was read."""
 
     @property
     def behaviours(self) -> dict[str, Any]:
@@ -88,11 +87,11 @@ class StandInEngines:
             "Refitter.get_missing_weights": self.get_missing_weights,
             "OnnxParserRefitter.__init__": self.new_parser_refitter,
             "OnnxParserRefitter.refit_from_bytes": self.refit_from_bytes,
-            **(self._of_rtx if self._rtx else {}),
+            **(self._rtx_behaviours if self._rtx else {}),
         }
 
     @property
-    def _of_rtx(self) -> dict[str, Any]:
+    def _rtx_behaviours(self) -> dict[str, Any]:
         config, cache = "IRuntimeConfig", "IRuntimeCache"
         return {
             "ICudaEngine.create_runtime_config": self.create_runtime_config,
@@ -108,22 +107,22 @@ class StandInEngines:
         runtime.engine_host_code_allowed = False
 
     def deserialize(self, runtime: Any, stream_reader_v2: Any) -> Any:
-        """None, and a message, where TensorRT would refuse the plan. It is read in pieces, until all is there."""
+        """Open a plan, read in chunks. Return None and log a message if TensorRT would reject it."""
         assert stream_reader_v2.seek(0, self.trt.SeekPosition.END)
         assert stream_reader_v2.seek(0, self.trt.SeekPosition.SET)
         data = b""
-        while piece := stream_reader_v2.read(1 << 40, 0):
-            self.pieces.append(len(piece))
-            data += piece
+        while chunk := stream_reader_v2.read(1 << 40, 0):
+            self.chunks.append(len(chunk))
+            data += chunk
         try:
             plan = json.loads(data)
         except ValueError:
-            return self._refused(runtime, "magic tag does not match")
+            return self._reject(runtime, "magic tag does not match")
         if plan["version"] != self.trt.__version__ or not self._opens_here(plan):
-            return self._refused(runtime, f"the engine plan file is of {plan['version']} for {plan['gpu']}")
+            return self._reject(runtime, f"the engine plan file is of {plan['version']} for {plan['gpu']}")
         if "VERSION_COMPATIBLE" in plan["flags"] and not runtime.engine_host_code_allowed:
-            return self._refused(runtime, "host code is not allowed")
-        engine = self._made("ICudaEngine")
+            return self._reject(runtime, "host code is not allowed")
+        engine = self._create("ICudaEngine")
         engine.state = SimpleNamespace(
             tensors=plan["tensors"],
             profiles=plan["profiles"],
@@ -143,7 +142,7 @@ class StandInEngines:
 
     def set_budget(self, engine: Any, value: int) -> None:
         assert "WEIGHT_STREAMING" in engine.state.flags
-        assert not [each for each in self._contexts if each.state.engine is engine], "a budget set under contexts"
+        assert not [each for each in self._contexts if each.state.engine is engine], "a budget set while contexts exist"
         self.budgets.append(value)
 
     def get_tensor_mode(self, engine: Any, name: str) -> Any:
@@ -157,16 +156,16 @@ class StandInEngines:
         return [tuple(shape) for shape in engine.state.profiles[profile_index][name]]
 
     def create_execution_context(self, engine: Any, strategy: Any = None, runtime_config: Any = None) -> Any:
-        if self._says_no("ICudaEngine.create_execution_context", engine):
+        if self._fails("ICudaEngine.create_execution_context", engine):
             return None
-        assert (runtime_config is not None) == self._rtx, "kernels would not be kept"
+        assert (runtime_config is not None) == self._rtx, "kernels would not be cached"
         if runtime_config is not None:
             strategy = runtime_config.state.strategy
-            assert runtime_config.state.cache is not None, "kernels would not be kept"
+            assert runtime_config.state.cache is not None, "kernels would not be cached"
         assert strategy.name == "USER_MANAGED", "contexts share their memory"
-        assert engine.state.has_weights, "the weights were not put in"
-        assert "WEIGHT_STREAMING" not in engine.state.flags or self.budgets, "no budget, or set after the first context"
-        context = self._made("IExecutionContext")
+        assert engine.state.has_weights, "the weights were not refitted"
+        assert "WEIGHT_STREAMING" not in engine.state.flags or self.budgets, "no weight budget before the first context"
+        context = self._create("IExecutionContext")
         context.state = SimpleNamespace(
             engine=engine,
             config=runtime_config,
@@ -183,12 +182,12 @@ class StandInEngines:
         return context
 
     def create_runtime_config(self, engine: Any) -> Any:
-        config = self._made("IRuntimeConfig")
+        config = self._create("IRuntimeConfig")
         config.state = SimpleNamespace(engine=engine, strategy=None, cache=None)
         return config
 
     def create_runtime_cache(self, config: Any) -> Any:
-        cache = self._made("IRuntimeCache")
+        cache = self._create("IRuntimeCache")
         cache.state = SimpleNamespace(kernels=set())
         return cache
 
@@ -200,12 +199,12 @@ class StandInEngines:
         config.state.strategy = strategy
 
     def serialize_cache(self, cache: Any) -> Any:
-        memory = self._made("IHostMemory")
+        memory = self._create("IHostMemory")
         memory[:] = json.dumps([self.trt.__version__, self.gpu, sorted(cache.state.kernels)]).encode()
         return memory
 
     def deserialize_cache(self, cache: Any, blob: bytes) -> bool:
-        """False for what is no cache, or another GPU's or version's."""
+        """Return False for an invalid cache, and for one of another GPU or version."""
         try:
             version, gpu, kernels = json.loads(bytes(blob))
         except ValueError:
@@ -216,18 +215,18 @@ class StandInEngines:
         return True
 
     def set_device_memory(self, context: Any, memory: int, size: int) -> None:
-        self._unchanged_under_graphs(context, "memory")
+        self._require_no_graph(context, "memory")
         assert self._cuda is not None
         self._cuda.view(memory, size)
         context.state.scratch = (memory, size)
 
     def set_optimization_profile_async(self, context: Any, profile_index: int, stream_handle: int) -> bool:
         engine = context.state.engine.state
-        if self._says_no("IExecutionContext.set_optimization_profile_async", context):
+        if self._fails("IExecutionContext.set_optimization_profile_async", context):
             return False
         if not 0 <= profile_index < len(engine.profiles):
-            return self._no(context, f"there is no profile {profile_index}")
-        self._unchanged_under_graphs(context, "profile")
+            return self._log_failure(context, f"there is no profile {profile_index}")
+        self._require_no_graph(context, "profile")
         assert self._cuda is not None
         self._cuda.enqueue(stream_handle, lambda: None, ())
         context.state.profile, context.state.shapes, context.state.settled = profile_index, {}, False
@@ -235,23 +234,23 @@ class StandInEngines:
 
     def set_input_shape(self, context: Any, name: str, shape: tuple[int, ...]) -> bool:
         state = context.state
-        if self._says_no("IExecutionContext.set_input_shape", context):
+        if self._fails("IExecutionContext.set_input_shape", context):
             return False
-        least, _, most = state.engine.state.profiles[state.profile][name]
-        if len(shape) != len(least) or any(
-            not low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+        lower, _, upper = state.engine.state.profiles[state.profile][name]
+        if len(shape) != len(lower) or any(
+            not low <= size <= high for low, size, high in zip(lower, shape, upper, strict=True)
         ):
-            return self._no(context, f"{name} {shape} is not between {least} and {most}")
-        self._unchanged_under_graphs(context, "shape")
+            return self._log_failure(context, f"{name} {shape} is not between {min} and {max}")
+        self._require_no_graph(context, "shape")
         state.shapes[name], state.settled = tuple(shape), False
         return True
 
     def set_tensor_address(self, context: Any, name: str, memory: int) -> bool:
-        if self._says_no("IExecutionContext.set_tensor_address", context):
+        if self._fails("IExecutionContext.set_tensor_address", context):
             return False
         if name not in context.state.engine.state.tensors:
-            return self._no(context, f"there is no {name}")
-        self._unchanged_under_graphs(context, "address")
+            return self._log_failure(context, f"there is no {name}")
+        self._require_no_graph(context, "address")
         context.state.addresses[name] = memory
         return True
 
@@ -259,26 +258,26 @@ class StandInEngines:
         state, cuda = context.state, self._cuda
         assert cuda is not None
         tensors = state.engine.state.tensors
-        if self._says_no("IExecutionContext.execute_async_v3", context):
+        if self._fails("IExecutionContext.execute_async_v3", context):
             return False
         inputs = {name for name, (mode, _) in tensors.items() if mode == "INPUT"}
         if state.profile is None or set(state.shapes) != inputs:
-            return self._no(context, f"no shape of {sorted(inputs - set(state.shapes))}")
+            return self._log_failure(context, f"no shape of {sorted(inputs - set(state.shapes))}")
         if set(state.addresses) != set(tensors):
-            return self._no(context, f"no address of {sorted(set(tensors) - set(state.addresses))}")
+            return self._log_failure(context, f"no address of {sorted(set(tensors) - set(state.addresses))}")
         if state.scratch is None or state.scratch[1] < SCRATCH + state.profile:
-            return self._no(context, "too little memory for activations")
+            return self._log_failure(context, "too little memory for activations")
         capturing = cuda.is_capturing(stream_handle)
         if capturing:
             if self._rtx and "REQUIRE_USER_ALLOCATION" not in state.engine.state.flags:
-                self.violations.append("an engine was captured that may allocate while it runs")
+                self.violations.append("an engine that may allocate while it runs was captured")
             if self.cannot_be_captured:
-                cuda.spoil_capture(stream_handle)
-                return self._no(context, "a layer waits for the stream")
+                cuda.invalidate_capture(stream_handle)
+                return self._log_failure(context, "a layer waits for the stream")
             if not state.settled:
                 self.violations.append("captured without a plain forward after a shape was set")
             if self._graphs_of(context):
-                self.violations.append("a context was captured again while its graph lives")
+                self.violations.append("a context was captured again while its graph exists")
         if state.config is not None and not state.settled:
             self._make_kernels(context)
         state.settled = True
@@ -296,7 +295,7 @@ class StandInEngines:
         parser.state.refitter = refitter
 
     def refit_from_bytes(self, parser: Any, model: bytes, path: str | None = None) -> bool:
-        """False unless every weight of the plan is in the model, in the same type and shape."""
+        """Return False unless every weight of the plan is in the model, with the same type and shape."""
         engine, loaded = parser.state.refitter.state.engine, onnx.load_model_from_string(model)
         assert "REFIT_IDENTICAL" in engine.state.flags
         outside = {
@@ -304,12 +303,12 @@ class StandInEngines:
         }
         assert path is not None or not outside
         if not all(Path(path or "").with_name(name).is_file() for name in outside):
-            return self._no(engine, "external data is missing")
-        there = weights_of_model(loaded)
+            return self._log_failure(engine, "external data is missing")
+        found = weights_of_model(loaded)
         parser.state.refitter.state.missing = [
-            name for name, form in engine.state.weights.items() if there.get(name) != form
+            name for name, form in engine.state.weights.items() if found.get(name) != form
         ]
-        return not parser.state.refitter.state.missing or self._no(engine, "weights are missing")
+        return not parser.state.refitter.state.missing or self._log_failure(engine, "weights are missing")
 
     def get_missing_weights(self, refitter: Any) -> list[str]:
         return list(refitter.state.missing)
@@ -319,12 +318,12 @@ class StandInEngines:
         return not refitter.state.missing
 
     def compute(self, forward: "_Forward") -> None:
-        """What a forward does when the stream gets to it: in its own memory, and nowhere else."""
+        """Compute a forward when the stream reaches it, using only its own memory."""
         cuda, state = self._cuda, forward.state
         assert cuda is not None
         now = forward.context.state
         if forward.captured and (now.shapes, now.addresses) != (state.shapes, state.addresses):
-            self.violations.append("a graph ran after its context was told another shape or address")
+            self.violations.append("a graph ran after its context got another shape or address")
         rng = np.random.default_rng(len(self.forwards))
         scratch = cuda.view(*state.scratch)
         scratch[:] = rng.integers(256, size=scratch.size, dtype=np.uint8)
@@ -337,7 +336,7 @@ class StandInEngines:
         graph = _graph(state.engine.state.graph)
         names = [name for name, (mode, _) in tensors.items() if mode == "OUTPUT"]
         for name, right in zip(names, graph.run(names, inputs), strict=True):
-            array = self.spoil(state.profile, name, right)
+            array = self.corrupt(state.profile, name, right)
             target = cuda.view(state.addresses[name], array.nbytes)
             target[:] = np.frombuffer(array.tobytes(), np.uint8)
 
@@ -349,7 +348,7 @@ class StandInEngines:
             state.config.state.cache.state.kernels.add(kernel)
 
     def _graphs_of(self, context: Any) -> list[Any]:
-        """The graphs that were captured from it and not destroyed."""
+        """Return the graphs captured from the context and not destroyed."""
         assert self._cuda is not None
         return [
             graph
@@ -357,31 +356,31 @@ class StandInEngines:
             if any(isinstance(work, _Forward) and work.context is context for work, _ in graph.works)
         ]
 
-    def _unchanged_under_graphs(self, context: Any, what: str) -> None:
+    def _require_no_graph(self, context: Any, what: str) -> None:
         if self._graphs_of(context):
-            self.violations.append(f"the {what} of a context was set while a graph that was captured from it lives")
+            self.violations.append(f"the {what} of a context was set while its graph exists")
 
-    def _says_no(self, method: str, thing: Any) -> bool:
+    def _fails(self, method: str, thing: Any) -> bool:
         if method not in self.fails:
             return False
-        return not self._no(thing, "out of memory")
+        return not self._log_failure(thing, "out of memory")
 
-    def _no(self, thing: Any, message: str) -> bool:
+    def _log_failure(self, thing: Any, message: str) -> bool:
         thing.state.logger.log(self.trt.ILogger.ERROR, message)
         return False
 
-    def _refused(self, runtime: Any, message: str) -> None:
+    def _reject(self, runtime: Any, message: str) -> None:
         runtime.state.logger.log(self.trt.ILogger.ERROR, message)
 
-    def _made(self, name: str) -> Any:
+    def _create(self, name: str) -> Any:
         kind = getattr(self.trt, name)
-        made = kind.__new__(kind)
-        made._constructed = True
-        return made
+        created = kind.__new__(kind)
+        created._constructed = True
+        return created
 
 
 class _Forward:
-    """One forward in a stream's queue, or in a graph, with what its context was told by then."""
+    """One forward in a queue or a graph, with the state of its context at that time."""
 
     def __init__(self, engines: StandInEngines, context: Any, *, captured: bool) -> None:
         self._engines = engines
@@ -401,7 +400,7 @@ class _Forward:
 
 
 def weights_of_model(model: onnx.ModelProto) -> dict[str, list[Any]]:
-    """Type and axes of every initializer, by name."""
+    """Return type and axes of every initializer, by name."""
     return {each.name: [each.data_type, *each.dims] for each in model.graph.initializer}
 
 

@@ -1,15 +1,15 @@
-/* Stands in for TensorRT's own libraries, so that its real Python bindings can be imported on a machine without them.
-   Every function is there and none does anything: classes can be looked at, nothing can be built. */
-#define MAKES_NOTHING(name) void *name(void) { return 0; }
-#define SAYS_ZERO(name) int name(void) { return 0; }
+/* Stand-ins for TensorRT's libraries, so that its real Python bindings can be imported without them.
+   Every function exists and returns 0: classes can be inspected, but nothing can be built. */
+#define RETURNS_NULL(name) void *name(void) { return 0; }
+#define RETURNS_ZERO(name) int name(void) { return 0; }
 
-MAKES_NOTHING(createInferBuilder_INTERNAL)
-MAKES_NOTHING(createInferRefitter_INTERNAL)
-MAKES_NOTHING(createInferRuntime_INTERNAL)
-MAKES_NOTHING(createNvOnnxParser_INTERNAL)
-MAKES_NOTHING(createNvOnnxParserRefitter_INTERNAL)
-MAKES_NOTHING(getBuilderPluginRegistry)
-MAKES_NOTHING(getPluginRegistry)
-SAYS_ZERO(initLibNvInferPlugins)
-SAYS_ZERO(getInferLibVersion)
-SAYS_ZERO(getNvOnnxParserVersion)
+RETURNS_NULL(createInferBuilder_INTERNAL)
+RETURNS_NULL(createInferRefitter_INTERNAL)
+RETURNS_NULL(createInferRuntime_INTERNAL)
+RETURNS_NULL(createNvOnnxParser_INTERNAL)
+RETURNS_NULL(createNvOnnxParserRefitter_INTERNAL)
+RETURNS_NULL(getBuilderPluginRegistry)
+RETURNS_NULL(getPluginRegistry)
+RETURNS_ZERO(initLibNvInferPlugins)
+RETURNS_ZERO(getInferLibVersion)
+RETURNS_ZERO(getNvOnnxParserVersion)

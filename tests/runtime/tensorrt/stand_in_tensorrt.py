@@ -1,11 +1,11 @@
-"""A stand-in for TensorRT that "builds": the recorded API, with the documented rules of building enforced on it.
+"""A stand-in for TensorRT's builder: the recorded API with the documented rules of building.
 
-The parser reads the real ONNX model with its external data, every input needs least, best and most sizes of its rank in
-every profile, names must be the network's, and what comes out is a plan that another version, another GPU or a damaged
-file is told from. No kernel is made: a plan is a JSON text.
+The parser reads the real ONNX model with its external data. Every input needs minimum, optimum and maximum shapes of
+its rank in every profile, and names must match the network. The result is a plan that identifies version, GPU and
+damage. It is JSON text without kernels.
 
-TensorRT for RTX is the same with other rules: it times nothing, and builds for the compute capabilities that it is
-told. The real one builds in other tests; this one makes plans that the stand-in of its runtime opens.
+TensorRT for RTX has other rules: it measures no kernels, and builds for the given compute capabilities. Other tests use
+the real builder; this one makes plans for the stand-in runtime.
 """
 
 # ruff: noqa: ARG002 - the arguments are those of the real methods
@@ -21,7 +21,7 @@ from tests.runtime.tensorrt.recorded_api import RTX, module_from_surface, surfac
 from tests.runtime.tensorrt.stand_in_engine import StandInEngines, weights_of_model
 
 PHASES = {"Building engine": 3, "Computing profile costs": 2}
-"""Outermost phases of a build and their steps; the first has a phase inside."""
+"""Outermost phases of a build with their number of steps. Each contains another phase."""
 GPU = "Stand-in GPU"
 _TYPES = {
     onnx.TensorProto.INT64: "INT64",
@@ -35,9 +35,9 @@ _TYPES = {
 def stand_in_tensorrt(
     major: int | str, *, gpu: str = GPU, cannot_build: str | None = None, cuda: StandInGraphs | None = None
 ) -> ModuleType:
-    """The module: `major` 10, 11, or RTX.
+    """Return the module for `major` 10, 11 or RTX.
 
-    `cannot_build`: what is logged by a build that gives up; with `cuda` its engines run there. `engines` in it is the
+    `cannot_build` is logged by a failing build. With `cuda`, engines run there. The module's `engines` is the
     StandInEngines.
     """
     rules, engines = _Rules(gpu, cannot_build, times=major != RTX), StandInEngines(gpu, cuda, rtx=major == RTX)
@@ -74,14 +74,14 @@ def stand_in_tensorrt(
         "EngineInspector.get_engine_information": rules.get_engine_information,
     }
     if major != RTX:
-        del named["IBuilderConfig.set_compute_capability"]  # TensorRT has it, and we do not use it there
+        del named["IBuilderConfig.set_compute_capability"]  # TensorRT has it too, but we use it for RTX only
     rules.trt = engines.trt = module_from_surface(surface(major), named)
     rules.trt.__dict__["engines"] = engines
     return rules.trt
 
 
 class _Rules:
-    """What the methods do."""
+    """Implementation of the builder's methods."""
 
     def __init__(self, gpu: str, cannot_build: str | None, *, times: bool) -> None:
         self.trt = ModuleType("tensorrt")
@@ -93,8 +93,10 @@ class _Rules:
         builder.state.logger = logger
 
     def create_network(self, builder: Any, flags: int = 0) -> Any:
-        assert flags & 1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED), "11 has no other networks"
-        network = self._made("INetworkDefinition")
+        assert flags & 1 << int(self.trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED), (
+            "version 11 has strongly typed networks only"
+        )
+        network = self._create("INetworkDefinition")
         network.state.model = None
         network.state.logger = builder.state.logger
         return network
@@ -104,16 +106,16 @@ class _Rules:
         parser.state.errors = []
 
     def parse(self, parser: Any, model: bytes, path: str | None = None) -> bool:
-        """Reads the model; its external data is looked for beside `path`."""
+        """Parse the model. Its external data must be next to `path`."""
         parsed = onnx.load_model_from_string(model)
-        outside = {
+        external = {
             entry.value
             for tensor in parsed.graph.initializer
             for entry in tensor.external_data
             if entry.key == "location"
         }
-        assert path is not None or not outside
-        missing = [name for name in outside if not Path(path or "").with_name(name).is_file()]
+        assert path is not None or not external
+        missing = [name for name in external if not Path(path or "").with_name(name).is_file()]
         for node in parsed.graph.node:
             if node.op_type == "Attention" and not any(each.name == "TRT_decomposable" for each in node.attribute):
                 missing.append(f"a fused kernel for {node.name}")
@@ -124,13 +126,13 @@ class _Rules:
         return True
 
     def get_error(self, parser: Any, index: int) -> Any:
-        error = self._made("ParserError")
+        error = self._create("ParserError")
         error.state.desc = f"there is no {parser.state.errors[index]}"
         error.state.node_name, error.state.node_operator = f"node {index}", "Attention"
         return error
 
     def get_input(self, network: Any, index: int) -> Any:
-        tensor = self._made("ITensor")
+        tensor = self._create("ITensor")
         tensor.state.value = network.state.model.graph.input[index]
         return tensor
 
@@ -138,14 +140,14 @@ class _Rules:
         return str(tensor.state.value.type.tensor_type.shape.dim[index].dim_param)
 
     def set_compute_capability(self, config: Any, compute_capability: Any, index: int) -> bool:
-        assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more than were announced"
+        assert 0 <= index < config.__dict__.get("num_compute_capabilities", 0), "more capabilities than announced"
         config.state.capabilities = {**getattr(config.state, "capabilities", {}), index: compute_capability.name}
         return True
 
     def set_shape(self, profile: Any, input: str, min: Any, opt: Any, max: Any) -> None:
-        """Three shapes of one rank, each within the next."""
+        """Check three shapes of the same rank, each at most the next."""
         assert len(min) == len(opt) == len(max)
-        assert all(0 < least <= best <= most for least, best, most in zip(min, opt, max, strict=True)), input
+        assert all(0 < lower <= best <= upper for lower, best, upper in zip(min, opt, max, strict=True)), input
         profile.state.shapes = {**getattr(profile.state, "shapes", {}), input: [list(min), list(opt), list(max)]}
 
     def add_optimization_profile(self, config: Any, profile: Any) -> int:
@@ -162,17 +164,17 @@ class _Rules:
         config.state.limits = {pool.name: pool_size}
 
     def create_timing_cache(self, config: Any, serialized_timing_cache: bytes) -> Any:
-        """None for what is no cache."""
-        assert self._times, "forces a build by TensorRT for RTX to ask for a GPU"
+        """Return None for an invalid cache."""
+        assert self._times, "TensorRT for RTX would need a GPU"
         text = bytes(serialized_timing_cache)
         if text and not text.startswith(b"timed "):
             return None
-        cache = self._made("ITimingCache")
+        cache = self._create("ITimingCache")
         cache.state.text = text
         return cache
 
     def set_timing_cache(self, config: Any, cache: Any, ignore_mismatch: bool) -> bool:
-        """False for another version's or another GPU's."""
+        """Return False for a cache of another version or GPU."""
         if cache.state.text and not ignore_mismatch and not cache.state.text.startswith(self._timed()):
             return False
         config.state.cache = cache
@@ -182,7 +184,7 @@ class _Rules:
         return self._memory(cache.state.text)
 
     def build(self, builder: Any, network: Any, config: Any, writer: Any) -> bool:
-        """Tells its progress, gives up when it is told to, and checks profiles against the network's inputs."""
+        """Report progress, fail if requested, and check the profiles against the network's inputs."""
         state, model = config.state, network.state.model
         assert model is not None, "nothing was parsed"
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
@@ -226,10 +228,10 @@ class _Rules:
             "weights": weights_of_model(model),
         }
         plan = json.dumps(description).encode()
-        return all(writer.write(piece) == len(piece) for piece in (plan[:100], plan[100:]))
+        return all(writer.write(chunk) == len(chunk) for chunk in (plan[:100], plan[100:]))
 
     def create_inspector(self, engine: Any) -> Any:
-        return self._made("EngineInspector")
+        return self._create("EngineInspector")
 
     def get_engine_information(self, inspector: Any, format: Any) -> str:
         assert format.name == "JSON"
@@ -239,12 +241,12 @@ class _Rules:
         return f"timed {self.trt.__version__} {self._gpu} ".encode()
 
     def _memory(self, data: bytes) -> Any:
-        memory = self._made("IHostMemory")
+        memory = self._create("IHostMemory")
         memory[:] = data
         return memory
 
-    def _made(self, name: str) -> Any:
+    def _create(self, name: str) -> Any:
         kind = getattr(self.trt, name)
-        made = kind.__new__(kind)
-        made._constructed = True
-        return made
+        created = kind.__new__(kind)
+        created._constructed = True
+        return created

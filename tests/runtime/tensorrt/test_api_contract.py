@@ -1,4 +1,4 @@
-"""What our code uses of TensorRT is in the real Python bindings: the oldest and the newest known here, and RTX's."""
+"""The TensorRT API that our code uses exists in the oldest and newest supported bindings and in RTX."""
 
 import ast
 import re
@@ -22,18 +22,18 @@ SOURCES = sorted(
 
 
 @pytest.mark.parametrize("pin", PINS)
-def test_the_record_is_what_the_real_bindings_have(pin: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
+def test_record_matches_the_real_bindings(pin: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
-        pytest.skip("no C compiler for the stand-in libraries that the bindings are imported over")
+        pytest.skip("needs a C compiler to build stand-ins for the libraries")
     major = pin.split("==")[1].split(".")[0]
-    assert _recorded_again(installed_bindings(pin, pytestconfig), tmp_path) == _record(major)
+    assert _record_again(installed_bindings(pin, pytestconfig), tmp_path) == _record(major)
 
 
-def test_the_record_is_what_the_real_bindings_for_rtx_have(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    assert _recorded_again(installed_rtx(pytestconfig), tmp_path) == _record(RTX)
+def test_record_matches_the_real_rtx_bindings(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    assert _record_again(installed_rtx(pytestconfig), tmp_path) == _record(RTX)
 
 
-def _recorded_again(bindings: Path, folder: Path) -> str:
+def _record_again(bindings: Path, folder: Path) -> str:
     recorder = ROOT / "tools" / "vendors" / "record_tensorrt_api.py"
     command = [sys.executable, recorder, bindings, "-o", folder / "api.json"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -46,22 +46,22 @@ def _record(major: str) -> str:
 
 
 @pytest.mark.parametrize("major", [*MAJORS, RTX])
-def test_every_name_that_the_source_uses_is_there(major: int | str) -> None:
+def test_all_used_names_exist(major: int | str) -> None:
     recorded = surface(major)
-    module = "rtx" if major == RTX else "trt"  # what is asked of RTX alone is asked of a module that is called rtx
+    module = "rtx" if major == RTX else "trt"  # RTX-only calls use a module named rtx in the source
     used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()), module)}
     known = {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"}
     assert known | {"trt.Refitter", "trt.ExecutionContextAllocationStrategy.USER_MANAGED"} <= used
-    if major == RTX:  # plugins are for Enterprise: that of RTX has no module for those written in Python
+    if major == RTX:  # plugins are for Enterprise: RTX has no module for Python plugins
         assert "plugin" not in recorded
         assert "trt.DynamicShapesKernelSpecializationStrategy.EAGER" in used
         used = {name for name in used if not name.startswith("trtp.")}
-    assert [name for name in sorted(used) if not _is_there(name, recorded)] == []
+    assert [name for name in sorted(used) if not _exists(name, recorded)] == []
 
 
 @pytest.mark.parametrize("major", MAJORS)
 @pytest.mark.parametrize(
-    ("source", "there"),
+    ("source", "exists"),
     [
         ("trt.Bilder(x)", False),
         ("trt.BuilderFlag.FP32", False),
@@ -75,19 +75,19 @@ def test_every_name_that_the_source_uses_is_there(major: int | str) -> None:
         ("trtp.TensorDesc.shape_expr", True),
     ],
 )
-def test_a_name_that_is_not_there_is_seen(source: str, there: bool, major: int) -> None:
-    assert [_is_there(name, surface(major)) for name in _used_names(ast.parse(source))] == [there]
+def test_missing_names_are_detected(source: str, exists: bool, major: int) -> None:
+    assert [_exists(name, surface(major)) for name in _used_names(ast.parse(source))] == [exists]
 
 
-def test_what_11_removed_is_seen() -> None:
+def test_names_removed_in_11_are_detected() -> None:
     (flag,) = _used_names(ast.parse("trt.BuilderFlag.FP16"))
-    assert [_is_there(flag, surface(major)) for major in MAJORS] == [True, False]
+    assert [_exists(flag, surface(major)) for major in MAJORS] == [True, False]
 
 
 def _used_names(tree: ast.AST, module: str = "trt") -> Iterator[str]:
-    """What is used of the modules tensorrt and tensorrt.plugin, which are called trt and trtp: trt.A, trt.A.B.
+    """Yield the names used from tensorrt and tensorrt.plugin, imported as trt and trtp: trt.A, trt.A.B.
 
-    `module` "rtx": what is used of one that is called rtx too, as of trt.
+    With `module` "rtx", names used from a module called rtx count too, as trt.
     """
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
@@ -97,7 +97,7 @@ def _used_names(tree: ast.AST, module: str = "trt") -> Iterator[str]:
                 yield f"trt{found[1]}"
 
 
-def _is_there(name: str, recorded: dict[str, Any]) -> bool:
+def _exists(name: str, recorded: dict[str, Any]) -> bool:
     module, outer, *inner = name.split(".")
     if module == "trtp":
         plugin = recorded["plugin"]
@@ -114,10 +114,10 @@ def _is_there(name: str, recorded: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("major", [*MAJORS, RTX])
-def test_the_stand_in_refuses_what_is_not_recorded(major: int | str) -> None:
+def test_stand_in_rejects_unrecorded_names(major: int | str) -> None:
     trt = module_from_surface(surface(major), {})
     builder = trt.Builder(trt.Logger(trt.Logger.INFO))
-    with pytest.raises(TypeError, match="the real one takes flags="):
+    with pytest.raises(TypeError, match="the real method takes flags="):
         builder.create_network(flag=1)
     with pytest.raises(TypeError, match="create_network"):
         builder.create_network(1, 2)
@@ -128,15 +128,15 @@ def test_the_stand_in_refuses_what_is_not_recorded(major: int | str) -> None:
     with pytest.raises(AttributeError, match="no property 'optimization_level'"):
         config.optimization_level = 3
     with pytest.raises(AttributeError):
-        config.num_optimization_profiles = 3  # cannot be set
+        config.num_optimization_profiles = 3  # read-only
     with pytest.raises(TypeError):
-        trt.BuilderFlag["TF32"]  # nor can that of pybind11
+        trt.BuilderFlag["TF32"]  # pybind11 enums cannot be subscripted either
 
 
 @pytest.mark.parametrize("major", [*MAJORS, RTX])
-def test_the_stand_in_wants_overriding_classes_as_pybind11_does(major: int | str) -> None:
+def test_stand_in_checks_overriding_classes_like_pybind11(major: int | str) -> None:
     trt = module_from_surface(surface(major), {})
-    with pytest.raises(AssertionError, match="another number"):
+    with pytest.raises(AssertionError, match="a wrong number"):
 
         class Wrong(trt.IProgressMonitor):
             def step_complete(self, _phase_name: str) -> bool:

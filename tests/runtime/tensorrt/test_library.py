@@ -1,4 +1,4 @@
-"""Both TensorRTs are imported only when they are asked for, and only whole and in versions that are known."""
+"""Both TensorRT libraries are imported on demand, in supported versions with matching distributions."""
 
 import sys
 from pathlib import Path
@@ -18,8 +18,8 @@ def _module(version: str) -> ModuleType:
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with neither."""
+def neither_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a machine with neither library."""
     for library in (TENSORRT, RTX):
         for name in library.modules:
             monkeypatch.setitem(sys.modules, name, None)
@@ -36,17 +36,19 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("neither_installed")
 @pytest.mark.parametrize(("library", "name", "version"), KNOWN, ids=lambda each: getattr(each, "name", each))
-def test_known_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = _module(version)
     monkeypatch.setitem(sys.modules, name, module)
     assert library.module() is module
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("neither_installed")
 @pytest.mark.parametrize(("library", "name", "version"), UNKNOWN, ids=lambda each: getattr(each, "name", each))
-def test_unknown_versions(library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_versions_raise(
+    library: TensorRTLibrary, name: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, name, _module(version))
     with pytest.raises(MissingBackendError, match=f"{library.title} {version}") as caught:
         library.module()
@@ -54,26 +56,26 @@ def test_unknown_versions(library: TensorRTLibrary, name: str, version: str, mon
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("neither_installed")
 @pytest.mark.parametrize("library", [TENSORRT, RTX], ids=lambda each: each.name)
-def test_an_absent_library(library: TensorRTLibrary) -> None:
+def test_missing_library_raises(library: TensorRTLibrary) -> None:
     with pytest.raises(MissingBackendError, match=rf"{library.title} cannot be imported") as caught:
         library.module()
     assert pip_install(library.name) in caught.value.remedy
 
 
-@pytest.mark.parametrize(("bindings", "whole"), [("1.7.1.116", True), ("1.7.2.1", False)])
-def test_bindings_and_libraries_of_one_version(
-    bindings: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bindings", "same"), [("1.7.1.116", True), ("1.7.2.1", False)])
+def test_bindings_and_libraries_must_match(
+    bindings: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As pip would leave them when one of the two was installed again."""
+    """Simulates pip upgrading only one of the two distributions."""
     for name, version in (("tensorrt_rtx_cu13_bindings", bindings), ("tensorrt_rtx_cu13_libs", "1.7.1.116")):
         folder = tmp_path / f"{name}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", _module(bindings))
-    if whole:
+    if same:
         assert RTX.module().__version__ == bindings
         return
     with pytest.raises(MissingBackendError, match=r"cu13-libs 1\.7\.1\.116, .*cu13-bindings 1\.7\.2\.1") as caught:
@@ -81,7 +83,7 @@ def test_bindings_and_libraries_of_one_version(
     assert "of one version" in caught.value.expected
 
 
-def test_the_library_of_a_device() -> None:
+def test_library_of_device() -> None:
     assert [library_of_device(each) for each in ("tensorrt:0", "tensorrt-rtx:1")] == [TENSORRT, RTX]
     with pytest.raises(BadInputError, match="device 'cuda:0'"):
         library_of_device("cuda:0")

@@ -1,4 +1,4 @@
-"""An engine runs where it was built for, and nowhere else; one that is damaged or another bundle's is refused."""
+"""An engine runs only where it was built for. Damaged engines and those of other bundles raise errors."""
 
 import hashlib
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE, GEARS
+from tests.runtime.tensorrt.buckets import BUCKETS, DEVICE
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
@@ -35,13 +35,13 @@ PLAN = b"a plan of some bytes"
 def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
     digests = {record.path: record.sha256 for record in bundle.manifest.files}
     engine = TensorRTEngine(
-        schema=2,
+        schema=3,
         contract=1,
         made="2026-11-21T00:00:00+00:00",
         target=target_of_device(DEVICE, VERSION),
         flags=BuildFlags(),
-        gears=GEARS,
-        prefill=prefill_range(GEARS),
+        buckets=BUCKETS,
+        prefill=prefill_range(BUCKETS),
         graph_sha256=digests[bundle.manifest.graph],
         weights_sha256=digests[bundle.manifest.weights],
         cache_key="00",
@@ -53,7 +53,7 @@ def _engine(bundle: Bundle, **changes: object) -> TensorRTEngine:
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Bundle:
-    """A copy, which gets engines."""
+    """Return a private copy of a bundle."""
     return Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
@@ -65,7 +65,7 @@ def _write(bundle: Bundle, engine: TensorRTEngine) -> Path:
     return folder
 
 
-def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
+def test_engine_is_found_and_plan_is_read(bundle: Bundle) -> None:
     engine = _engine(bundle)
     folder = _write(bundle, engine)
     assert folder == bundle.path / "engines" / "tensorrt-sm90-10.15.1.29"
@@ -74,32 +74,32 @@ def test_an_engine_is_found_and_its_plan_read(bundle: Bundle) -> None:
     assert TENSORRT_ENGINES.folders(bundle) == [folder]
 
 
-def test_no_engine(bundle: Bundle) -> None:
-    with pytest.raises(BadInputError, match="it has none") as caught:
+def test_missing_engine_raises(bundle: Bundle) -> None:
+    with pytest.raises(BadInputError, match="the bundle has no engine") as caught:
         engine_for_device(bundle, DEVICE, VERSION)
     assert "lopa-export tensorrt" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("changes", "device", "version", "why"),
+    ("changes", "device", "version", "reason"),
     [
         ({}, replace(DEVICE, name="Other GPU"), VERSION, r"was built for Stand-in GPU \(compute capability 9\.0\)"),
         ({}, replace(DEVICE, capability="8.9"), VERSION, "was built for Stand-in GPU"),
         ({}, DEVICE, "10.16.1.11", r"was built by TensorRT 10\.15\.1\.29"),
         ({"flags": BuildFlags(version_compatible=True)}, DEVICE, "10.14.0", "was built by TensorRT"),
-        ({"weights_sha256": "00"}, DEVICE, VERSION, "was built of other weights"),
-        ({"graph_sha256": "00"}, DEVICE, VERSION, "was built of another graph"),
+        ({"weights_sha256": "00"}, DEVICE, VERSION, "was built from other weights"),
+        ({"graph_sha256": "00"}, DEVICE, VERSION, "was built from another graph"),
     ],
 )
-def test_an_engine_for_something_else_is_refused(
-    bundle: Bundle, changes: dict[str, object], device: CudaDevice, version: str, why: str
+def test_engine_for_another_target_raises(
+    bundle: Bundle, changes: dict[str, object], device: CudaDevice, version: str, reason: str
 ) -> None:
     _write(bundle, _engine(bundle, **changes))
-    with pytest.raises(BadInputError, match=rf"no engine of .* runs on {device.name}.*{why}"):
+    with pytest.raises(BadInputError, match=rf"no engine of .* runs on {device.name}.*{reason}"):
         engine_for_device(bundle, device, version)
 
 
-def test_version_compatible_engines_run_later_and_the_exact_version_comes_first(bundle: Bundle) -> None:
+def test_exact_version_is_preferred_to_compatible_ones(bundle: Bundle) -> None:
     flags = BuildFlags(version_compatible=True)
     _write(bundle, _engine(bundle, flags=flags))
     assert engine_for_device(bundle, DEVICE, "11.4.0.106").engine.target.version == VERSION
@@ -108,15 +108,15 @@ def test_version_compatible_engines_run_later_and_the_exact_version_comes_first(
     assert engine_for_device(bundle, DEVICE, VERSION).engine.target.version == VERSION
 
 
-def test_a_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
-    _forget(_write(bundle, _engine(bundle, target=target_of_device(DEVICE, "9.0"))))
-    with pytest.raises(BadInputError, match=r"tensorrt-sm90-9\.0 cannot be used, .*engine\.json"):
+def test_broken_engine_does_not_hide_another(bundle: Bundle) -> None:
+    _remove_description(_write(bundle, _engine(bundle, target=target_of_device(DEVICE, "9.0"))))
+    with pytest.raises(BadInputError, match=r"tensorrt-sm90-9\.0 is unusable .*engine\.json"):
         engine_for_device(bundle, DEVICE, VERSION)
     _write(bundle, _engine(bundle))
     assert engine_for_device(bundle, DEVICE, VERSION).engine.target.version == VERSION
 
 
-def test_a_plan_with_other_bytes_is_damaged(bundle: Bundle) -> None:
+def test_changed_plan_raises(bundle: Bundle) -> None:
     folder = _write(bundle, _engine(bundle))
     (folder / PLAN_NAME).write_bytes(PLAN[:-1] + b"!")
     with pytest.raises(BadInputError, match=r"engine\.plan is damaged") as caught:
@@ -124,26 +124,26 @@ def test_a_plan_with_other_bytes_is_damaged(bundle: Bundle) -> None:
     assert str(folder) in caught.value.remedy
 
 
-def _shorten(folder: Path) -> None:
+def _truncate_plan(folder: Path) -> None:
     (folder / PLAN_NAME).write_bytes(PLAN[:-1])
 
 
-def _remove(folder: Path) -> None:
+def _remove_plan(folder: Path) -> None:
     (folder / PLAN_NAME).unlink()
 
 
-def _garble(folder: Path) -> None:
+def _corrupt_description(folder: Path) -> None:
     (folder / ENGINE_NAME).write_text("{")
 
 
-def _forget(folder: Path) -> None:
+def _remove_description(folder: Path) -> None:
     (folder / ENGINE_NAME).unlink()
 
 
 ONE_ROW = {"requests": 1, "branches": 1, "window": 1, "prefix": 64, "wanted": 1}
 
 
-def _edited(**changes: object) -> Callable[[Path], None]:
+def _edit_description(**changes: object) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         fields = msgspec.json.decode((folder / ENGINE_NAME).read_bytes())
         (folder / ENGINE_NAME).write_bytes(msgspec.json.encode(fields | changes))
@@ -152,25 +152,31 @@ def _edited(**changes: object) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("corrupt", "message"),
     [
-        (_shorten, "has 19 bytes"),
-        (_remove, "is missing"),
-        (_garble, "engine.json"),
-        (_forget, "engine.json"),
-        (_edited(schema=1), "schema version 1"),
-        (_edited(contract=9), "contract version 9"),
-        (_edited(unknown=1), "unknown"),
-        (_edited(files=[]), "has no engine.plan"),
-        (_edited(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]), "names the file '../model.onnx'"),
-        (_edited(gears=[]), "length >= 1 - at `$.gears`"),
-        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "another profile for prompts"),
-        (_edited(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}), "prefill"),
+        (_truncate_plan, "has 19 bytes"),
+        (_remove_plan, "is missing"),
+        (_corrupt_description, "engine.json"),
+        (_remove_description, "engine.json"),
+        (_edit_description(schema=1), "schema version 1"),
+        (_edit_description(contract=9), "contract version 9"),
+        (_edit_description(unknown=1), "unknown"),
+        (_edit_description(files=[]), "has no engine.plan"),
+        (
+            _edit_description(files=[{"path": "../model.onnx", "size": 1, "sha256": "0" * 64}]),
+            "names the file '../model.onnx'",
+        ),
+        (_edit_description(buckets=[]), "length >= 1 - at `$.buckets`"),
+        (_edit_description(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "prompt profile"),
+        (
+            _edit_description(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}),
+            "prefill",
+        ),
     ],
 )
-def test_an_engine_that_is_not_whole_is_refused(bundle: Bundle, spoil: Callable[[Path], None], said: str) -> None:
+def test_invalid_engine_raises(bundle: Bundle, corrupt: Callable[[Path], None], message: str) -> None:
     folder = _write(bundle, _engine(bundle))
-    spoil(folder)
+    corrupt(folder)
     with pytest.raises(BadInputError) as caught:
         TENSORRT_ENGINES.read(folder)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every forward falls into exactly one profile, padded to a shape that the profile takes."""
+"""Every forward has exactly one profile, and is padded to a shape that the profile takes."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.tensorrt.gears import GEARS, WANTED, gear
+from tests.runtime.tensorrt.buckets import BUCKETS, WANTED, bucket
 
+from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.gears.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import contract
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, Source
+from lopa.runtime.bundle.buckets import ShapeBucket, Source
 from lopa.runtime.contract import TILE, WindowBatch
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -24,18 +24,18 @@ from lopa.runtime.tensorrt.profiles import (
     ProfileTable,
     exact_range,
     prefill_range,
-    profiles_of_gears,
+    profiles_of_buckets,
 )
 from lopa.tiny import EVAL
 
-PREFILL = prefill_range(GEARS)
-TABLE = ProfileTable(GEARS, PREFILL)
+PREFILL = prefill_range(BUCKETS)
+TABLE = ProfileTable(BUCKETS, PREFILL)
 
 
 @st.composite
-def gear_plans(draw: st.DrawFn) -> list[Gear]:
-    """Any plan that can be used: its last gear takes every window and prefix."""
-    gears = draw(
+def bucket_plans(draw: st.DrawFn) -> list[ShapeBucket]:
+    """Draw a valid plan whose last shape bucket holds every window and prefix."""
+    buckets = draw(
         st.lists(
             st.builds(
                 lambda r, b, w, p: (r, b, w, p * TILE),
@@ -49,19 +49,19 @@ def gear_plans(draw: st.DrawFn) -> list[Gear]:
             unique=True,
         )
     )
-    largest = (*gears[-1][:2], max(each[2] for each in gears), max(each[3] for each in gears))
-    return [gear(*sizes, seconds=float(np.prod(sizes))) for sizes in dict.fromkeys([*gears, largest])]
+    largest = (*buckets[-1][:2], max(each[2] for each in buckets), max(each[3] for each in buckets))
+    return [bucket(*sizes, seconds=float(np.prod(sizes))) for sizes in dict.fromkeys([*buckets, largest])]
 
 
 @st.composite
-def forwards(draw: st.DrawFn, gears: list[Gear]) -> Sizes:
-    """What a decoder can ask within the limits of `gears`; more requests and branches than a gear has, too."""
-    window = draw(st.integers(1, max(each.window for each in gears)))
+def forwards(draw: st.DrawFn, buckets: list[ShapeBucket]) -> Sizes:
+    """Draw a forward within the limits of `buckets`, possibly with more requests and branches than a bucket has."""
+    window = draw(st.integers(1, max(each.window for each in buckets)))
     return Sizes(
         requests=draw(st.integers(1, 8)),
         branches=draw(st.one_of(st.just(1), st.integers(1, 10))),
         window=window,
-        prefix=TILE * draw(st.integers(1, max(each.prefix for each in gears) // TILE)),
+        prefix=TILE * draw(st.integers(1, max(each.prefix for each in buckets) // TILE)),
         wanted=draw(st.integers(1, min(window, WANTED))),
     )
 
@@ -69,20 +69,22 @@ def forwards(draw: st.DrawFn, gears: list[Gear]) -> Sizes:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
-    gears = data.draw(gear_plans())
-    sizes = data.draw(forwards(gears))
-    prefill = prefill_range(gears)
-    number, shape = ProfileTable(gears, prefill).profile_for(sizes)
-    profiles = profiles_of_gears(gears, prefill)
+    buckets = data.draw(bucket_plans())
+    sizes = data.draw(forwards(buckets))
+    prefill = prefill_range(buckets)
+    number, shape = ProfileTable(buckets, prefill).profile_for(sizes)
+    profiles = profiles_of_buckets(buckets, prefill)
     assert profiles[number].holds(shape)
-    assert shape.holds_rows(sizes)
-    if number < len(gears):
-        assert shape == gears[number]
-        assert [index for index, each in enumerate(profiles[:-1]) if each.holds(shape)] == [number]  # no other gear's
-        in_range = sizes.requests <= prefill.most.requests and sizes.branches == 1
-        assert not in_range or sizes.window < prefill.least.window
+    assert shape.fits_rows(sizes)
+    if number < len(buckets):
+        assert shape == buckets[number]
+        assert [index for index, each in enumerate(profiles[:-1]) if each.holds(shape)] == [
+            number
+        ]  # no other bucket has this shape
+        in_range = sizes.requests <= prefill.max.requests and sizes.branches == 1
+        assert not in_range or sizes.window < prefill.min.window
     else:
-        assert not any(each.window == shape.window for each in gears if each.window < prefill.least.window)
+        assert not any(each.window == shape.window for each in buckets if each.window < prefill.min.window)
         assert sizes.branches == 1
         assert shape.window - sizes.window < 64
     covered = np.zeros((sizes.requests, sizes.branches), int)
@@ -98,65 +100,65 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
     [
         (Sizes(1, 1, 20, 64, 20), 0, 32),
         (Sizes(1, 4, 96, 384, 96), 1, 96),
-        (Sizes(1, 1, 288, 64, 257), 2, 288),  # as long as the longest gear but one
+        (Sizes(1, 1, 288, 64, 257), 2, 288),  # as long as the second longest bucket
         (Sizes(1, 1, 289, 64, 257), 4, 320),
         (Sizes(2, 1, 560, 64, 32), 4, 576),
-        (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range holds at once
+        (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range allows
         (Sizes(1, 1, 640, 896, 257), 4, 640),
-        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: no first window of a prompt
+        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: not the first window of a prompt
     ],
 )
-def test_long_windows_of_one_branch_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
+def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
     number, shape = TABLE.profile_for(sizes)
     assert (number, shape.window) == (profile, window)
 
 
-def test_the_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
-    """By the bundle's own defaults, alone and three requests in a forward."""
+def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
+    """Uses the bundle's defaults, for single requests and three requests per forward."""
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         recording = recording_from_decoder(
             decoder, prompts, lambda forwards: Source(name="now", sha256="", forwards=forwards), lambda _done: None
         )
-    profiles = profiles_of_gears(GEARS, PREFILL)
+    profiles = profiles_of_buckets(BUCKETS, PREFILL)
     for parallel in (1, 3):
         forwards = forwards_of_recording(recording, parallel)
         assert len(forwards) > 5
         for sizes in forwards:
             number, shape = TABLE.profile_for(sizes)
             assert profiles[number].holds(shape)
-            assert shape.holds_rows(sizes)
+            assert shape.fits_rows(sizes)
 
 
-def test_what_no_profile_holds_is_refused() -> None:
+def test_forward_beyond_all_profiles_raises() -> None:
     for sizes in (Sizes(1, 1, 641, 64, 1), Sizes(1, 1, 1, 960, 1), Sizes(1, 1, 300, 64, 258)):
-        with pytest.raises(BadInputError, match="as the largest gear"):
+        with pytest.raises(BadInputError, match="the largest shape bucket"):
             TABLE.profile_for(sizes)
 
 
-def test_a_window_is_not_padded_beyond_the_range() -> None:
-    gears = [gear(1, 1, 10, 128, 1.0), gear(1, 1, 100, 128, 2.0)]
-    number, shape = ProfileTable(gears, prefill_range(gears)).profile_for(Sizes(1, 1, 80, 64, 80))
+def test_padding_stays_within_the_range() -> None:
+    buckets = [bucket(1, 1, 10, 128, 1.0), bucket(1, 1, 100, 128, 2.0)]
+    number, shape = ProfileTable(buckets, prefill_range(buckets)).profile_for(Sizes(1, 1, 80, 64, 80))
     assert (number, shape.window, shape.wanted) == (2, 100, 100)
 
 
-def test_one_window_in_all_gears_leaves_the_range_that_window() -> None:
-    alone = [gear(1, 4, 96, 128, 1.0)]
-    table = ProfileTable(alone, prefill_range(alone))
+def test_range_with_one_window_length() -> None:
+    single = [bucket(1, 4, 96, 128, 1.0)]
+    table = ProfileTable(single, prefill_range(single))
     assert table.profile_for(Sizes(1, 1, 95, 64, 1))[0] == 0
     assert table.profile_for(Sizes(1, 1, 96, 64, 1))[0] == 1
 
 
-def test_a_range_is_in_order_and_its_best_lies_within() -> None:
-    for gears in (GEARS, GEARS[:1], [gear(1, 1, 10, 64, 1.0), gear(1, 2, 11, 128, 2.0)]):
-        found = prefill_range(gears)
+def test_range_is_ordered() -> None:
+    for buckets in (BUCKETS, BUCKETS[:1], [bucket(1, 1, 10, 64, 1.0), bucket(1, 2, 11, 128, 2.0)]):
+        found = prefill_range(buckets)
         for name in ("requests", "branches", "window", "prefix", "wanted"):
-            least, best, most = (getattr(axes, name) for axes in (found.least, found.best, found.most))
-            assert 1 <= least <= best <= most, name
+            low, best, high = (getattr(axes, name) for axes in (found.min, found.best, found.max))
+            assert 1 <= low <= best <= high, name
         assert found.best.wanted <= found.best.window
 
 
-def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
+def test_shapes_match_a_padded_forward(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     dimensions = manifest.dimensions
     random = np.random.default_rng(5)
@@ -168,9 +170,9 @@ def test_shapes_are_those_of_a_padded_forward(tiny_bundle: Path) -> None:
         logits_index=random.integers(0, 7, (1, 2, 3)),
         temperature=np.ones(1, np.float32),
     )
-    exact = exact_range(GEARS[2])
+    exact = exact_range(BUCKETS[2])
     assert isinstance(exact, ProfileRange)
-    padded = padded_batch(batch, GEARS[2])
+    padded = padded_batch(batch, BUCKETS[2])
     shapes = GraphArrays(manifest).input_shapes(exact.best)
     assert list(shapes) == contract.input_names(dimensions.layers)
     for name in ("input_ids", "position_ids", "window_mask", "logits_index", "temperature"):

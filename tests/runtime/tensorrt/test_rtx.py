@@ -1,4 +1,4 @@
-"""The whole decoder on "tensorrt-rtx:N": as on "tensorrt:N", with engines for many GPUs, whose kernels are kept."""
+"""The whole decoder on "tensorrt-rtx:N", with engines for many GPUs and cached kernels."""
 
 import json
 import logging
@@ -9,12 +9,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
-from tests.runtime.tensorrt.gears import DEVICE
-from tests.runtime.tensorrt.machines import GATE_GEARS, built, built_for_rtx, with_verified
+from tests.runtime.tensorrt.buckets import DEVICE
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built, built_for_rtx, with_verified
 
 from lopa.cli.main import main
 from lopa.runtime.bundle import Bundle
@@ -24,12 +24,12 @@ from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.library import RTX
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, engine_for_device
 
-GEARS = [gear(1, 2, 48, 64), gear(1, 3, 64, 128)]
+BUCKETS = [bucket(1, 2, 48, 64), bucket(1, 3, 64, 128)]
 
 
 @pytest.fixture
 def path(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A bundle of the test's own without an engine."""
+    """Return a private copy of a bundle without an engine."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
 
 
@@ -44,7 +44,7 @@ def test_recorded_traces(devices: list[str], path: Path, rtx: ModuleType, cuda: 
 
 
 def decode(bundle: Bundle) -> None:
-    """A window in a gear, and one that only the range holds."""
+    """Run windows in a shape bucket and one that only the range holds."""
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt-rtx:0")
     rng = np.random.default_rng(0)
     for branches, width in ((2, 40), (2, 40), (1, 60)):
@@ -54,17 +54,17 @@ def decode(bundle: Bundle) -> None:
     plain.close()
 
 
-def test_kernels_are_made_once_for_a_gpu(path: Path, rtx: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = with_verified(built_for_rtx(path, rtx, GEARS))
+def test_kernels_are_compiled_once_per_gpu(path: Path, rtx: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = with_verified(built_for_rtx(path, rtx, BUCKETS))
     bundle, engines = Bundle.open(path), rtx.engines
     decode(bundle)
-    # A gear is waited for, whose forward is captured next; a long prompt is not.
+    # The bucket waits for its kernels, because it is captured next. A long prompt does not wait.
     assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
-    kept = found.folder / "kernels-stand-in-gpu.cache"
-    before = kept.read_bytes()
+    cache = found.folder / "kernels-stand-in-gpu.cache"
+    before = cache.read_bytes()
     engines.compiled.clear()
     decode(bundle)
-    assert (engines.compiled, kept.read_bytes()) == (set(), before)
+    assert (engines.compiled, cache.read_bytes()) == (set(), before)
     assert [each.name for each in found.folder.iterdir() if each.name.startswith(".")] == []
 
     engines.gpu = "Other GPU"
@@ -73,33 +73,31 @@ def test_kernels_are_made_once_for_a_gpu(path: Path, rtx: ModuleType, monkeypatc
         open_session(bundle, "tensorrt-rtx:0")
     fields = json.loads((found.folder / "engine.json").read_bytes())
     (found.folder / "engine.json").write_text(json.dumps(fields | {"verified_on": [DEVICE.name, "Other GPU"]}))
-    shutil.copy(kept, found.folder / "kernels-other-gpu.cache")  # which TensorRT takes for another GPU's
+    shutil.copy(cache, found.folder / "kernels-other-gpu.cache")  # TensorRT recognizes it as another GPU's
     decode(bundle)
     assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
     assert "Other GPU" in (found.folder / "kernels-other-gpu.cache").read_text()
 
 
-def test_kernels_that_cannot_be_read_or_kept_are_made_again(
-    path: Path, rtx: ModuleType, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = with_verified(built_for_rtx(path, rtx, GEARS))
+def test_unusable_kernel_cache_is_ignored(path: Path, rtx: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    found = with_verified(built_for_rtx(path, rtx, BUCKETS))
     (found.folder / "kernels-stand-in-gpu.cache").mkdir()
     with caplog.at_level(logging.INFO):
         decode(Bundle.open(path))
-    assert "kernels are made again" in caplog.text
-    assert "were not kept" in caplog.text
+    assert "compiling kernels again" in caplog.text
+    assert "cannot save the compiled kernels" in caplog.text
     assert rtx.engines.compiled != set()
 
 
 def test_streamed_weights_run_without_graphs(path: Path, rtx: ModuleType, cuda: StandInGraphs) -> None:
-    """The builder takes them only where nothing is captured."""
-    with_verified(built_for_rtx(path, rtx, GEARS, BuildFlags(weight_streaming=True)))
+    """The builder allows streamed weights only without capture."""
+    with_verified(built_for_rtx(path, rtx, BUCKETS, BuildFlags(weight_streaming=True)))
     for _ in range(2):
         decode(Bundle.open(path))
     assert (cuda.launches, {way for _, way in rtx.engines.forwards}) == (0, {"plain"})
 
 
-def test_an_engine_runs_on_the_gpus_that_it_was_built_for(path: Path, rtx: ModuleType) -> None:
+def test_engine_is_chosen_by_compute_capability(path: Path, rtx: ModuleType) -> None:
     bundle = Bundle.open(path)
     many, few = built_for_rtx(path, rtx), built_for_rtx(path, rtx, capabilities=["86", "8.9"])
     assert [each.name for each in TENSORRT_ENGINES.folders(bundle)] == [many.name, few.name]
@@ -115,17 +113,17 @@ def test_an_engine_runs_on_the_gpus_that_it_was_built_for(path: Path, rtx: Modul
         found("8.9", "1.8.0.1")
 
 
-def test_fp8_runs_where_there_is_fp8(path: Path, rtx: ModuleType) -> None:
+def test_fp8_engine_needs_an_fp8_gpu(path: Path, rtx: ModuleType) -> None:
     bundle = Bundle.open(path)
     found = built_for_rtx(path, rtx, flags=BuildFlags(products="fp8"))
     assert found.engine.gpus == "GPUs of compute capability 8.9 and later"
     assert engine_for_device(bundle, replace(DEVICE, capability="8.9"), "1.7.1.116", RTX) == found
-    with pytest.raises(BadInputError, match="products in fp8"):
+    with pytest.raises(BadInputError, match="fp8 products"):
         engine_for_device(bundle, replace(DEVICE, capability="8.6"), "1.7.1.116", RTX)
 
 
-def test_engines_of_both_libraries_lie_side_by_side(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
-    """Each device takes those of its own library, and says whose the others are."""
+def test_engines_of_both_libraries_in_one_bundle(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
+    """Each device uses engines of its own library, and the error names the library of the others."""
     bundle = Bundle.open(path)
     with_verified(built_for_rtx(path, rtx))
     with pytest.raises(
@@ -147,14 +145,14 @@ def test_engines_of_both_libraries_lie_side_by_side(path: Path, trt: ModuleType,
     assert caught.value.remedy.endswith("lopa-export tensorrt BUNDLE --rtx")
 
 
-def test_a_plan_of_the_other_library_is_refused_by_the_library(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
-    """One that was put where the other's belongs, with a description that says so."""
+def test_plan_of_the_other_library_raises(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
+    """The plans are swapped, together with the digests in the descriptions."""
     one, other = with_verified(built(path, trt)), with_verified(built_for_rtx(path, rtx))
     fields = [json.loads((each.folder / "engine.json").read_bytes()) for each in (one, other)]
-    for found, theirs, ours in ((one, other, fields), (other, one, fields[::-1])):
-        plan = (theirs.folder / "engine.plan").read_bytes()
+    for found, other_engine, descriptions in ((one, other, fields), (other, one, fields[::-1])):
+        plan = (other_engine.folder / "engine.plan").read_bytes()
         (found.folder / "swapped").write_bytes(plan)
-        (found.folder / "engine.json").write_text(json.dumps(ours[0] | {"files": ours[1]["files"]}))
+        (found.folder / "engine.json").write_text(json.dumps(descriptions[0] | {"files": descriptions[1]["files"]}))
     for each in (one, other):
         (each.folder / "swapped").replace(each.folder / "engine.plan")
     for device in ("tensorrt:0", "tensorrt-rtx:0"):
@@ -163,17 +161,17 @@ def test_a_plan_of_the_other_library_is_refused_by_the_library(path: Path, trt: 
 
 
 @pytest.mark.parametrize("device", ["tensorrt-rtx", "tensorrt-rtx:", "tensorrt-rtx:x", "tensorrt-rtx:-1"])
-def test_other_names_of_devices_are_refused(device: str, path: Path) -> None:
+def test_malformed_device_raises(device: str, path: Path) -> None:
     with pytest.raises(BadInputError, match="tensorrt-rtx:N with N the number"):
         open_session(Bundle.open(path), device)
 
 
-def test_the_gate(
+def test_verification_is_required(
     path: Path, rtx: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
-    built_for_rtx(path, rtx, GATE_GEARS)
+    built_for_rtx(path, rtx, GATE_BUCKETS)
 
     def run(*arguments: object) -> int:
         with pytest.raises(SystemExit) as caught:
@@ -190,4 +188,4 @@ def test_the_gate(
     assert run(*decodes) == 0
     capsys.readouterr()
     assert run("inspect", path) == 0
-    assert "TensorRT for RTX 1.7.1.116, 3 gears, verified on Stand-in GPU" in capsys.readouterr().out
+    assert "TensorRT for RTX 1.7.1.116, 3 buckets, verified on Stand-in GPU" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""verify --device tensorrt:N --save-cases: forwards in which an engine is wrong are saved, and are right to replay."""
+"""verify --device tensorrt:N --save-cases saves the forwards in which an engine is wrong, with correct outputs."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 from polygraphy.comparator import IterationResult
 from polygraphy.json import load_json
 from tests.export.replay.replayed import replayed
-from tests.runtime.tensorrt.machines import GATE_GEARS, built
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
 from lopa.export.replay.compare import outputs_found
@@ -27,11 +27,11 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 
 WRONG = 2
-"""The profile of the last gear: [2, 3, 160], prefix 256."""
+"""Profile of the last shape bucket: [2, 3, 160], prefix 256."""
 
 
 @pytest.fixture(autouse=True)
-def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def _limit_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
     monkeypatch.setattr("lopa.export.verify.cases.SHAPES", SHAPES[8:9])
@@ -45,27 +45,27 @@ def verify(path: Path, cases: Path, capsys: pytest.CaptureFixture[str]) -> tuple
 
 @pytest.fixture
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
-    """A bundle of the test's own with an engine that was not verified."""
+    """Return a private copy of a bundle with an unverified engine."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(copy, trt, GATE_GEARS)
+    built(copy, trt, GATE_BUCKETS)
     return copy
 
 
-def flipped(profile: int, name: str, array: Any) -> Any:
+def flip(profile: int, name: str, array: Any) -> Any:
     return np.flip(array, axis=-1).copy() if (profile, name) == (WRONG, "topk_ids") else array
 
 
-def test_what_a_wrong_engine_should_have_answered(
+def test_failed_forwards_of_a_wrong_engine_are_saved(
     path: Path, tmp_path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trt.engines.spoil = flipped
+    trt.engines.corrupt = flip
     cases = tmp_path / "cases"
     code, output = verify(path, cases, capsys)
     assert code == 1
     found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the answers of cpu$", output, re.MULTILINE)
     assert found is not None
     count = int(found[1])
-    assert count > 1  # of the decode, and the one as large as the gear
+    assert count > 1  # of the decode, and the one in the bucket's full shape
     done = replayed(path / "model.onnx", cases)
     assert done.returncode == 0
     done = replayed(path / "model.onnx", cases / "failed")
@@ -80,12 +80,12 @@ def test_what_a_wrong_engine_should_have_answered(
     rule = json.loads((cases / "failed" / "rule.json").read_text())
     assert rule == {"reference": device, "tolerance": 1e-4, "by_rms": False, "margin": 0.01}
     assert len(answers) == count
-    for right in answers:  # what the engine gave fails
-        wrong = IterationResult({name: flipped(WRONG, name, array) for name, array in right.items()}, runner_name="trt")
+    for right in answers:  # the engine's outputs fail
+        wrong = IterationResult({name: flip(WRONG, name, array) for name, array in right.items()}, runner_name="trt")
         assert [name for name, ok in outputs_found(right, wrong, rule).items() if not ok] == ["topk_ids"]
 
 
-def test_a_right_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_correct_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = verify(path, tmp_path / "cases", capsys)
     assert code == 0
     assert "that differ" not in output
@@ -93,8 +93,10 @@ def test_a_right_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsy
     assert not (tmp_path / "cases" / "failed").exists()
 
 
-def test_only_the_first_are_kept(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lopa.export.replay.failed_forwards.MOST_FORWARDS", 2)
+def test_number_of_saved_forwards_is_limited(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lopa.export.replay.failed_forwards.MAX_FORWARDS", 2)
     bundle = Bundle.open(tiny_bundle)
     rng = np.random.default_rng(0)
     failed = FailedForwards()

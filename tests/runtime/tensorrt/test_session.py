@@ -1,4 +1,4 @@
-"""The whole decoder on "tensorrt:N", over stand-ins of TensorRT's runtime and of the CUDA runtime."""
+"""The whole decoder on "tensorrt:N", over stand-ins for TensorRT's runtime and the CUDA runtime."""
 
 import hashlib
 import json
@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.buckets import bucket
 from tests.conformance.recorded import assert_reproduced
-from tests.gears import gear
 from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.cuda.stand_in_driver import StandInDriver
 from tests.runtime.cuda.stand_in_graphs import StandInGraphs
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
-from tests.runtime.tensorrt.gears import DEVICE
+from tests.runtime.tensorrt.buckets import DEVICE
 from tests.runtime.tensorrt.machines import built, with_verified
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
@@ -31,7 +31,7 @@ from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackend
 from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.gear import MOST_GRAPHS
+from lopa.runtime.tensorrt.bucket import MAX_GRAPHS
 from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, target_of_device
 
 TARGET = msgspec.to_builtins(target_of_device(DEVICE, "11.4.0.106"))
@@ -45,14 +45,14 @@ def test_recorded_traces_on_one_device(
     assert_reproduced(name, session, bundle.manifest, limit=8)
     session.close()
     assert {profile for profile, _ in trt.engines.forwards} == profiles
-    # Few forwards are anything but the launch of a graph; those of long prompts always are.
+    # Most forwards launch a graph. Only those of long prompts never do.
     plain = sum(way == "plain" and profile < 4 for profile, way in trt.engines.forwards)
     assert plain < cuda.launches / 3
 
 
 @pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf4_bs16_block"])
 def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
-    """Winners' rows go from device to device, without the host."""
+    """Winners' rows are copied between devices without the host."""
     session = session_from_devices(bundle, ["tensorrt:0", "tensorrt:1"])
     assert isinstance(session, BranchParallelSession)
     assert_reproduced(name, session, bundle.manifest, limit=5)
@@ -62,15 +62,15 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandIn
     assert cuda.launches > 0
 
 
-def test_every_shape_of_forward(bundle: Bundle, trt: ModuleType) -> None:
-    """Requests, branches, masks and prefixes on which engines are checked, as far as the gears hold them."""
+def test_all_shapes_match_the_reference(bundle: Bundle, trt: ModuleType) -> None:
+    """Covers requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
     session = open_session(bundle, "tensorrt:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
     session.close()
 
 
-def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, cuda: StandInGraphs) -> None:
+def test_shortened_request_equals_a_fresh_one(bundle: Bundle, cuda: StandInGraphs) -> None:
     session, plain = open_session(bundle, "tensorrt:3"), open_session(bundle, "cpu", threads=1)
     assert_shortened_equals_fresh(session, plain, exact=False)
     assert cuda.launches > 0
@@ -79,7 +79,7 @@ def test_a_shortened_request_equals_a_fresh_one(bundle: Bundle, cuda: StandInGra
 
 
 def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGraphs) -> None:
-    """Once every shape was seen: uploads, the launch of a graph, downloads of statistics, one wait."""
+    """After every shape was seen, a step has uploads, one graph launch, downloads of statistics and one wait."""
     session = open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(0)
     for turn in range(3):
@@ -95,14 +95,14 @@ def test_a_step_allocates_nothing_and_waits_once(bundle: Bundle, cuda: StandInGr
     session.close()
 
 
-def test_the_next_gear_up_serves_what_has_no_gear(bundle: Bundle, trt: ModuleType) -> None:
+def test_next_larger_bucket_is_used(bundle: Bundle, trt: ModuleType) -> None:
     session = open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(0)
-    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no gear of 2 branches, nor of 49 rows
+    session.forward(random_batch(rng, (0,), 2, 49, 8))  # no bucket has 2 branches or 49 rows
     assert trt.engines.forwards == [(1, "plain")]
     session.forward(random_batch(rng, (0,), 4, 64, 8, starts=0))
     assert trt.engines.forwards[-1][0] in (1, 3)
-    with pytest.raises(BadInputError, match="a forward over 97 window rows"):
+    with pytest.raises(BadInputError, match="a forward with 97 query tokens"):
         session.forward(random_batch(rng, (0,), 1, 97, 8))
     session.close()
 
@@ -128,17 +128,17 @@ def test_long_prompts_run_in_the_range_and_are_not_captured(bundle: Bundle, trt:
     plain.close()
 
 
-def test_parts_of_a_forward_have_a_graph_each(bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
-    """Of more parts than graphs are kept, none is wrong."""
+def test_each_part_of_a_forward_has_a_graph(bundle: Bundle, cuda: StandInGraphs, trt: ModuleType) -> None:
+    """Results stay correct with more parts than cached graphs."""
     plain, session = open_session(bundle, "cpu", threads=1), open_session(bundle, "tensorrt:0")
     rng = np.random.default_rng(1)
-    for parts in (2, MOST_GRAPHS + 1):
+    for parts in (2, MAX_GRAPHS + 1):
         before = cuda.launches
         for _ in range(4):
             batch = random_batch(rng, (0,), 3 * parts, 60, 4)
             assert_same_statistics(session.forward(batch), plain.forward(batch))
         assert (cuda.launches - before == 3 * parts) == (parts == 2)
-    assert len(cuda.graphs) <= MOST_GRAPHS
+    assert len(cuda.graphs) <= MAX_GRAPHS
     session.close()
     plain.close()
 
@@ -153,7 +153,7 @@ def test_several_requests_at_once(bundle: Bundle) -> None:
     assert found == expected
 
 
-def test_what_cannot_be_captured_runs_plainly(
+def test_uncapturable_engine_runs_without_graphs(
     bundle: Bundle, cuda: StandInGraphs, trt: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     trt.engines.cannot_be_captured = True
@@ -167,12 +167,12 @@ def test_what_cannot_be_captured_runs_plainly(
 
 
 @pytest.mark.parametrize("plugins", [True, False])
-def test_an_engine_with_plugins_commits_by_the_kernel(
+def test_engine_with_plugins_commits_with_the_kernel(
     plugins: bool, tiny_plugins: Path, tmp_path: Path, cuda: StandInGraphs, trt: ModuleType, monkeypatch: Any
 ) -> None:
-    pytest.importorskip("triton", reason="Triton, which compiles the kernel, is not here")
+    pytest.importorskip("triton", reason="needs Triton to compile the kernel")
     monkeypatch.setattr("lopa.export.tensorrt.engine.register_plugins", lambda *_: None)
-    bundle = copied(tiny_plugins, tmp_path)
+    bundle = copy_bundle(tiny_plugins, tmp_path)
     driver = StandInDriver(cuda, bundle.manifest.dimensions.head_size)
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
     monkeypatch.setattr("lopa.runtime.cuda.row_kernel.cuda_device", lambda _: DEVICE)
@@ -193,13 +193,13 @@ def test_an_engine_with_plugins_commits_by_the_kernel(
         BuildFlags(version_compatible=True),
     ],
 )
-def test_flags_of_the_build(
+def test_build_flags(
     major: int, flags: BuildFlags, tiny_bundle: Path, tmp_path: Path, cuda: StandInGraphs, monkeypatch: Any
 ) -> None:
     trt = stand_in_tensorrt(major, cuda=cuda)
     monkeypatch.setitem(sys.modules, "tensorrt", trt)
-    bundle, expected = copied(tiny_bundle, tmp_path), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], flags))
+    bundle, expected = copy_bundle(tiny_bundle, tmp_path), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], flags))
     session = open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 2, 40, 8)
     assert_same_statistics(session.forward(batch), expected.forward(batch))
@@ -208,12 +208,12 @@ def test_flags_of_the_build(
     assert trt.engines.violations == []
 
 
-def copied(path: Path, folder: Path) -> Bundle:
+def copy_bundle(path: Path, folder: Path) -> Bundle:
     return Bundle.open(Path(shutil.copytree(path, folder / "copy")))
 
 
 @pytest.mark.parametrize("method", ["execute_async_v3", "set_input_shape", "set_tensor_address"])
-def test_a_failing_call_is_named(method: str, bundle: Bundle, trt: ModuleType) -> None:
+def test_error_has_the_failing_call(method: str, bundle: Bundle, trt: ModuleType) -> None:
     session = open_session(bundle, "tensorrt:0")
     batch = random_batch(np.random.default_rng(0), (0,), 1, 90, 8)
     trt.engines.fails = {f"IExecutionContext.{method}"}
@@ -228,7 +228,7 @@ def test_a_failing_call_is_named(method: str, bundle: Bundle, trt: ModuleType) -
 @pytest.mark.parametrize(
     "method", ["ICudaEngine.create_execution_context", "IExecutionContext.set_optimization_profile_async"]
 )
-def test_what_cannot_be_opened_leaves_nothing(method: str, bundle: Bundle, trt: ModuleType) -> None:
+def test_failed_open_leaks_nothing(method: str, bundle: Bundle, trt: ModuleType) -> None:
     trt.engines.fails = {method}
     with pytest.raises(EngineFailedError, match="out of memory"):
         open_session(bundle, "tensorrt:0")
@@ -236,7 +236,7 @@ def test_what_cannot_be_opened_leaves_nothing(method: str, bundle: Bundle, trt: 
     open_session(bundle, "tensorrt:0").close()
 
 
-def test_two_sessions_on_one_device_and_closing_twice(bundle: Bundle) -> None:
+def test_two_sessions_on_one_device(bundle: Bundle) -> None:
     first, second = (open_session(bundle, "tensorrt:0") for _ in range(2))
     first.close()
     first.close()
@@ -248,12 +248,12 @@ def test_two_sessions_on_one_device_and_closing_twice(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("device", ["tensorrt", "tensorrt:", "tensorrt:x", "tensorrt:-1"])
-def test_other_names_of_devices_are_refused(device: str, bundle: Bundle) -> None:
+def test_malformed_device_raises(device: str, bundle: Bundle) -> None:
     with pytest.raises(BadInputError, match="tensorrt:N"):
         open_session(bundle, device)
 
 
-def test_without_tensorrt(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorrt_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(MissingBackendError, match="TensorRT cannot be imported") as caught:
         open_session(bundle, "tensorrt:0")
@@ -261,13 +261,13 @@ def test_without_tensorrt(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> No
     assert pip_install("tensorrt") in caught.value.remedy
 
 
-def test_without_the_cuda_runtime(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cuda_runtime_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", None)
     with pytest.raises(MissingBackendError, match="CUDA runtime"):
         open_session(bundle, "tensorrt:0")
 
 
-def test_without_a_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_number: int) -> None:
         raise MissingBackendError("no driver", expected="an NVIDIA GPU", remedy="install its driver")
 
@@ -276,36 +276,36 @@ def test_without_a_gpu(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
         open_session(bundle, "tensorrt:0")
 
 
-def test_a_bundle_without_an_engine(tiny_bundle: Path, trt: ModuleType) -> None:
-    with pytest.raises(BadInputError, match="it has none") as caught:
+def test_bundle_without_engine_raises(tiny_bundle: Path, trt: ModuleType) -> None:
+    with pytest.raises(BadInputError, match="the bundle has no engine") as caught:
         open_session(Bundle.open(tiny_bundle), "tensorrt:0")
     assert "lopa-export tensorrt" in caught.value.remedy
 
 
-def test_a_portable_bundle(tiny_portable: Path, trt: ModuleType) -> None:
+def test_portable_bundle_raises(tiny_portable: Path, trt: ModuleType) -> None:
     with pytest.raises(BadInputError, match="portable dialect"):
         open_session(Bundle.open(tiny_portable), "tensorrt:0")
 
 
-def test_an_engine_that_was_not_verified(bundle: Bundle) -> None:
+def test_unverified_engine_raises(bundle: Bundle) -> None:
     change_description(bundle, verified_on=[])
     with pytest.raises(BadInputError, match="was not verified") as caught:
         open_session(bundle, "tensorrt:0")
-    assert caught.value.remedy == f"lopa-export verify {bundle.path} --device tensorrt:0"
+    assert caught.value.remedy == f"run lopa-export verify {bundle.path} --device tensorrt:0"
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
-        ({"weights_sha256": "00"}, "was built of other weights"),
-        ({"graph_sha256": "00"}, "was built of another graph"),
+        ({"weights_sha256": "00"}, "was built from other weights"),
+        ({"graph_sha256": "00"}, "was built from another graph"),
         ({"target": {**TARGET, "gpu": "Another GPU"}}, "was built for Another GPU"),
         ({"target": {**TARGET, "version": "11.5.0.1"}}, "was built by TensorRT 11.5.0.1"),
     ],
 )
-def test_an_engine_for_something_else(change: dict[str, Any], words: str, bundle: Bundle) -> None:
+def test_engine_for_another_target_raises(change: dict[str, Any], message: str, bundle: Bundle) -> None:
     change_description(bundle, **change)
-    with pytest.raises(BadInputError, match=words):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "tensorrt:0")
 
 
@@ -315,7 +315,7 @@ def change_description(bundle: Bundle, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
 
 
-def test_a_damaged_plan(bundle: Bundle) -> None:
+def test_damaged_plan_raises(bundle: Bundle) -> None:
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = bytearray((folder / "engine.plan").read_bytes())
     plan[100] ^= 1
@@ -326,20 +326,20 @@ def test_a_damaged_plan(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"version": "11.5.0.1"}, "TensorRT: the engine plan file is of 11.5.0.1"),
         ({"gpu": "Another GPU"}, "TensorRT: the engine plan file is of"),
         ({"tensors": "less"}, "it has the inputs and outputs"),
-        ({"tensors": "HALF"}, "temperature is no input of FLOAT"),
-        ({"profiles": "less"}, "it has 4 profiles, engine.json 5"),
+        ({"tensors": "HALF"}, "temperature is not an input of type FLOAT"),
+        ({"profiles": "less"}, "it has 4 profiles, but engine.json has 5"),
         ({"profiles": "another"}, "input_ids has the shapes"),
     ],
 )
-def test_a_plan_that_is_not_what_its_description_says(
-    change: dict[str, Any], words: str, bundle: Bundle, trt: ModuleType
+def test_plan_that_contradicts_its_description_raises(
+    change: dict[str, Any], message: str, bundle: Bundle, trt: ModuleType
 ) -> None:
-    """Whose digest is right all the same."""
+    """The digest still matches."""
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
     if change == {"tensors": "less"}:
@@ -353,11 +353,11 @@ def test_a_plan_that_is_not_what_its_description_says(
     else:
         plan |= change
     write_plan(folder, json.dumps(plan).encode())
-    with pytest.raises(BadInputError, match=words):
+    with pytest.raises(BadInputError, match=message):
         open_session(bundle, "tensorrt:0")
 
 
-def test_a_plan_that_is_no_plan(bundle: Bundle) -> None:
+def test_invalid_plan_raises(bundle: Bundle) -> None:
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     write_plan(folder, b"no plan")
     with pytest.raises(BadInputError, match="TensorRT: magic tag does not match"):
@@ -365,7 +365,7 @@ def test_a_plan_that_is_no_plan(bundle: Bundle) -> None:
 
 
 def write_plan(folder: Path, plan: bytes) -> None:
-    """With the size and the digest that the description wants."""
+    """Write the plan, and update size and digest in the description."""
     (folder / "engine.plan").write_bytes(plan)
     engine = json.loads((folder / "engine.json").read_bytes())
     files = [
@@ -377,19 +377,19 @@ def write_plan(folder: Path, plan: bytes) -> None:
     (folder / "engine.json").write_text(json.dumps(engine | {"files": files}))
 
 
-def test_weights_that_cannot_be_put_in(bundle: Bundle, trt: ModuleType) -> None:
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+def test_missing_weights_raise(bundle: Bundle, trt: ModuleType) -> None:
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     plan = json.loads((folder / "engine.plan").read_bytes())
     plan["weights"] |= {f"scale.{number}": [1, 7] for number in range(7)}
     write_plan(folder, json.dumps(plan).encode())
     names = "scale.0, scale.1, scale.2, scale.3, scale.4, ..."
-    with pytest.raises(BadInputError, match=rf"cannot be put into it, 7 are missing: {re.escape(names)}\n  TensorRT: "):
+    with pytest.raises(BadInputError, match=rf"into it, 7 are missing: {re.escape(names)}\n  TensorRT: "):
         open_session(bundle, "tensorrt:0")
 
 
-def test_the_graph_that_weights_are_put_in_by_is_held_against_its_digest(bundle: Bundle, trt: ModuleType) -> None:
-    with_verified(built(bundle.path, trt, [gear(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
+def test_damaged_refit_graph_raises(bundle: Bundle, trt: ModuleType) -> None:
+    with_verified(built(bundle.path, trt, [bucket(1, 2, 48, 64)], BuildFlags(strip_weights=True)))
     (folder,) = TENSORRT_ENGINES.folders(bundle)
     model = folder / "model.onnx"
     model.write_bytes(model.read_bytes()[:-1] + b"!")

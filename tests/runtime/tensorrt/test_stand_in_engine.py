@@ -1,4 +1,4 @@
-"""The rules of the stand-ins for TensorRT's runtime and for CUDA graphs that our code has to keep."""
+"""Rules that the stand-ins for TensorRT's runtime and for CUDA graphs enforce."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 from tests.runtime.random_windows import random_batch
 from tests.runtime.tensorrt.machines import built
@@ -28,11 +28,11 @@ from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
 from lopa.runtime.tensorrt.plan_file import stream_reader
 
-GEAR = gear(1, 2, 8, 64)
+BUCKET = bucket(1, 2, 8, 64)
 
 
 class Bench:
-    """One context of a plan of one gear, with memory for everything, ready to run."""
+    """A context of a plan with one shape bucket, with all memory, ready to run."""
 
     def __init__(self, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
         self.trt, self.cuda, manifest = trt, cuda, bundle.manifest
@@ -51,22 +51,22 @@ class Bench:
         self.runtime = trt.Runtime(Logger())
         (folder,) = TENSORRT_ENGINES.folders(bundle)
         self.plan = (folder / PLAN_NAME).read_bytes()
-        self.engine = self.opened(self.plan)
+        self.engine = self.open_plan(self.plan)
         arrays = GraphArrays(manifest)
-        self.shapes = arrays.input_shapes(GEAR)
-        sizes = arrays.bytes_but_prefix(GEAR)
+        self.shapes = arrays.input_shapes(BUCKET)
+        sizes = arrays.bytes_without_prefix(BUCKET)
         item = 4
         sizes |= {name: math.prod(self.shapes[name]) * item for name in past_names(manifest.dimensions.layers)}
         self.addresses = {name: self.memory.allocate(size) for name, size in sizes.items()}
         for name, size in sizes.items():
             self.memory.fill_zero(self.addresses[name], size)
-        batch = random_batch(np.random.default_rng(0), (0,), 2, 8, GEAR.wanted)
+        batch = random_batch(np.random.default_rng(0), (0,), 2, 8, BUCKET.wanted)
         for name, array in ContractForm().inputs(batch, np.zeros((1, 64), np.bool_)).items():
             self.memory.upload(self.addresses[name], array)
         self.scratch = self.memory.allocate(SCRATCH)
         self.context = self.new_context()
 
-    def opened(self, plan: bytes) -> Any:
+    def open_plan(self, plan: bytes) -> Any:
         return self.runtime.deserialize_cuda_engine(stream_reader_v2=stream_reader(self.trt, io.BytesIO(plan)))
 
     def new_context(self) -> Any:
@@ -83,7 +83,7 @@ class Bench:
         return bool(self.context.execute_async_v3(self.memory.stream))
 
     def capture(self) -> Any:
-        return CudaGraphs(self.calls, self.memory.stream).captured(self.run)
+        return CudaGraphs(self.calls, self.memory.stream).capture(self.run)
 
     @property
     def violations(self) -> list[str]:
@@ -95,11 +95,11 @@ def bench(tiny_bundle: Path, tmp_path: Path) -> Bench:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     cuda = StandInGraphs()
     trt = stand_in_tensorrt(11, cuda=cuda)
-    built(path, trt, [GEAR])
+    built(path, trt, [BUCKET])
     return Bench(Bundle.open(path), trt, cuda)
 
 
-def test_a_forward_and_a_graph_of_it(bench: Bench) -> None:
+def test_plain_forward_and_graph(bench: Bench) -> None:
     assert bench.run()
     graph = bench.capture()
     bench.memory.synchronize()
@@ -112,7 +112,7 @@ def test_a_forward_and_a_graph_of_it(bench: Bench) -> None:
 
 
 def _no_shape(bench: Bench) -> None:
-    assert bench.context.set_optimization_profile_async(0, bench.memory.stream)  # which forgets shapes
+    assert bench.context.set_optimization_profile_async(0, bench.memory.stream)  # resets the shapes
 
 
 def _no_address(bench: Bench) -> None:
@@ -125,29 +125,31 @@ def _little_memory(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("corrupt", "message"),
     [
         (_no_shape, "no shape of"),
         (_no_address, "no address of ['entropy']"),
         (_little_memory, "too little memory"),
     ],
 )
-def test_what_a_forward_needs(spoil: Callable[[Bench], None], words: str, bench: Bench) -> None:
-    spoil(bench)
+def test_forward_requirements(corrupt: Callable[[Bench], None], message: str, bench: Bench) -> None:
+    corrupt(bench)
     assert not bench.run()
-    assert words in bench.messages[-1]
+    assert message in bench.messages[-1]
 
 
-@pytest.mark.parametrize(("flag", "words"), [("STRIP_PLAN", "weights were not put in"), ("WEIGHT_STREAMING", "budget")])
-def test_what_comes_before_the_first_context(flag: str, words: str, bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("flag", "message"), [("STRIP_PLAN", "weights were not refitted"), ("WEIGHT_STREAMING", "budget")]
+)
+def test_context_requirements(flag: str, message: str, bench: Bench) -> None:
     plan = json.loads(bench.plan) | {"flags": [flag]}
-    bench.engine = bench.opened(json.dumps(plan).encode())
-    with pytest.raises(AssertionError, match=words):
+    bench.engine = bench.open_plan(json.dumps(plan).encode())
+    with pytest.raises(AssertionError, match=message):
         bench.new_context()
 
 
 @pytest.mark.parametrize("what", ["shape", "address", "memory", "profile"])
-def test_a_context_is_not_changed_under_its_graph(what: str, bench: Bench) -> None:
+def test_context_must_not_change_while_its_graph_exists(what: str, bench: Bench) -> None:
     bench.run()
     graph = bench.capture()
     change = {
@@ -157,46 +159,46 @@ def test_a_context_is_not_changed_under_its_graph(what: str, bench: Bench) -> No
         "profile": lambda: bench.context.set_optimization_profile_async(0, bench.memory.stream),
     }[what]
     change()
-    assert bench.violations == [f"the {what} of a context was set while a graph that was captured from it lives"]
+    assert bench.violations == [f"the {what} of a context was set while its graph exists"]
     bench.memory.synchronize()
     bench.calls("cudaGraphExecDestroy", graph)
     change()
     assert len(bench.violations) == 1
 
 
-def test_a_graph_runs_as_its_context_was_when_it_was_captured(bench: Bench) -> None:
+def test_graph_detects_a_changed_context(bench: Bench) -> None:
     bench.run()
     graph = bench.capture()
     bench.context.state.addresses["entropy"] += 4
     bench.calls("cudaGraphLaunch", graph, bench.memory.stream)
     bench.memory.synchronize()
-    assert "a graph ran after its context was told another shape or address" in bench.violations
+    assert "a graph ran after its context got another shape or address" in bench.violations
 
 
-def test_capture_wants_a_plain_forward_first(bench: Bench) -> None:
+def test_capture_needs_a_plain_forward_first(bench: Bench) -> None:
     bench.capture()
     assert bench.violations == ["captured without a plain forward after a shape was set"]
 
 
-def test_one_graph_for_a_context(bench: Bench) -> None:
+def test_context_has_one_graph(bench: Bench) -> None:
     bench.run()
     bench.capture()
     bench.capture()
-    assert bench.violations == ["a context was captured again while its graph lives"]
+    assert bench.violations == ["a context was captured again while its graph exists"]
 
 
-def test_a_capture_that_was_spoiled(bench: Bench) -> None:
-    """Afterwards the stream is as before."""
+def test_invalidated_capture_raises(bench: Bench) -> None:
+    """The stream stays usable."""
     graphs = CudaGraphs(bench.calls, bench.memory.stream)
     bench.run()
     with pytest.raises(CaptureError, match=CaptureCode.cudaErrorStreamCaptureInvalidated.name):
-        graphs.captured(lambda: bench.cuda.spoil_capture(bench.memory.stream))
+        graphs.capture(lambda: bench.cuda.invalidate_capture(bench.memory.stream))
 
     def fails() -> None:
         raise RuntimeError("no forward")
 
     with pytest.raises(CaptureError, match="no forward"):
-        graphs.captured(fails)
+        graphs.capture(fails)
     assert bench.cuda.graphs == []
     bench.memory.synchronize()
     bench.memory.close()

@@ -1,4 +1,4 @@
-"""lopa-export verify --device tensorrt:N: only an engine whose tokens are right decodes."""
+"""lopa-export verify --device tensorrt:N: only engines with correct tokens may decode."""
 
 import shutil
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.tensorrt.gears import DEVICE
-from tests.runtime.tensorrt.machines import GATE_GEARS, built
+from tests.runtime.tensorrt.buckets import DEVICE
+from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
 from lopa.cli.make.verify import agreement_of_engine
@@ -20,15 +20,15 @@ from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, mark_ve
 
 @pytest.fixture
 def path(tiny_bundle: Path, tmp_path: Path, trt: ModuleType) -> Path:
-    """A bundle of the test's own with an engine that was not verified."""
+    """Return a private copy of a bundle with an unverified engine."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(copy, trt, GATE_GEARS)
+    built(copy, trt, GATE_BUCKETS)
     return copy
 
 
 @pytest.fixture
 def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate decodes less; a forward in every shape of the engine follows all the same."""
+    """Decode fewer tokens. A forward in every shape of the engine follows anyway."""
     monkeypatch.setattr("lopa.cli.make.verify._GATE_PROMPTS", 1)
     monkeypatch.setattr("lopa.cli.make.verify._GATE_TOKENS", 8)
 
@@ -45,9 +45,7 @@ def verified(path: Path) -> bool:
     return TENSORRT_ENGINES.read(folder).engine.verified_on == [DEVICE.name]
 
 
-def test_an_engine_decodes_once_it_was_verified(
-    path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType
-) -> None:
+def test_engine_decodes_after_verification(path: Path, capsys: pytest.CaptureFixture[str], trt: ModuleType) -> None:
     generate = ("generate", path, "Question: 2 + 3?", "--branches", 4, "--max-new-tokens", 32, "--device", "tensorrt:0")
     assert run(*generate) == 2
     assert f"lopa-export verify {path} --device tensorrt:0" in capsys.readouterr().err
@@ -66,10 +64,10 @@ def test_an_engine_decodes_once_it_was_verified(
 
 @pytest.mark.usefixtures("few_tokens")
 @pytest.mark.parametrize(("wrong", "kind"), [(3, "tokens"), (3, "probabilities"), (1, "nothing")])
-def test_an_engine_that_is_wrong_in_one_profile(
+def test_engine_wrong_in_one_profile_fails(
     wrong: int, kind: str, path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def spoiled(profile: int, name: str, array: Any) -> Any:
+    def corrupt(profile: int, name: str, array: Any) -> Any:
         if profile != wrong:
             return array
         if kind == "tokens" and name == "topk_ids":
@@ -82,7 +80,7 @@ def test_an_engine_that_is_wrong_in_one_profile(
 
     folder = TENSORRT_ENGINES.folders(Bundle.open(path))[0]
     found = TENSORRT_ENGINES.read(folder)
-    trt.engines.spoil = spoiled
+    trt.engines.corrupt = corrupt
     agreement = agreement_of_engine(Bundle.open(path), "tensorrt:0", found, "cpu", silent)
     assert not agreement.ok
     assert (agreement.other_tokens > 0) == (kind == "tokens")
@@ -98,43 +96,43 @@ def test_an_engine_that_is_wrong_in_one_profile(
 
 
 @pytest.mark.usefixtures("few_tokens")
-def test_products_of_8_bits_have_a_tolerance_of_their_own(
+def test_int8_products_have_their_own_tolerance(
     tiny_bundle: Path, tmp_path: Path, trt: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The stand-in computes in floats, which is well within it; rows that are far away are not."""
+    """The stand-in computes in floats, well within the tolerance. Large errors are outside."""
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    built(path, trt, GATE_GEARS, BuildFlags(products="int8"))
-    trt.engines.spoil = lambda _profile, name, array: array - np.float32(5) if name == "topk_logprobs" else array
+    built(path, trt, GATE_BUCKETS, BuildFlags(products="int8"))
+    trt.engines.corrupt = lambda _profile, name, array: array - np.float32(5) if name == "topk_logprobs" else array
     assert run("verify", path, "--device", "tensorrt:0") == 1
     shown = capsys.readouterr()
     assert "rms rel" in shown.out
     assert "use this engine" in shown.err
     assert not verified(path)
-    trt.engines.spoil = lambda _profile, name, array: array - np.float32(0.05) if name == "topk_logprobs" else array
+    trt.engines.corrupt = lambda _profile, name, array: array - np.float32(0.05) if name == "topk_logprobs" else array
     assert run("verify", path, "--device", "tensorrt:0") == 0
     assert verified(path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--device", "tensorrt:0", "--against", "tensorrt:1"), "another kind of device"),
         (("--against", "cpu"), "--against is for --device tensorrt:N"),
         (("--device", "tensorrt:0", "--against", "nothing"), "device 'nothing'"),
     ],
 )
-def test_what_it_is_held_against(
-    arguments: tuple[str, ...], words: str, path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_reference_device_raises(
+    arguments: tuple[str, ...], message: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("verify", path, *arguments) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not verified(path)
 
 
-def test_an_engine_that_was_built_again_meanwhile(path: Path, trt: ModuleType) -> None:
+def test_rebuilt_engine_cannot_be_marked_verified(path: Path, trt: ModuleType) -> None:
     (folder,) = TENSORRT_ENGINES.folders(Bundle.open(path))
     found = TENSORRT_ENGINES.read(folder)
-    built(path, trt, GATE_GEARS[2:])
+    built(path, trt, GATE_BUCKETS[2:])
     with pytest.raises(BadInputError, match="was changed while the engine was verified"):
         mark_verified(found, DEVICE)
     assert not verified(path)

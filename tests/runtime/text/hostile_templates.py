@@ -134,8 +134,8 @@ LIMITS = {resource.RLIMIT_AS: 2 * 2**30, resource.RLIMIT_CPU: 120}
 
 def main() -> None:
     """A line of JSON for each template: "refused", or the number of characters it gave; and processor seconds."""
-    for kind, most in LIMITS.items():
-        resource.setrlimit(kind, (most, most))
+    for kind, upper in LIMITS.items():
+        resource.setrlimit(kind, (upper, upper))
     for template in TEMPLATES:
         started = time.process_time()
         try:

@@ -62,7 +62,7 @@ def cluster(bundles: dict[str, Path]) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def args(bundles: dict[str, Path]) -> dict[str, Any]:
     listed = [{"path": str(path), "model": name} for name, path in bundles.items()]
-    return {"bundles": listed, "replicas": 2, "slots": 2, "queue": 2, "waiting": 8, "cpus": 0.5}
+    return {"bundles": listed, "replicas": 2, "max_num_seqs": 2, "queue": 2, "waiting": 8, "cpus": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_a_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_
 def test_it_grows_while_requests_wait_and_shrinks_again(cluster: None, args: dict[str, Any]) -> None:
     from tests.serve.ray.cluster import Served, until
 
-    scaling = {"min_replicas": 1, "max_replicas": 2, "scale_up_seconds": 1, "scale_down_seconds": 2, "slots": 1}
+    scaling = {"min_replicas": 1, "max_replicas": 2, "scale_up_seconds": 1, "scale_down_seconds": 2, "max_num_seqs": 1}
     served = Served("scaled", {**args, **scaling, "replicas": None})
     try:
         served.until_steady(1)

@@ -20,7 +20,7 @@ ONE = {"bundle": "/bundles/tiny"}
 
 def test_texts_are_what_a_yaml_file_would_say() -> None:
     texts = {
-        "slots": "3",
+        "max_num_seqs": "3",
         "queue": "0",
         "devices": "cpu:0, cpu:1",
         "drain": "12.5",
@@ -30,7 +30,7 @@ def test_texts_are_what_a_yaml_file_would_say() -> None:
         "api_keys": "keys",
     }
     values = {
-        "slots": 3,
+        "max_num_seqs": 3,
         "queue": 0,
         "devices": ["cpu:0", "cpu:1"],
         "drain": 12.5,
@@ -68,9 +68,9 @@ def test_what_follows_from_what_is_said() -> None:
         ({"bundles": [{"path": "/a"}]}, "model"),
         ({**ONE, "bundle": 5}, "bundle"),
         ({**ONE, "slot": 3}, "options 'slot'"),
-        ({**ONE, "slots": 0}, "slots 0"),
-        ({**ONE, "slots": "many"}, "slots"),
-        ({**ONE, "slots": 2.5}, "slots"),
+        ({**ONE, "max_num_seqs": 0}, "slots 0"),
+        ({**ONE, "max_num_seqs": "many"}, "max_num_seqs"),
+        ({**ONE, "max_num_seqs": 2.5}, "max_num_seqs"),
         ({**ONE, "queue": -1}, "queue -1"),
         ({**ONE, "waiting": 0}, "waiting 0"),
         ({**ONE, "bundles_open": 2}, "bundles_open 2"),

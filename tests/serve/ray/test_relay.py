@@ -35,7 +35,7 @@ def part(body: bytes, more: bool) -> dict[str, Any]:
 
 
 def opened_bundle(path: Path) -> OpenedBundle:
-    options = options_from_args({"bundle": str(path), "model": "tiny", "slots": 2, "queue": 2})
+    options = options_from_args({"bundle": str(path), "model": "tiny", "max_num_seqs": 2, "queue": 2})
     cards = models_of_bundles(options.bundles).cards
     return OpenedBundle(
         options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, visitors=Visitors(), keys=None

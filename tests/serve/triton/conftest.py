@@ -15,7 +15,7 @@ from lopa.cli.commands import cli
 from lopa.runtime import Decoder
 
 TEMPLATE = "{{ bos_token }}Question: {% for m in messages %}{{ m.content }}{% endfor %}{{ '\\nAnswer:' }}"
-SLOTS, QUEUE = 2, 30
+MAX_NUM_SEQS, QUEUE = 2, 30
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +75,7 @@ def model(
     folder = written(
         triton_bundle,
         tmp_path_factory.mktemp("repository") / "models",
-        *("--model", "tiny", "--threads", 1, "--slots", SLOTS, "--queue", QUEUE),
+        *("--model", "tiny", "--threads", 1, "--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE),
         *("--max-tokens", 512, "--max-branches", 8, "--max-seconds", 50),
     )
     found = loaded(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.runtime.grammar.costly import COSTLY
 from tests.serve.servers import WAIT
-from tests.serve.triton.conftest import QUEUE, SLOTS
+from tests.serve.triton.conftest import MAX_NUM_SEQS, QUEUE
 from tests.serve.triton.stand_in import Loaded, Sender, TritonError, TritonModelException
 
 from lopa.runtime import Decoder
@@ -154,7 +154,7 @@ def test_a_prompt_that_is_too_long_has_the_servers_word(model: Loaded) -> None:
 
 
 def test_a_cancel_frees_the_slot_and_a_full_queue_is_told(model: Loaded) -> None:
-    senders = [model.ask(text_input=PROMPTS[0], options=long_options()) for _ in range(SLOTS + QUEUE)]
+    senders = [model.ask(text_input=PROMPTS[0], options=long_options()) for _ in range(MAX_NUM_SEQS + QUEUE)]
     try:
         refused = model.ask(text_input=PROMPTS[0]).ended()
         assert refused.error is not None
@@ -187,7 +187,7 @@ def test_a_cancel_stops_the_preparation_of_a_grammar(model: Loaded) -> None:
 def test_unloading_tells_those_who_wait(
     triton_bundle: Path, written: Callable[..., Path], loaded: Callable[..., Loaded], tmp_path: Path
 ) -> None:
-    found = loaded(written(triton_bundle, tmp_path / "models", "--slots", 1, "--threads", 1))
+    found = loaded(written(triton_bundle, tmp_path / "models", "--max-num-seqs", 1, "--threads", 1))
     asked = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
     running, waiting = (found.ask(**asked) for _ in range(2))
     until(lambda: running.parts)
@@ -263,7 +263,7 @@ def test_where_lopa_is_not_found_the_remedy_is_told(
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ('"slots"', '"slot"', "the parameter slot '8'"),
+        ('"max_num_seqs"', '"slot"', "the parameter slot '8'"),
         ('{ string_value: "8" }', '{ string_value: "eight" }', "the parameter slots 'eight'"),
         ('{ string_value: "8" }', '{ string_value: "0" }', "slots 0"),
         ('{ string_value: "cpu" }', '{ string_value: "cpuu" }', "device 'cpuu'"),

@@ -42,7 +42,9 @@ def test_a_repository_has_a_config_the_model_and_a_copy_of_the_bundle(
 def test_what_the_command_is_told_stands_in_the_config(
     tiny_bundle: Path, written: Callable[..., Path], tmp_path: Path
 ) -> None:
-    options = "--link --model m --slots 3 --queue 0 --threads 2 --max-tokens 9 --max-branches 4 --max-seconds 1.5"
+    options = (
+        "--link --model m --max-num-seqs 3 --queue 0 --threads 2 --max-tokens 9 --max-branches 4 --max-seconds 1.5"
+    )
     devices = "--device cuda:1 --device cpu:0-3 --device cuda:0 --device ascend:0,ascend:1 --instances 2"
     folder = written(tiny_bundle, tmp_path / "models", *options.split(), *devices.split(), "--python-path", "/a:/b c")
     config = config_of_text((folder / "config.pbtxt").read_text())
@@ -57,7 +59,7 @@ def test_what_the_command_is_told_stands_in_the_config(
         "device.cpu_0_3": "cpu:0-3",
         "device.ascend_0_ascend_1": "ascend:0,ascend:1",
         "bundle": str(tiny_bundle.resolve()),
-        "slots": "3",
+        "max_num_seqs": "3",
         "queue_limit": "0",
         "threads": "2",
         "max_tokens": "9",
@@ -95,7 +97,7 @@ def test_several_models_share_a_repository(tiny_bundle: Path, written: Callable[
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
         (["{bundle}", "-o", "{new}", "--device", "mpi"], "device 'mpi'"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
-        (["{bundle}", "-o", "{new}", "--slots", "0"], "slots 0"),
+        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "slots 0"),
         (["{bundle}", "-o", "{new}", "--queue", "-1"], "queue_limit -1"),
         (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
         (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),
@@ -139,11 +141,11 @@ def test_texts_are_quoted() -> None:
 def test_settings_are_what_was_written() -> None:
     for settings in (
         TritonSettings(),
-        TritonSettings(bundle="/b", slots=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
+        TritonSettings(bundle="/b", max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
         TritonSettings(max_branches=2, max_seconds=0.25),
     ):
         assert settings_of_parameters(parameters_of_settings(settings)) == settings
-    assert settings_of_parameters({"EXECUTION_ENV_PATH": "x", "slots": "5"}).slots == 5
+    assert settings_of_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).slots == 5
     assert settings_of_parameters({}).limits.max_tokens is None
 
 

@@ -18,7 +18,7 @@ from lopa.runtime import Decoder
 
 pytestmark = pytest.mark.triton
 OPTIONS = {"max_new_tokens": 64, "branches": 4}
-NARROW = ("--slots", 1, "--queue", 0, "--threads", 1)
+NARROW = ("--max-num-seqs", 1, "--queue", 0, "--threads", 1)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def server(
 ) -> Iterator[TritonServer]:
     """With a model of many places, and one that takes a single request."""
     folder = tmp_path_factory.mktemp("tritonserver")
-    written(triton_bundle, folder / "models", "--model", "wide", "--slots", 8, "--queue", 30, "--threads", 1)
+    written(triton_bundle, folder / "models", "--model", "wide", "--max-num-seqs", 8, "--queue", 30, "--threads", 1)
     written(triton_bundle, folder / "models", "--model", "narrow", "--link", *NARROW)
     with tritonserver(folder / "models", folder, "wide") as started:
         started.until_ready("narrow")
@@ -212,7 +212,7 @@ def test_two_instances_and_a_bundle_that_was_moved(
     """The second model does not load and says why; the first one is served all the same, by two processes."""
     place = tmp_path / "bundle"
     place.symlink_to(triton_bundle)
-    options = ("--threads", 1, "--slots", 1, "--queue", 0, "--device", "cpu:0", "--device", "numpy")
+    options = ("--threads", 1, "--max-num-seqs", 1, "--queue", 0, "--device", "cpu:0", "--device", "numpy")
     written(triton_bundle, tmp_path / "models", "--model", "both", "--link", *options)
     folder = written(triton_bundle, tmp_path / "models", "--model", "gone", "--link")
     config = folder / "config.pbtxt"

@@ -1,4 +1,4 @@
-"""Likenesses of every family: the tensors of transformers' networks, whose forward is well-conditioned."""
+"""Likenesses of every family have the tensors of transformers' networks and a well-conditioned forward."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
 from lopa.export.source import source_from_checkpoint
 
-# LLaDA's is published as 8.02 billion; Qwen2.5's are those two; SDAR's is Qwen3-1.7B's with a head of its own.
+# Published parameter counts: LLaDA 8.02 billion, two of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
 PARAMETERS = {
     "llada-8b": 8_015_581_184,
     "fast-dllm-v2-1.5b": 1_543_714_304,
@@ -25,7 +25,7 @@ PARAMETERS = {
 
 
 def _network(likeness: Likeness) -> Any:
-    """Of transformers, with the layers of the likeness; no weights yet."""
+    """Return the transformers network with the likeness's layers, without weights."""
     sizes = likeness.dimensions
     settings = {
         "vocab_size": sizes.vocab_size,
@@ -46,7 +46,7 @@ def _network(likeness: Likeness) -> Any:
 
 
 def _names_of_transformers(likeness: Likeness) -> dict[str, str]:
-    """From the checkpoint's."""
+    """Return transformers' tensor names by checkpoint name."""
     architecture = likeness.architecture
     names = {name: QWEN2_OUTER[ours] for ours, name in architecture.outer_names.items()}
     for layer in range(likeness.dimensions.layers):
@@ -57,7 +57,7 @@ def _names_of_transformers(likeness: Likeness) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", LIKENESSES)
-def test_it_has_the_tensors_of_the_network(name: str) -> None:
+def test_checkpoints_have_the_tensors_of_the_network(name: str) -> None:
     likeness = LIKENESSES[name]
     tensors = tensors_from_dimensions(likeness.dimensions, likeness.architecture, tied=likeness.tied)
     with torch.device("meta"):
@@ -70,7 +70,7 @@ def test_it_has_the_tensors_of_the_network(name: str) -> None:
 
 
 @pytest.mark.parametrize("family", MINIATURES)
-def test_a_miniature_s_forward_is_well_conditioned(tmp_path: Path, family: str) -> None:
+def test_the_forward_of_a_miniature_is_well_conditioned(tmp_path: Path, family: str) -> None:
     likeness = MINIATURES[family]
     checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
     assert source_from_checkpoint(tmp_path / "checkpoint", None).config.family.name == family

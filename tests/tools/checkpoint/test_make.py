@@ -1,4 +1,4 @@
-"""Miniatures of the published architectures are made, read by transformers and PEFT, exported and run."""
+"""Miniatures of published architectures are created, read by transformers and PEFT, exported and run."""
 
 import json
 import os
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 MATRICES_OF_A_LAYER = 7
 
-# Makes 150 MB of weights, most of them in two tensors, and prints by how many bytes the peak of its memory grew.
+# Creates 150 MB of weights, most of them in two tensors, and prints the growth of the peak memory in bytes.
 MEASURED_MAKING = """
 import dataclasses, sys
 from pathlib import Path
@@ -47,14 +47,14 @@ from tools.checkpoint.make import checkpoint_from_likeness
 likeness = LIKENESSES["dream-0.5b"]
 sizes = msgspec.structs.replace(likeness.dimensions, layers=1, hidden_size=256)
 def peak():
-    # Not getrusage's: a process begins with the peak of the one that started it there.
+    # getrusage would include the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 before = peak()
 checkpoint_from_likeness(dataclasses.replace(likeness, dimensions=sizes), Path(sys.argv[1]))
 print(peak() - before)
 """
-# More than any disk holds. The limit on a file's size keeps a tool that does not look first from filling this one.
+# More than any disk holds. The file size limit protects the disk from a tool that does not check first.
 HUGE_MAKING = """
 import dataclasses, resource, sys
 import msgspec
@@ -92,7 +92,7 @@ def _qwen2_config(settings: dict[str, Any]) -> Qwen2Config:
 
 
 def _qwen2(folder: Path) -> Any:
-    """transformers' model with the checkpoint's tensors in float32; every name and shape must fit."""
+    """Return transformers' model with the checkpoint's tensors in float32. Every name and shape must match."""
     model = Qwen2ForCausalLM(_qwen2_config(json.loads((folder / "config.json").read_text())))
     model.load_state_dict({name: tensor.float() for name, tensor in _values(folder).items()}, strict=True)
     return model.eval()
@@ -100,10 +100,10 @@ def _qwen2(folder: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    # As published for Qwen2.5-7B; for 0.5B with a head of its own beside the published 494,032,768.
+    # The published number of Qwen2.5-7B. 0.5B has an additional untied head besides the published 494,032,768.
     [("dream-7b", 7_615_616_512), ("diffucoder-7b", 7_615_616_512), ("dream-0.5b", 494_032_768 + 151936 * 896)],
 )
-def test_the_published_architectures(name: str, parameters: int) -> None:
+def test_sizes_of_the_published_architectures(name: str, parameters: int) -> None:
     likeness = LIKENESSES[name]
     tensors = tensors_from_dimensions(likeness.dimensions)
     assert sum(tensor.items for tensor in tensors) == parameters
@@ -136,7 +136,7 @@ def _statistics(checkpoint: Path, bundle: Path, batch: WindowBatch, **settings: 
         session.close()
 
 
-def test_a_miniature_is_exported_and_its_statistics_are_spread(tmp_path: Path) -> None:
+def test_a_miniature_exports_and_its_statistics_vary(tmp_path: Path) -> None:
     checkpoint = _made(tmp_path / "checkpoint")
     batch = _batch(np.random.default_rng(3), 24, 40)
     base = _statistics(checkpoint, tmp_path / "base", batch)
@@ -154,7 +154,7 @@ def test_a_miniature_is_exported_and_its_statistics_are_spread(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("layers", [2, 28])
-def test_the_stream_neither_vanishes_nor_blows_up(layers: int, tmp_path: Path) -> None:
+def test_the_residual_stream_stays_in_range(layers: int, tmp_path: Path) -> None:
     model = _qwen2(_made(tmp_path / "checkpoint", resized(MINIATURE, layers=layers)))
     ids = torch.randint(0, 400, (4, 64), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_the_stream_neither_vanishes_nor_blows_up(layers: int, tmp_path: Path) -
         changed = ids.clone()
         changed[:, 3] = (changed[:, 3] + 7) % 400
         other = model(changed)
-    # The last of them has been normalized.
+    # The last one is normalized.
     squares = [state.square().mean().sqrt().item() for state in answer.hidden_states]
     assert squares[0] == pytest.approx(1, abs=0.1)
     assert 2 < squares[-2] < 8
@@ -175,7 +175,7 @@ def test_the_stream_neither_vanishes_nor_blows_up(layers: int, tmp_path: Path) -
     assert 0.02 < moved < 1, "later rows see a changed token, and are not all chaos"
 
 
-def test_equal_seeds_give_equal_bytes_and_other_seeds_other_tensors(tmp_path: Path) -> None:
+def test_seeds_determine_the_bytes(tmp_path: Path) -> None:
     first = _files(_made(tmp_path / "a", lora=True, seed=4))
     assert _files(_made(tmp_path / "b", lora=True, seed=4)) == first
     other = _made(tmp_path / "c", lora=True, seed=5)
@@ -202,7 +202,7 @@ def test_shards_hold_the_tensors_of_one_file(tmp_path: Path) -> None:
             names = list(opened.keys())
         values = load_file(path)
         assert all(tensor.dtype == torch.bfloat16 for tensor in values.values())
-        # A tensor that is larger than the limit has a file of its own.
+        # A tensor above the limit has its own file.
         assert sum(tensor.nbytes for tensor in values.values()) <= 50_000 or len(names) == 1
     values = _values(sharded)
     assert values.keys() == whole.keys()
@@ -220,7 +220,7 @@ def test_peft_and_the_export_read_the_adapter(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     ids = torch.randint(0, 400, (4, 32), generator=torch.Generator().manual_seed(2))
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers for a name that will go
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT uses a deprecated name of transformers
         plain = base(ids).logits
         adapted = PeftModel.from_pretrained(base, checkpoint / "lora").merge_and_unload()
         change = (adapted(ids).logits - plain).std() / plain.std()
@@ -241,16 +241,16 @@ def test_memory_does_not_grow_with_the_weights(tmp_path: Path) -> None:
     assert int(ended.stdout) < 60e6
 
 
-def test_too_little_room_is_said_in_bytes_before_anything_is_written(tmp_path: Path) -> None:
+def test_insufficient_space_is_reported_before_writing(tmp_path: Path) -> None:
     sizes = msgspec.structs.replace(LIKENESSES["dream-0.5b"].dimensions, vocab_size=10**12)
     values = sum(2 * tensor.items for tensor in tensors_from_dimensions(sizes))
     command = [sys.executable, "-c", HUGE_MAKING, str(tmp_path / "new" / "checkpoint")]
     ended = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stderr
-    said = re.search(r"error: (.*) has (\d+) bytes free\n  expected: (\d+) bytes", ended.stderr)
-    assert said is not None, ended.stderr
-    assert said[1] == str(tmp_path)
-    assert int(said[2]) < values < int(said[3]) < values + 100_000
+    message = re.search(r"error: (.*) has (\d+) bytes free\n  expected: (\d+) bytes", ended.stderr)
+    assert message is not None, ended.stderr
+    assert message[1] == str(tmp_path)
+    assert int(message[2]) < values < int(message[3]) < values + 100_000
     assert list(tmp_path.iterdir()) == []
 
 
@@ -286,7 +286,7 @@ def _wait_for_weights(process: "subprocess.Popen[str]", partial: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_is_stopped_leaves_no_checkpoint(how: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_checkpoint(how: signal.Signals, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     command = [sys.executable, "-m", "tools.checkpoint.make", "--like", "dream-0.5b", str(place / "checkpoint")]

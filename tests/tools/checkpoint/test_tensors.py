@@ -19,7 +19,7 @@ def test_values_are_normally_distributed(mean: float, deviation: float) -> None:
     assert 4 < values.abs().max().item() < 4.6
 
 
-def test_pieces_join_and_do_not_repeat() -> None:
+def test_pieces_are_contiguous_and_differ() -> None:
     tensor = RandomTensor("a", ((1 << 22) + 5,), 1.0)
     sizes = [len(piece) for piece in pieces_of_tensor(tensor, 0)]
     assert sizes == [1 << 22, 5]
@@ -31,7 +31,7 @@ def test_pieces_join_and_do_not_repeat() -> None:
     assert abs((first[:-1] * first[1:]).mean().item()) < 0.005
 
 
-def test_names_and_seeds_give_values_of_their_own() -> None:
+def test_values_depend_on_name_and_seed() -> None:
     made = [_values(RandomTensor(name, (4096,), 1.0), seed) for name in ("a", "b") for seed in (0, 1)]
     for i, one in enumerate(made):
         for other in made[:i]:

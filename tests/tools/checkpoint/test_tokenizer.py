@@ -12,12 +12,12 @@ TOKENIZER = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(DREAM)))
 
 
 @given(st.text())
-def test_any_text_comes_back(text: str) -> None:
+def test_any_text_round_trips(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text).ids, skip_special_tokens=False) == text
 
 
 @pytest.mark.parametrize("name", LIKENESSES)
-def test_ids_lie_inside_the_vocabulary(name: str) -> None:
+def test_ids_are_within_the_vocabulary(name: str) -> None:
     likeness = LIKENESSES[name]
     tokenizer = Tokenizer.from_str(json.dumps(tokenizer_from_likeness(likeness)))
     ids = tokenizer.get_vocab(with_added_tokens=True)
@@ -29,7 +29,7 @@ def test_ids_lie_inside_the_vocabulary(name: str) -> None:
     assert {likeness.mask, likeness.eos, *likeness.ends} <= tokenizer.get_added_tokens_decoder().keys()
 
 
-def test_special_tokens_are_one_token_each_and_can_be_left_out() -> None:
+def test_special_tokens_are_single_and_can_be_skipped() -> None:
     ids = TOKENIZER.encode(f"a{DREAM.mask_text}b{EOS}").ids
     assert [ids[1], ids[3], len(ids)] == [DREAM.mask, DREAM.eos, 4]
     assert TOKENIZER.decode(ids) == "ab"
@@ -37,7 +37,7 @@ def test_special_tokens_are_one_token_each_and_can_be_left_out() -> None:
     assert (settings["mask_token"], settings["bos_token"], settings["eos_token"]) == (DREAM.mask_text, BOS, EOS)
 
 
-def test_known_words_are_one_token_and_others_are_spelt() -> None:
+def test_known_words_are_one_token_and_others_are_split() -> None:
     assert len(TOKENIZER.encode(" the sum of this number is the answer").ids) == 8
     assert len(TOKENIZER.encode(" zzz").ids) == 4
 

@@ -1,6 +1,6 @@
-"""Cases that end in every way there is, run by the fuzzer's worker. Prints a line for each.
+"""Run cases with every possible ending in the fuzzer's worker, and print a line for each.
 
-A process of its own: the worker forks, and pytest's process has threads by the time.
+This is a separate process, since the worker forks and pytest's process has threads.
 """
 
 import os
@@ -92,12 +92,12 @@ def _kind(name: str) -> worker.MakeCase:
 
 
 def main() -> None:
-    """Run them all, under short limits."""
+    """Run all cases with short limits."""
     worker.PROCESSOR_SECONDS, worker.WALL_SECONDS = 1, 5.0
     nothing = Material(Path(), Path(), Path(), Path())
     with tempfile.TemporaryDirectory() as place:
-        asked = [worker.Asked(name, 7, Path(place, name)) for name in ENDS]
-        for one in worker.outcomes(asked, {name: _kind(name) for name in ENDS}, nothing, jobs=2):
+        case_ids = [worker.CaseId(name, 7, Path(place, name)) for name in ENDS]
+        for one in worker.run_cases(case_ids, {name: _kind(name) for name in ENDS}, nothing, jobs=2):
             print(one.name, one.found, one.bad, one.mutation)
 
 

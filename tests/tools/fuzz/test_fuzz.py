@@ -1,4 +1,4 @@
-"""tools/fuzz/run.py: a bounded run of it, and what it makes of cases that end badly."""
+"""A short run of the fuzzer, and its classification of cases that end badly."""
 
 import os
 import random
@@ -13,18 +13,18 @@ from tests.tools.fuzz.ending_cases import ENDS
 
 pytest.importorskip("torch")
 
-from tools.fuzz.case import Case, Material, Outcome
+from tools.fuzz.case import Case, CaseOutcome, Material
 from tools.fuzz.mutations import changed_bytes, changed_json
 from tools.fuzz.run import KINDS, table_of_bad_cases, table_of_outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
 CASES = 4 * len(KINDS)
-"""Four of every kind."""
+"""Four cases of every kind."""
 
 
 def run_fuzzer(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """In a process without threads, as it is by hand: it forks."""
+    """Run the fuzzer in a process without threads, since it forks."""
     return subprocess.run(
         [sys.executable, "-m", "tools.fuzz", *map(str, arguments)],
         cwd=ROOT,
@@ -36,18 +36,18 @@ def run_fuzzer(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_bounded_run_finds_nothing(tiny_staged: Path, tiny_portable: Path) -> None:
+def test_a_short_run_finds_no_bad_case(tiny_staged: Path, tiny_portable: Path) -> None:
     found = run_fuzzer(
         "--cases", CASES, "--seed", 100, "--jobs", 1, "--bundle", tiny_staged, "--portable", tiny_portable
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "no bad case" in found.stdout
+    assert "No bad cases" in found.stdout
     for kind in KINDS:
         assert re.search(rf"\| {kind} +\| +{CASES // len(KINDS)} \|", found.stdout)
 
 
-def test_how_cases_end() -> None:
-    """Every class is told from the others, and no process is lost."""
+def test_classes_of_endings() -> None:
+    """All classes are distinguished, and no process is lost."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.tools.fuzz.ending_cases"],
         cwd=ROOT,
@@ -63,7 +63,7 @@ def test_how_cases_end() -> None:
         assert f"{name} 7 {found} {bad} words\n" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_seed_makes_the_same_mutation_again() -> None:
+def test_mutations_are_deterministic() -> None:
     tree = {"a": [1, 2, {"b": "text"}], "c": 5.5}
     for seed in range(50):
         one, other = (changed_json(random.Random(seed), tree) for _ in range(2))
@@ -73,7 +73,7 @@ def test_a_seed_makes_the_same_mutation_again() -> None:
         )
 
 
-def test_every_kind_makes_cases_of_a_seed(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
+def test_cases_of_every_kind_are_deterministic(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
     from lopa.tiny import ADAPTER, CHECKPOINT
 
     material = Material(tiny_staged, tiny_portable, CHECKPOINT, ADAPTER)
@@ -86,29 +86,29 @@ def test_every_kind_makes_cases_of_a_seed(tiny_staged: Path, tiny_portable: Path
             case = make(random.Random(f"{kind} 3"), folder, material)
             assert isinstance(case, Case)
             words.append(case.mutation.replace(str(folder), ""))
-        if kind != "prompt":  # where an object() is among the prompts, whose address is shown
+        if kind != "prompt":  # its prompts include an object(), whose repr has an address
             assert words[0] == words[1]
 
 
-def test_the_table_and_the_groups_of_bad_cases() -> None:
+def test_the_table_groups_bad_cases() -> None:
     found = [
-        Outcome("graph", 1, "typed", "a"),
-        Outcome("graph", 2, "differ", "b", may_differ=True),
-        Outcome("links", 3, "foreign", "c", place="runtime/bundle/bundle.py:84", error="RuntimeError: loop"),
-        Outcome("links", 5, "foreign", "d", place="runtime/bundle/bundle.py:84", error="RuntimeError: another"),
+        CaseOutcome("graph", 1, "typed", "a"),
+        CaseOutcome("graph", 2, "differ", "b", may_differ=True),
+        CaseOutcome("links", 3, "foreign", "c", place="runtime/bundle/bundle.py:84", error="RuntimeError: loop"),
+        CaseOutcome("links", 5, "foreign", "d", place="runtime/bundle/bundle.py:84", error="RuntimeError: another"),
     ]
     rows = table_of_outcomes(found).rows
     assert ("graph", "2", "1", "0", "0", "1", "0", "0", "0", "0") in rows
     assert rows[-1] == ("all", "4", "1", "0", "0", "1", "2", "0", "0", "0")
     bad = table_of_bad_cases([each for each in found if each.bad])
     assert bad.rows == (("foreign", "2", "RuntimeError", "runtime/bundle/bundle.py:84", "links 3: c"),)
-    assert table_of_bad_cases([]).title == "no bad case"
+    assert table_of_bad_cases([]).title == "No bad cases"
 
 
-def test_one_case_is_replayed_and_its_files_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
+def test_a_case_is_replayed_and_its_files_are_kept(tiny_staged: Path, tiny_portable: Path, tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     done = run_fuzzer(
-        *("--only", "gears 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
+        *("--only", "buckets 4", "--keep", tmp_path / "kept"), "--bundle", tiny_staged, "--portable", tiny_portable
     )
-    assert '"kind": "gears"' in done.stdout
-    assert (tmp_path / "kept" / "gears-4" / "gears.json").is_file()
+    assert '"kind": "buckets"' in done.stdout
+    assert (tmp_path / "kept" / "buckets-4" / "shape_buckets.json").is_file()

@@ -1,4 +1,4 @@
-"""tools/fuzz/server.py: what it takes for an answer."""
+"""Validation of answers in tools/fuzz/server.py."""
 
 import socket
 
@@ -51,18 +51,18 @@ def received(sent: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("sent", GOOD.values(), ids=GOOD)
-def test_answers_that_may_be(sent: bytes) -> None:
+def test_valid_answers(sent: bytes) -> None:
     assert received(sent) == [int(part.split(b" ")[0]) for part in sent.split(b"HTTP/1.1 ")[1:]]
 
 
 @pytest.mark.parametrize("sent", BAD.values(), ids=BAD)
-def test_answers_that_may_not(sent: bytes) -> None:
+def test_invalid_answers(sent: bytes) -> None:
     with pytest.raises((RuntimeError, ValueError, KeyError)):
         received(sent)
 
 
-def test_silence_is_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools.fuzz.server, "PATIENCE", 0.3)
+def test_silence_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools.fuzz.server, "TIMEOUT", 0.3)
     client, server = socket.socketpair()
     with client, server, pytest.raises(TimeoutError, match="no answer"):
         answers_of(client, bodies=True)

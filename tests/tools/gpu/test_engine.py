@@ -1,4 +1,4 @@
-"""The stage of the GPU report that builds with TensorRT: which commands, and what happens when they do not end well."""
+"""TensorRT stage of the GPU report: its commands, and their failures and timeouts."""
 
 import json
 import subprocess
@@ -26,17 +26,17 @@ time.sleep({sleeps})
 
 @pytest.fixture
 def run(tmp_path: Path) -> GpuRun:
-    """Of a GPU, as far as this stage looks at it."""
+    """Return a run that seems to be on a GPU."""
     settings = settings_in(tmp_path)
     for folder in (settings.work, settings.out):
         folder.mkdir()
-    begun = GpuRun.begun(settings, lambda _: None)
-    begun.settings = replace(begun.settings, device="cuda:0")
-    return begun
+    started = GpuRun.start(settings, lambda _: None)
+    started.settings = replace(started.settings, device="cuda:0")
+    return started
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, fails: str = "", sleeps: float = 0.0) -> Path:
-    """In the place of lopa-export; the file that its arguments go to."""
+    """Replace lopa-export by a stand-in, and return the file that receives its arguments."""
     log, script = folder / "log.json", folder / "command.py"
     log.write_text("")
     script.write_text(COMMAND.format(fails=fails, sleeps=sleeps))
@@ -45,18 +45,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, fails: str = "", sle
     return log
 
 
-def test_it_is_built_and_verified(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_engine_is_built_and_verified(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = stand_in(monkeypatch, tmp_path)
     stages._engine(run, "float32")
     bundle = str(run.settings.bundle("float32"))
     assert json.loads(log.read_text()) == [["tensorrt", bundle], ["verify", bundle, "--device", "tensorrt:0"]]
     assert [(each.stage, each.finished, each.note) for each in run.results.stages] == [
-        ("engine", True, "TensorRT's engine is built and verified")
+        ("engine", True, "TensorRT engine built and verified")
     ]
 
 
 @pytest.mark.parametrize("fails", ["tensorrt", "verify"])
-def test_a_command_that_fails_is_in_the_report(
+def test_failing_commands_are_reported(
     fails: str, run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = stand_in(monkeypatch, tmp_path, fails=fails)
@@ -69,25 +69,23 @@ def test_a_command_that_fails_is_in_the_report(
         engine_of_bundle(tmp_path, "0", 60)
 
 
-def test_a_build_that_takes_too_long_is_given_up(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slow_build_is_stopped(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path, sleeps=60)
     with pytest.raises(subprocess.TimeoutExpired):
         engine_of_bundle(tmp_path, "0", 0.5)
-    monkeypatch.setattr("tools.gpu.stages._KEPT_SECONDS", run.left - 1.0)
+    monkeypatch.setattr("tools.gpu.stages._RESERVED_SECONDS", run.seconds_left - 1.0)
     stages._engine(run, "float32")
     (stage,) = run.results.stages
     assert not stage.finished
     assert "raise --limit-seconds" in stage.note
 
 
-def test_nothing_is_built_without_time_or_tensorrt(
-    run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_build_without_time_or_tensorrt(run: GpuRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = stand_in(monkeypatch, tmp_path)
-    monkeypatch.setattr("tools.gpu.stages._KEPT_SECONDS", 1e9)
+    monkeypatch.setattr("tools.gpu.stages._RESERVED_SECONDS", 1e9)
     stages._engine(run, "float32")
     assert run.results.stages[-1].note == "no time to build with TensorRT"
     monkeypatch.setattr("tools.gpu.stages.has_tensorrt", lambda: False)
     stages._engine(run, "float32")
-    assert run.results.stages[-1].note == "no TensorRT here"
+    assert run.results.stages[-1].note == "TensorRT is not installed"
     assert log.read_text() == ""

@@ -1,4 +1,4 @@
-"""tools/gpu/report.py as a whole on the CPU, with a miniature: files, figures, cut-offs, re-use, a wrong engine."""
+"""The GPU report on the CPU with a miniature: files, figures, interruption, resumption and a wrong engine."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def settings_in(folder: Path, **changes: object) -> Settings:
 
 
 def is_same_release(one: str, other: str) -> bool:
-    """Whether two versions are equal but for local parts: a wheel's metadata may lack the "+cu130" of its module."""
+    """Return True if two versions are equal except for local parts, since a wheel's metadata may lack "+cu130"."""
     return Version(one).public == Version(other).public
 
 
@@ -59,27 +59,27 @@ def is_same_release(one: str, other: str) -> bool:
     ("one", "other", "same"),
     [("2.11.0", "2.11.0+cu130", True), ("2.13.0+cpu", "2.13.0+cpu", True), ("2.11.0", "2.11.1+cu130", False)],
 )
-def test_releases_of_torch_are_compared_without_their_local_parts(one: str, other: str, same: bool) -> None:
+def test_torch_versions_are_compared_without_local_parts(one: str, other: str, same: bool) -> None:
     assert is_same_release(one, other) == is_same_release(other, one) == same
 
 
 @pytest.fixture(scope="module")
 def cut_off(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, GpuResults, list[str]]:
-    """All stages, the time spent after the first shape."""
-    settings, told = settings_in(tmp_path_factory.mktemp("gpu")), list[str]()
+    """Run all stages with the time used up after the first shape."""
+    settings, log = settings_in(tmp_path_factory.mktemp("gpu")), list[str]()
     with pytest.MonkeyPatch.context() as patch:
         spent = f"forward float32 {SHAPE.branches} x {SHAPE.window}"
-        patch.setattr(GpuRun, "left", property(lambda _: -1.0 if told and told[-1].startswith(spent) else 100.0))
-        return settings, gpu_report(settings, told.append), told
+        patch.setattr(GpuRun, "seconds_left", property(lambda _: -1.0 if log and log[-1].startswith(spent) else 100.0))
+        return settings, gpu_report(settings, log.append), log
 
 
-def test_every_stage_leaves_its_figures(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
-    _, results, told = cut_off
+def test_every_stage_records_its_figures(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    _, results, log = cut_off
     check_results(results)
     assert [(run.stage, run.note) for run in results.stages[:5]] == [
         ("checkpoint", "made"),
         ("export", "made"),
-        ("engine", "no TensorRT here"),
+        ("engine", "TensorRT is not installed"),
         ("check", "tokens compared"),
         ("decode", "steps timed"),
     ]
@@ -94,11 +94,11 @@ def test_every_stage_leaves_its_figures(cut_off: tuple[Settings, GpuResults, lis
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES]
     assert not results.failures
     for stage in STAGES:
-        assert any(line.startswith(stage) for line in told)
+        assert any(line.startswith(stage) for line in log)
 
 
-def test_the_floor_by_hand(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
-    """64 hidden, 160 inside, 4 heads of 16 over 2, 2 layers, 640 tokens; 2 x 8 rows behind 64."""
+def test_the_roofline_computed_by_hand(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+    """Sizes: 64 hidden, 160 MLP, 4 heads of 16 with 2 key-value heads, 2 layers, 640 tokens; 2 x 8 rows after 64."""
     _, results, _ = cut_off
     matrices = 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 160)
     head, rows = 64 * 640, 16
@@ -110,7 +110,7 @@ def test_the_floor_by_hand(cut_off: tuple[Settings, GpuResults, list[str]]) -> N
     for each in results.forwards:
         assert each.floor == pytest.approx(floor)
         assert each.times_floor == pytest.approx(each.median / floor)
-        assert 0 < each.least <= each.median
+        assert 0 < each.min <= each.median
 
 
 def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
@@ -128,18 +128,18 @@ def test_the_files(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
     assert settings.command in text
 
 
-def test_what_the_time_did_not_allow_is_said(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
+def test_missing_shapes_are_reported(cut_off: tuple[Settings, GpuResults, list[str]]) -> None:
     settings, results, _ = cut_off
     last = results.stages[-1]
-    assert (last.stage, last.finished, last.note) == ("forward", False, "1 of 2 shapes, then 540 seconds were spent")
+    assert (last.stage, last.finished, last.note) == ("forward", False, "1 of 2 shapes within 540 seconds")
     text = (settings.out / "gpu.md").read_text()
     missing = text.partition("## Missing")[2]
-    assert "stage forward float32: 1 of 2 shapes, then 540 seconds were spent" in missing
+    assert "stage forward float32: 1 of 2 shapes within 540 seconds" in missing
     (line,) = [line for line in text.splitlines() if "4 x 64, 64" in line]
     assert [cell.strip() for cell in line.split("|")[2:6]] == ["-"] * 4
 
 
-def test_a_later_run_uses_the_folders_and_keeps_other_stages(
+def test_a_later_run_reuses_folders_and_keeps_other_stages(
     cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path
 ) -> None:
     settings, before, _ = cut_off
@@ -151,14 +151,14 @@ def test_a_later_run_uses_the_folders_and_keeps_other_stages(
         path: time for path, time in made.items() if path.is_file()
     }
     notes = {run.stage: run.note for run in results.stages}
-    assert (notes["checkpoint"], notes["export"]) == ("was there", "was there")
+    assert (notes["checkpoint"], notes["export"]) == ("reused", "reused")
     assert results.forwards == before.forwards
     assert results.decodes == before.decodes
     assert len(results.checks) == 2, "new ones in place of the old ones"
     assert results.commands == (settings.command, "again")
 
 
-def test_other_shapes_begin_a_new_report(cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path) -> None:
+def test_other_shapes_start_a_new_report(cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path) -> None:
     settings, _, _ = cut_off
     shutil.copytree(settings.work, tmp_path / "work")
     results = gpu_report(settings_in(tmp_path, stages=("export",), shapes=(SHAPE,)), lambda _: None)
@@ -187,7 +187,7 @@ def test_an_engine_with_other_weights_disagrees(
         check_results(results)
 
 
-def test_the_first_stage_alone_leaves_a_readable_report(tmp_path: Path) -> None:
+def test_the_first_stage_alone_gives_a_report(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, stages=("checkpoint",))
     results = gpu_report(settings, lambda _: None)
     check_results(results)
@@ -198,14 +198,14 @@ def test_the_first_stage_alone_leaves_a_readable_report(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_without_time(tmp_path: Path) -> None:
-    told: list[str] = []
-    results = gpu_report(settings_in(tmp_path, limit_seconds=1e-9), told.append)
+    log: list[str] = []
+    results = gpu_report(settings_in(tmp_path, limit_seconds=1e-9), log.append)
     assert results.stages == ()
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["gpu.json"]
-    assert told == [f"{stage}: not started, 1e-09 seconds were spent" for stage in STAGES]
+    assert log == [f"{stage}: not started, the limit of 1e-09 seconds is reached" for stage in STAGES]
 
 
-def test_an_engine_that_cannot_be_opened_is_said_and_torch_still_measured(tmp_path: Path) -> None:
+def test_an_engine_that_fails_to_open_is_reported(tmp_path: Path) -> None:
     """ONNX Runtime has no bfloat16 on the CPU."""
     stages = ("checkpoint", "export", "check")
     results = gpu_report(settings_in(tmp_path, dtypes=("bfloat16",), stages=stages), lambda _: None)
@@ -220,19 +220,19 @@ def test_an_engine_that_cannot_be_opened_is_said_and_torch_still_measured(tmp_pa
         check_results(results)
 
 
-def test_folders_of_something_else(tmp_path: Path) -> None:
+def test_foreign_folders_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no bundle of miniature"):
         gpu_report(settings_in(tmp_path, stages=("check",)), lambda _: None)
     gpu_report(settings_in(tmp_path, stages=("checkpoint",)), lambda _: None)
     other = replace(MINIATURE, mask=638)
-    with pytest.raises(BadInputError, match="is not like miniature"):
+    with pytest.raises(BadInputError, match="is not a likeness of miniature"):
         gpu_report(settings_in(tmp_path, stages=("checkpoint",), likeness=other), lambda _: None)
     (tmp_path / "work" / "gpu.json").write_text("{}")
     with pytest.raises(BadInputError, match="not a GPU report"):
         gpu_report(settings_in(tmp_path, stages=("checkpoint",)), lambda _: None)
 
 
-def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
+def test_a_side_that_fails_at_a_shape_is_omitted(
     cut_off: tuple[Settings, GpuResults, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, _, _ = cut_off
@@ -252,7 +252,7 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
 
     monkeypatch.setattr("tools.gpu.stages.run_once", without_compiler)
     monkeypatch.setattr("tools.gpu.stages.compared_forwards", until_the_second_shape)
-    monkeypatch.setattr("tools.gpu.stages.measured_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
+    monkeypatch.setattr("tools.gpu.stages.measure_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
     results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]
     assert [(each.side, each.what, each.reason) for each in results.failures] == [
@@ -264,7 +264,7 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--device", "tensorrt:0"], "'tensorrt:0'"),
         (["--device", "cpu", "--stage", "checkpoint,eat"], "'eat'"),
@@ -272,9 +272,11 @@ def test_a_side_that_fails_at_a_shape_is_left_out_of_it(
         (["--device", "cpu", "--limit-seconds", "nan"], "--limit-seconds"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_rejected(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         main(["--out", "out", "--work", "work", *arguments], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -284,14 +286,14 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.chdir(tmp_path)
     arguments = ["--out", "out", "--work", "work", "--device", "cpu", "--dtype", "fp32", "--like", "dream-0.5b"]
     main([*arguments, "--stage", "checkpoint"], standalone_mode=False)
-    said = capsys.readouterr()
-    assert said.out == (tmp_path / "out" / "gpu.md").read_text() + "\n"
-    assert said.err.startswith("checkpoint: made; ")
+    captured = capsys.readouterr()
+    assert captured.out == (tmp_path / "out" / "gpu.md").read_text() + "\n"
+    assert captured.err.startswith("checkpoint: made; ")
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoint-dream-0.5b", "gpu.json"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.gpu.report", "--out", "out"],
         cwd=tmp_path,
@@ -302,6 +304,6 @@ def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 3, done.stderr
-    assert "a CUDA device of this number" in done.stderr
+    assert "an existing CUDA device" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

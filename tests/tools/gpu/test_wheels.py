@@ -1,4 +1,4 @@
-"""docs/gpu-report.md lists every wheel that a machine with torch and without a network may lack."""
+"""docs/gpu-report.md lists every wheel that an offline machine with torch may lack."""
 
 import importlib.metadata
 import re
@@ -12,7 +12,7 @@ EXTRAS = ("", "export", "gpu")
 
 
 def required(distribution: str, extras: Iterable[str]) -> set[tuple[str, tuple[str, ...]]]:
-    """Names and extras of what it requires here; nothing of one that is not installed."""
+    """Return the names and extras of a distribution's requirements, or nothing if it is not installed."""
     try:
         requirements = map(Requirement, importlib.metadata.requires(distribution) or ())
     except importlib.metadata.PackageNotFoundError:

@@ -1,11 +1,11 @@
-"""Answers of rows from logits, and the check that nothing wrong is timed."""
+"""Statistics from logits, and the check that precedes all timing."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tools.peers.agreement import TOLERANCES, Agreement, Answer, agreement_of, answer_from_logits, check_agreement
+from tools.peers.agreement import TOLERANCES, Agreement, SideAnswer, agreement_of, answer_from_logits, check_agreement
 
 from lopa.runtime.errors import CheckFailedError
 
@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((150, 640), np.float32)
 
 
-def test_an_answer_is_that_of_torch() -> None:
+def test_statistics_equal_torch() -> None:
     found = answer_from_logits(LOGITS)
     exact = torch.log_softmax(torch.from_numpy(LOGITS).double(), dim=-1)
     np.testing.assert_array_equal(found.best, exact.argmax(dim=-1))
@@ -21,14 +21,14 @@ def test_an_answer_is_that_of_torch() -> None:
     np.testing.assert_allclose(found.entropy, -(exact.exp() * exact).sum(dim=-1), atol=1e-5)
 
 
-def test_the_same_agrees_wholly() -> None:
+def test_equal_answers_agree_completely() -> None:
     answer = answer_from_logits(LOGITS)
     assert agreement_of(answer, answer) == Agreement(1.0, 0.0, 0.0)
 
 
 def test_differences_are_means_over_rows() -> None:
     answer = answer_from_logits(LOGITS)
-    other = Answer(
+    other = SideAnswer(
         best=np.where(np.arange(150) < 30, answer.best + 1, answer.best),
         logprob=answer.logprob - np.float32(0.25),
         entropy=answer.entropy * np.where(np.arange(150) % 2, 1, 0).astype(np.float32),
@@ -41,7 +41,7 @@ def test_differences_are_means_over_rows() -> None:
 
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_rows_in_another_order_do_not_agree(precision: str) -> None:
-    """What a side that mixes up its branches would answer; the distribution of everything is right."""
+    """A side that mixes up its branches has the right distribution but must be detected."""
     turned = answer_from_logits(np.roll(LOGITS, 1, axis=0))
     with pytest.raises(CheckFailedError, match="a side does not compute"):
         check_agreement("a side", precision, agreement_of(turned, answer_from_logits(LOGITS)))
@@ -56,6 +56,6 @@ def test_each_part_counts(wrong: dict[str, float], value: str) -> None:
     check_agreement("a side", "int4", Agreement(1.0, 0.0, 0.0))
 
 
-def test_other_rows_than_asked_for() -> None:
+def test_another_number_of_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match="149"):
         agreement_of(answer_from_logits(LOGITS[1:]), answer_from_logits(LOGITS))

@@ -1,4 +1,4 @@
-"""The file that llama.cpp reads, read back by the format's description: settings, names, axes, values."""
+"""GGUF files are read back according to the format's description: settings, names, axes, values."""
 
 import io
 import struct
@@ -18,7 +18,7 @@ ALIGNED = 32
 
 
 def read_gguf(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """https://github.com/ggml-org/ggml/blob/master/docs/gguf.md"""
+    """Read a file as described in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
     def number(form: str) -> Any:
         return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))[0]
@@ -48,7 +48,7 @@ def read_gguf(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return settings, found
 
 
-def test_tensors_and_settings_come_back() -> None:
+def test_tensors_and_settings_round_trip() -> None:
     rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in (("a", (3,)), ("b.weight", (5, 7)))}
     file = io.BytesIO()
@@ -63,12 +63,12 @@ def test_tensors_and_settings_come_back() -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.ones((2, 3), np.float32), np.ones((3, 2), np.float64)])
-def test_a_tensor_that_is_not_what_was_said(wrong: np.ndarray) -> None:
+def test_a_tensor_of_another_shape_is_an_error(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match="received a as float"):
         write_gguf(io.BytesIO(), {}, {"a": (3, 2)}, [wrong])
 
 
-def test_a_checkpoint_has_all_tensors_as_torch_has_them(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_tensors_of_torch(tmp_path: Path) -> None:
     checkpoint_from_likeness(MINIATURE, tmp_path / "checkpoint")
     write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf")
     with (tmp_path / "model.gguf").open("rb") as file:
@@ -98,13 +98,13 @@ def test_names(ours: str, theirs: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["layers.0.attention.query_norm.weight", "other.weight"])
-def test_a_tensor_that_qwen2_has_not(name: str) -> None:
+def test_tensors_that_qwen2_lacks_are_rejected(name: str) -> None:
     with pytest.raises(BadInputError, match=name):
         gguf_name(name)
 
 
-def test_whole_numbers_are_no_floats() -> None:
-    """llama.cpp refuses a setting of the other type."""
+def test_integers_are_not_written_as_floats() -> None:
+    """llama.cpp rejects a setting of the other type."""
     settings = settings_from_dimensions(MINIATURE.dimensions)
     floats = {name for name, value in settings.items() if isinstance(value, float)}
     assert floats == {"qwen2.attention.layer_norm_rms_epsilon", "qwen2.rope.freq_base"}

@@ -1,4 +1,4 @@
-"""What `python -m tools.peers` says to wrong arguments, before anything is opened."""
+"""Invalid arguments of `python -m tools.peers` are rejected before anything is opened."""
 
 import re
 from pathlib import Path
@@ -13,14 +13,14 @@ from lopa.runtime.errors import BadInputError, MissingBackendError
 
 
 @pytest.mark.parametrize("size", ["64", "4x", "axb", "1x2x3", "0x64"])
-def test_a_size_that_is_none(size: str, tmp_path: Path) -> None:
+def test_invalid_sizes_are_rejected(size: str, tmp_path: Path) -> None:
     words = ["measure", "--size", size, "--work", str(tmp_path / "work"), "--output", str(tmp_path / "out")]
     with pytest.raises(BadInputError, match=re.escape(repr(size))):
         CliRunner().invoke(main, words, catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_side_that_is_none() -> None:
+def test_unknown_sides_are_rejected() -> None:
     assert "ours int8" in CliRunner().invoke(main, ["measure", "--side", "theirs"]).output
 
 
@@ -31,7 +31,7 @@ def test_groups_have_every_side_once() -> None:
     assert groups_of_sides(SIDES[1:2]) == [[BASELINE]]
 
 
-def test_a_peer_that_was_not_made(tmp_path: Path) -> None:
+def test_a_peer_that_is_not_built(tmp_path: Path) -> None:
     llama = next(side for side in SIDES if side.peer == "llama.cpp")
     materials = Materials(tmp_path)
     with pytest.raises(MissingBackendError, match="llama_side"):
@@ -43,7 +43,7 @@ def test_a_peer_that_was_not_made(tmp_path: Path) -> None:
     assert versions_of_peers(materials).keys() <= {"openvino"}
 
 
-def test_nothing_was_prepared(tmp_path: Path) -> None:
+def test_missing_preparation_is_reported(tmp_path: Path) -> None:
     words = ["measure", "--work", str(tmp_path / "work"), "--output", str(tmp_path / "out")]
     with pytest.raises(BadInputError, match=r"python -m tools\.peers prepare"):
         CliRunner().invoke(main, words, catch_exceptions=False)

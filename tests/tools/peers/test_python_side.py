@@ -1,4 +1,4 @@
-"""The sides that Python drives compute the same windows behind a prefix that each computes itself."""
+"""All Python sides compute the same windows after a prefix that each computes itself."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.peers.python_side import prepared, windows_of_tokens
+from tools.peers.python_side import prepare_windows, windows_of_tokens
 
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
@@ -19,11 +19,11 @@ PREFIX, SHAPE = 20, (3, 8)
 
 
 def test_a_prefix_and_windows_against_one_forward_of_everything(tiny_bundle: Path) -> None:
-    """The windows of a bundle's session against torch on prefix and window at once, in which the prefix sees itself."""
+    """Compare a bundle's windows with torch on prefix and window at once, with a prefix that only sees itself."""
     bundle = Bundle.open(tiny_bundle)
     tokens = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=PREFIX + 3 * 8)
     session = open_session(bundle, "cpu", threads=1)
-    found = session.forward(prepared(session, tokens, PREFIX, SHAPE))
+    found = session.forward(prepare_windows(session, tokens, PREFIX, SHAPE))
     session.close()
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     for branch in range(3):
@@ -38,26 +38,26 @@ def test_a_prefix_and_windows_against_one_forward_of_everything(tiny_bundle: Pat
         np.testing.assert_allclose(found.topk_logprobs[0, branch, :, :1], logprobs, atol=1e-4)
 
 
-def test_prepared_again_is_as_at_first(tiny_bundle: Path) -> None:
-    """The earlier prefix is forgotten, whoever computes."""
+def test_preparing_again_gives_the_same_result(tiny_bundle: Path) -> None:
+    """Preparing again releases the earlier prefix on every side."""
     tokens = np.random.default_rng(1).integers(500, size=(2, PREFIX + 3 * 8))
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     for session in (EagerSession(model, together=True), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)):
-        once = session.forward(prepared(session, tokens[0], PREFIX, SHAPE))
-        session.forward(prepared(session, tokens[1], PREFIX, SHAPE))
-        again = session.forward(prepared(session, tokens[0], PREFIX, SHAPE))
+        once = session.forward(prepare_windows(session, tokens[0], PREFIX, SHAPE))
+        session.forward(prepare_windows(session, tokens[1], PREFIX, SHAPE))
+        again = session.forward(prepare_windows(session, tokens[0], PREFIX, SHAPE))
         np.testing.assert_array_equal(once.topk_logprobs, again.topk_logprobs)
         session.close()
 
 
-def test_windows_see_themselves_and_want_every_row() -> None:
+def test_windows_see_themselves_and_sample_every_row() -> None:
     batch = windows_of_tokens(np.arange(24).reshape(SHAPE), start=PREFIX)
     assert batch.window_mask.all()
     np.testing.assert_array_equal(batch.position_ids[0, 2], np.arange(PREFIX, PREFIX + 8))
     np.testing.assert_array_equal(batch.logits_index[0, 1], np.arange(8))
 
 
-def test_a_process_says_what_it_lacks(tiny_bundle: Path) -> None:
+def test_a_process_reports_missing_requirements(tiny_bundle: Path) -> None:
     words = ["-m", "tools.peers.python_side", "lopa", "f32", str(tiny_bundle / "nothing"), "1"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

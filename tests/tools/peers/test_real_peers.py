@@ -1,4 +1,4 @@
-"""The real peers on a small checkpoint: all agree, and one with other weights is refused. `make test-peers` runs it."""
+"""The real peers with a small checkpoint: all agree, and other weights are detected (`make test-peers`)."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.tools.miniature import MINIATURE
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import write_gguf_of_checkpoint
 from tools.peers.materials import Materials, prepare_materials
-from tools.peers.rounds import measured_piece
+from tools.peers.rounds import measure_piece
 from tools.peers.sides import SIDES
 
 from lopa.bench.forward.work import ForwardShape
@@ -32,13 +32,13 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Materials:
 
 
 def test_every_side_agrees_and_is_timed(materials: Materials) -> None:
-    piece = measured_piece(materials, SIDES, SHAPE, threads=1, rounds=2, command="")
+    piece = measure_piece(materials, SIDES, SHAPE, threads=1, rounds=2, command="")
     assert {side.name for side in piece.sides} | set(piece.left_out) == {side.name for side in SIDES}
-    assert all("bf16" in name for name in piece.left_out)  # on processors that compute none
+    assert all("bf16" in name for name in piece.left_out)  # on CPUs without bfloat16
     assert all(len(side.seconds) == 2 and min(side.seconds) > 0 for side in piece.sides)
 
 
-def test_other_weights_are_refused(materials: Materials, tmp_path: Path) -> None:
+def test_other_weights_are_detected(materials: Materials, tmp_path: Path) -> None:
     checkpoint_from_likeness(MINIATURE, tmp_path / "other", seed=1)
     right = materials.gguf("f32")
     kept = right.rename(tmp_path / "right.gguf")
@@ -46,6 +46,6 @@ def test_other_weights_are_refused(materials: Materials, tmp_path: Path) -> None
     try:
         llama = [side for side in SIDES if side.computes == "f32" and side.peer == "llama.cpp"]
         with pytest.raises(CheckFailedError, match=r"llama\.cpp F32 does not compute"):
-            measured_piece(materials, llama, SHAPE, threads=1, rounds=1, command="")
+            measure_piece(materials, llama, SHAPE, threads=1, rounds=1, command="")
     finally:
         kept.rename(right)

@@ -1,4 +1,4 @@
-"""Ratios over the baseline of the same round, the tables, and a report that grows piece by piece."""
+"""Ratios to the baseline of the same round, the tables, and a report that grows piece by piece."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +38,13 @@ def table_named(tables: list[Table], start: str) -> Table:
 
 
 def test_each_round_is_divided_by_its_own_baseline() -> None:
-    """The machine was half as fast in the second round: that is nobody's spread."""
+    """The machine is half as fast in the second round, which must not show as spread."""
     ratios = ratios_to_baseline([piece({BASELINE.name: (1.0, 2.0, 1.0), LLAMA: (3.0, 6.0, 4.5)})])
     assert ratios[LLAMA] == [3.0, 3.0, 4.5]
 
 
 def test_pieces_of_one_shape_are_joined() -> None:
-    """Each with its own baseline; a side may be in one of them only."""
+    """Each piece has its own baseline, and a side may be in only one of them."""
     ratios = ratios_to_baseline(
         [
             piece({BASELINE.name: (1.0,), LLAMA: (3.0,), OPENVINO: (0.5,)}),
@@ -60,7 +60,7 @@ def test_a_report_grows_and_its_tables_with_it(tmp_path: Path) -> None:
     report = add_piece(tmp_path, "peers", piece({BASELINE.name: (0.3,), OPENVINO: (0.3,)}, threads=2, branches=1))
     assert report_of_folder(tmp_path, "peers") == report
     tables = tables_of_report(report)
-    alone = table_named(tables, "Time over ours int8 in the same round, median (least to most): 1 thread,")
+    alone = table_named(tables, "Time relative to ours int8 in the same round, median (minimum to maximum): 1 thread,")
     assert alone.columns == ("side", "1 x 64, prefix 256", "8 x 64, prefix 256")
     assert alone.rows == (
         (BASELINE.name, "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)"),
@@ -68,7 +68,12 @@ def test_a_report_grows_and_its_tables_with_it(tmp_path: Path) -> None:
     )
     assert table_named(tables, "Milliseconds, median: 1 thread,").rows[1] == (LLAMA, "300", "1500")
     assert (
-        len(table_named(tables, "Time over ours int8 in the same round, median (least to most): 2 threads,").rows) == 2
+        len(
+            table_named(
+                tables, "Time relative to ours int8 in the same round, median (minimum to maximum): 2 threads,"
+            ).rows
+        )
+        == 2
     )
     agreement = table_named(tables, "Agreement")
     assert [row[:3] for row in agreement.rows] == [
@@ -76,19 +81,25 @@ def test_a_report_grows_and_its_tables_with_it(tmp_path: Path) -> None:
         (LLAMA, "512", "70.0%"),
         (OPENVINO, "64", "90.0%"),
     ]
-    assert table_named(tables, "Peaks of A processor, avx2, avx512_vnni").rows[1] == ("2", "200", "200", "300", "10")
+    assert table_named(tables, "Peak rates of A processor, avx2, avx512_vnni").rows[1] == (
+        "2",
+        "200",
+        "200",
+        "300",
+        "10",
+    )
     assert table_named(tables, "Versions").rows == (("torch", "2.13"), ("llama.cpp", "llama_cpp_python-0.3"))
     assert all(table.title in (tmp_path / "peers.md").read_text() for table in tables)
 
 
-def test_what_was_left_out_is_said() -> None:
+def test_skipped_sides_are_listed() -> None:
     found = replace(piece({BASELINE.name: (1.0,)}), left_out={LLAMA: "no cmake on this machine"})
     report = replace(report_of_folder(Path("nowhere"), "peers"), pieces=(found,))
-    assert table_named(tables_of_report(report), "Left out").rows == ((LLAMA, "no cmake on this machine"),)
+    assert table_named(tables_of_report(report), "Skipped").rows == ((LLAMA, "no cmake on this machine"),)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"benchmark": "peers"', "[1]"])
-def test_a_file_of_something_else_is_not_written_over(text: str, tmp_path: Path) -> None:
+def test_a_foreign_file_is_not_overwritten(text: str, tmp_path: Path) -> None:
     (tmp_path / "peers.json").write_text(text)
     with pytest.raises(BadInputError, match=r"peers\.json"):
         add_piece(tmp_path, "peers", piece({BASELINE.name: (1.0,)}))

@@ -1,4 +1,4 @@
-"""A side as a process: what it is told, what comes back, and every way in which it may end."""
+"""A side as a process: its input, its replies, and every way to end."""
 
 import sys
 from contextlib import closing
@@ -18,13 +18,13 @@ print("open", flush=True)
 for line in sys.stdin:
     what, *words = line.split()
     if what == "prepare":
-        told = words
+        arguments = words
         print("prepared", flush=True)
     elif what == "run":
         print("0.25", flush=True)
     elif what == "answer":
-        prefix, branches, window = map(int, told[:3])
-        tokens = array.array("i", open(told[3], "rb").read())[prefix:]
+        prefix, branches, window = map(int, arguments[:3])
+        tokens = array.array("i", open(arguments[3], "rb").read())[prefix:]
         rows = [[float(column == token) for column in range(5)] for token in tokens]
         open(words[0], "wb").write(array.array("f", sum(rows, [])).tobytes())
         print("logits", flush=True)
@@ -35,7 +35,7 @@ def started(program: str, folder: Path) -> SideProcess:
     return SideProcess("a side", [sys.executable, "-c", program], folder)
 
 
-def test_told_run_and_asked(tmp_path: Path) -> None:
+def test_prepare_run_and_answer(tmp_path: Path) -> None:
     tokens = np.array([9, 9, 9, 9, 4, 0, 1, 2, 3, 0], np.int32)
     tokens.tofile(tmp_path / "tokens")
     with closing(started(SIDE, tmp_path)) as side:
@@ -46,7 +46,7 @@ def test_told_run_and_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "error", "said"),
+    ("program", "error", "message"),
     [
         ("import sys; print('a note\\nerror: no library\\n  expected: it', file=sys.stderr); sys.exit(3)",
          MissingBackendError, "^no library\n"),
@@ -55,12 +55,12 @@ def test_told_run_and_asked(tmp_path: Path) -> None:
         ("print('hello')", CheckFailedError, "'hello'"),
     ],
 )  # fmt: skip
-def test_one_that_does_not_open(program: str, error: type[LopaError], said: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=said):
+def test_a_process_that_fails_to_open(program: str, error: type[LopaError], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
         started(program, tmp_path)
 
 
-def test_one_that_ends_in_the_middle(tmp_path: Path) -> None:
+def test_a_process_that_exits_unexpectedly(tmp_path: Path) -> None:
     program = "print('open', flush=True); input(); raise SystemExit('out of memory')"
     with closing(started(program, tmp_path)) as side:
         with pytest.raises(CheckFailedError, match="out of memory"):
@@ -69,7 +69,7 @@ def test_one_that_ends_in_the_middle(tmp_path: Path) -> None:
             side.run()
 
 
-def test_a_side_that_waits_is_ended_with_its_context(tmp_path: Path) -> None:
+def test_a_waiting_side_is_killed_with_its_context(tmp_path: Path) -> None:
     with closing(started(SIDE, tmp_path)) as side:
         process = side._process
         assert process.poll() is None

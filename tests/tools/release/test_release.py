@@ -1,4 +1,4 @@
-"""What may be released: a committed state whose version and changelog agree. Two builds give the same wheel."""
+"""A release needs a clean commit with matching version and changelog, and two builds give the same wheel."""
 
 import subprocess
 from hashlib import sha256
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.release_programs import release_program
-from tools.release.__main__ import archives_of_tree, check_changelog, check_clean, said
+from tools.release.__main__ import archives_of_tree, check_changelog, check_clean, output_of
 
 from lopa.runtime.errors import BadInputError, CheckFailedError
 
@@ -30,17 +30,17 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_committed_state_with_its_section(checkout: Path) -> None:
+def test_a_clean_commit_with_a_section_is_accepted(checkout: Path) -> None:
     check_clean(checkout)
     check_changelog(checkout)
     (checkout / "left over").write_text("")
-    with pytest.raises(BadInputError, match='not committed, among them "left over"'):
+    with pytest.raises(BadInputError, match=r"1 uncommitted files, e\.g\. .left over."):
         check_clean(checkout)
 
 
-def test_a_tag_asks_for_the_date(checkout: Path) -> None:
+def test_a_tag_requires_a_date(checkout: Path) -> None:
     git(checkout, "tag", "v0.2.0")
-    with pytest.raises(BadInputError, match=r"without one section of 0\.2\.0") as caught:
+    with pytest.raises(BadInputError, match=r"not exactly one section of 0\.2\.0") as caught:
         check_changelog(checkout)
     assert caught.value.expected == '"## 0.2.0 - " and a date'
     (checkout / "CHANGELOG.md").write_text("## 0.2.0 - 2026-11-22\n")
@@ -50,20 +50,20 @@ def test_a_tag_asks_for_the_date(checkout: Path) -> None:
 @pytest.mark.parametrize("text", ["", "## 0x2.0 - unreleased\n", "## 0.2.0 - soon\n", "## 0.2.0 - unreleased\n" * 2])
 def test_a_changelog_without_the_version(checkout: Path, text: str) -> None:
     (checkout / "CHANGELOG.md").write_text(text)
-    with pytest.raises(BadInputError, match=r"without one section of 0\.2\.0"):
+    with pytest.raises(BadInputError, match=r"not exactly one section of 0\.2\.0"):
         check_changelog(checkout)
 
 
-def test_a_program_that_fails() -> None:
+def test_failing_programs_are_reported() -> None:
     with pytest.raises(CheckFailedError, match=r"(?s)sh -c echo .*exit code 3: because"):
-        said("sh", "-c", "echo because >&2; exit 3")
+        output_of("sh", "-c", "echo because >&2; exit 3")
 
 
 @pytest.mark.release
 def test_two_builds_of_this_project_give_the_same_wheel(tmp_path: Path) -> None:
     programs, found = release_program("python").parent, set()
     for name in ("first", "second one"):
-        said("git", "clone", "--quiet", PROJECT, tmp_path / name)
+        output_of("git", "clone", "--quiet", PROJECT, tmp_path / name)
         wheel, _ = archives_of_tree(tmp_path / name, tmp_path / f"of {name}", "1700000000", programs)
         found.add(sha256(wheel.read_bytes()).hexdigest())
     assert len(found) == 1

@@ -1,4 +1,4 @@
-"""The workflows for a public forge: least rights, actions by commit, strangers kept off machines of one's own."""
+"""Workflows for a public forge: minimal permissions, actions pinned by commit, no self-hosted runners for strangers."""
 
 import re
 import tomllib
@@ -14,10 +14,10 @@ FILES = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
 WORKFLOWS: dict[str, dict[Any, Any]] = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
 JOBS = {f"{name} {job}": inside for name, whole in WORKFLOWS.items() for job, inside in whole["jobs"].items()}
 ON = True
-"""YAML's word for the key `on`."""
+"""YAML's parsed value of the key `on`."""
 
 
-def test_actions_are_named_by_commit_with_their_version_beside_it() -> None:
+def test_actions_are_pinned_by_commit_with_a_version_comment() -> None:
     used = [line.strip() for path in FILES for line in path.read_text().splitlines() if "uses:" in line]
     assert len(used) >= 7
     known: dict[str, str] = {}
@@ -27,7 +27,7 @@ def test_actions_are_named_by_commit_with_their_version_beside_it() -> None:
         assert known.setdefault(found[1], found[2]) == found[2], "one version of each"
 
 
-def test_rights_are_none_but_what_a_job_names() -> None:
+def test_permissions_are_minimal() -> None:
     assert all(whole["permissions"] == {} for whole in WORKFLOWS.values())
     rights = {name: job["permissions"] for name, job in JOBS.items()}
     assert {name: each for name, each in rights.items() if "write" in each.values()} == {
@@ -37,14 +37,14 @@ def test_rights_are_none_but_what_a_job_names() -> None:
     assert all(job["timeout-minutes"] <= 90 for job in JOBS.values())
 
 
-def test_what_may_write_runs_nothing_of_the_repository() -> None:
+def test_jobs_with_write_permission_run_no_repository_code() -> None:
     for name, job in JOBS.items():
         checked_out = [each for each in job["steps"] if each.get("uses", "").startswith("actions/checkout@")]
         assert bool(checked_out) != ("write" in job["permissions"].values()), name
         assert all(each["with"]["persist-credentials"] is False for each in checked_out)
 
 
-def test_strangers_do_not_reach_machines_of_ones_own() -> None:
+def test_pull_requests_do_not_use_self_hosted_runners() -> None:
     assert not any("pull_request_target" in whole[ON] for whole in WORKFLOWS.values())
     own = {name: job for name, job in JOBS.items() if "self-hosted" in job["runs-on"]}
     assert set(own) == {"checks gpu"}
@@ -52,14 +52,14 @@ def test_strangers_do_not_reach_machines_of_ones_own() -> None:
     assert any(step.get("run", "").endswith("pytest -m cuda") for step in own["checks gpu"]["steps"])
 
 
-def test_every_promised_python_is_tested() -> None:
+def test_all_supported_pythons_are_tested() -> None:
     classifiers = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
     promised = [each.rpartition(" ")[2] for each in classifiers if re.search(r":: 3\.\d+$", each)]
     assert len(promised) > 2
     assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == promised
 
 
-def test_commands_are_those_of_the_makefile() -> None:
+def test_commands_come_from_the_makefile() -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     run = [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
     targets = [target for text in run for target in re.findall(r"^make ([\w./-]+)", text, re.MULTILINE)]
@@ -68,7 +68,7 @@ def test_commands_are_those_of_the_makefile() -> None:
         assert f"\n{target.replace('.venv', '$(VENV)')}:" in makefile
 
 
-def test_a_release_comes_from_a_tag_and_is_uploaded_last() -> None:
+def test_a_release_needs_a_tag_and_is_uploaded_last() -> None:
     assert WORKFLOWS["release"][ON] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+"]}}
     assert (JOBS["release attest"]["needs"], JOBS["release upload"]["needs"]) == ("build", "attest")
     text = (PROJECT / ".github" / "workflows" / "release.yml").read_text()
@@ -80,14 +80,14 @@ SCHEMA = ("--builtin-schema", "vendor.github-workflows")
 
 
 @pytest.mark.release
-def test_the_forges_schema_takes_them(tmp_path: Path) -> None:
-    code, told = said([release_program("check-jsonschema"), *SCHEMA, *FILES])
-    assert code == 0, told
+def test_workflows_match_the_schema(tmp_path: Path) -> None:
+    code, output = said([release_program("check-jsonschema"), *SCHEMA, *FILES])
+    assert code == 0, output
     (tmp_path / "wrong.yml").write_text(FILES[0].read_text().replace("runs-on:", "run-on:"))
     assert said([release_program("check-jsonschema"), *SCHEMA, tmp_path / "wrong.yml"])[0] == 1
 
 
 @pytest.mark.release
-def test_a_linter_of_workflows_finds_nothing() -> None:
-    code, told = said([release_program("zizmor"), "--offline", "--no-progress", PROJECT / ".github" / "workflows"])
-    assert code == 0, told
+def test_the_workflow_linter_finds_nothing() -> None:
+    code, output = said([release_program("zizmor"), "--offline", "--no-progress", PROJECT / ".github" / "workflows"])
+    assert code == 0, output

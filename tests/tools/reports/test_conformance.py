@@ -1,4 +1,4 @@
-"""The report of recordings in a folder of one's own: what agrees is counted, what does not is said."""
+"""Replay of the recordings in another folder counts agreements and reports differences."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from tests.conformance.family_traces import FAMILIES
 from tools.reports.conformance import main
 
 
-def test_a_folder_with_one_decision_changed(family_bundle: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_changed_decision_is_reported(family_bundle: Callable[..., Path], tmp_path: Path) -> None:
     with gzip.open(FAMILIES / "sdar" / "traces" / "b4_sequential.jsonl.gz", "rt") as lines:
         header, first, second = (json.loads(next(lines)) for _ in range(3))
     second["steps"][1]["fills"][0][1] += 1

@@ -1,4 +1,4 @@
-"""The report counts equal answers and forwards, and fails where two decodes differ."""
+"""The report counts equal answers and forwards, and fails if two decodes differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tools.reports.lossless import Pair, main, pair_of
+from tools.reports.speculative import Pair, main, pair_of
 
 
 def test_equal_answers(tiny_bundle: Path) -> None:
@@ -16,12 +16,12 @@ def test_equal_answers(tiny_bundle: Path) -> None:
     assert [cell.strip() for cell in line.split("|")[2:5]] == ["2", "2", "0"]
 
 
-def test_other_answers(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_answers(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(*arguments: Any) -> Pair:
         pair = pair_of(*arguments)
-        return replace(pair, lossless=replace(pair.lossless, text="?"))
+        return replace(pair, speculative=replace(pair.speculative, text="?"))
 
-    monkeypatch.setattr("tools.reports.lossless.pair_of", other)
+    monkeypatch.setattr("tools.reports.speculative.pair_of", other)
     run = CliRunner().invoke(main, [str(tiny_bundle), "--decodes", "1"], catch_exceptions=False)
     assert run.exit_code == 1
     assert "differs: GenerationConfig(" in run.output

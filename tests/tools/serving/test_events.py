@@ -1,4 +1,4 @@
-"""Streams as the soak reads them: cut anywhere, and wrong in every way that it has to see."""
+"""Parsing of streams by the soak test: any split, and every kind of error."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ async def events(text: bytes, size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_events_are_the_same_however_they_are_cut(size: int) -> None:
+def test_events_do_not_depend_on_the_parts(size: int) -> None:
     assert asyncio.run(events(STREAM, size)) == [b'{"a": 1}', b'{"b": 2}', b"[DONE]"]
 
 
-def test_half_an_event_is_an_error() -> None:
-    with pytest.raises(BadStreamError, match="half an event"):
+def test_an_incomplete_event_is_an_error() -> None:
+    with pytest.raises(BadStreamError, match="an incomplete event"):
         asyncio.run(events(STREAM[:-1], 10))
 
 
@@ -42,7 +42,7 @@ def added(*data: bytes) -> StreamedAnswers:
     return answers
 
 
-def test_an_answer_adds_up() -> None:
+def test_an_answer_accumulates() -> None:
     answers = added(chunk("1 "), chunk(draft="1 +░"), chunk("+ 1"), chunk(finish="stop", steps=3), b"[DONE]")
     assert answers.whole
     assert answers.drafts == 1
@@ -50,16 +50,16 @@ def test_an_answer_adds_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
-        ((b"[DONE]", chunk("1")), "behind"),
-        ((chunk(finish="stop"), chunk("1")), "has ended"),
+        ((b"[DONE]", chunk("1")), "after"),
+        ((chunk(finish="stop"), chunk("1")), "finished choice"),
         ((chunk("1"), chunk("2", number="2")), "two ids"),
         ((chunk("1"), chunk(draft="2░")), "does not begin"),
         ((b'{"error": {"message": "no"}}',), "an error"),
     ],
-    ids=["behind the end", "behind its end", "another answer's", "another draft", "an error"],
+    ids=["after the end", "after its end", "another answer's", "another draft", "an error"],
 )
-def test_what_must_not_come_is_an_error(data: tuple[bytes, ...], words: str) -> None:
-    with pytest.raises(BadStreamError, match=words):
+def test_invalid_events_are_errors(data: tuple[bytes, ...], message: str) -> None:
+    with pytest.raises(BadStreamError, match=message):
         added(*data)

@@ -1,4 +1,4 @@
-"""A short soak of a real server, and servers that were broken on purpose: each has to be seen."""
+"""Short soak tests of a real server, and of deliberately broken servers, whose faults must be found."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.tools.run_tool import run_tool
 from tools.serving.bad_requests import MAX_BODY
-from tools.serving.cases import Cases, cases_of_bundle
-from tools.serving.server import PROGRAM, served
-from tools.serving.soak import SoakReport, chat_bundle, soaked
+from tools.serving.cases import ServingCases, cases_of_bundle
+from tools.serving.server import PROGRAM, run_server
+from tools.serving.soak import SoakReport, chat_bundle, run_soak
 
-SLOTS, QUEUE = 4, 6
+MAX_NUM_SEQS, QUEUE = 4, 6
 BROKEN = """
 import asyncio, itertools, sys
 import lopa.serve.answering.stream as stream
@@ -22,10 +22,10 @@ from lopa.serve.metrics import ServeMetrics
 
 number = itertools.count(1)
 
-def every(count):
+def is_nth_call(count):
     return next(number) % count == 0
 
-def instead_of(owner, name, make):
+def replace(owner, name, make):
     setattr(owner, name, make(getattr(owner, name)))
 """
 MIXED_UP = """
@@ -34,9 +34,9 @@ def mixed(results_of_handles):
     async def results(handles, receive):
         found = await results_of_handles(handles, receive)
         kept.extend([found] if found else [])
-        return next(each for each in kept if len(each) == len(found)) if found and every(2) else found
+        return next(each for each in kept if len(each) == len(found)) if found and is_nth_call(2) else found
     return results
-instead_of(app, "results_of_handles", mixed)
+replace(app, "results_of_handles", mixed)
 """
 MIXED_UP_IN_STREAMS = """
 texts = []
@@ -47,30 +47,30 @@ def mixed(of_event):
             event = texts[len(texts) // 2]
         return of_event(self, index, event)
     return part
-instead_of(stream._Parts, "of_event", mixed)
+replace(stream._Parts, "of_event", mixed)
 """
 LOST = """
-asked = itertools.count()
+calls = itertools.count()
 def lost(results_of_handles):
     async def results(handles, receive):
         found = await results_of_handles(handles, receive)
-        return await asyncio.Event().wait() if next(asked) == 13 else found
+        return await asyncio.Event().wait() if next(calls) == 13 else found
     return results
-instead_of(app, "results_of_handles", lost)
+replace(app, "results_of_handles", lost)
 """
 CUT_OFF = """
 def cut(stream_of_reply):
     async def streamed(*arguments):
         async for event in stream_of_reply(*arguments):
-            if event.endswith(stream.DONE) and every(3):
+            if event.endswith(stream.DONE) and is_nth_call(3):
                 return
             yield event
     return streamed
-instead_of(app, "stream_of_reply", cut)
+replace(app, "stream_of_reply", cut)
 """
 GOES_ON = """
 class Careless(app.EventResponse):
-    "Does not end the third stream, which its client leaves, being one of those that take every place."
+    "Does not end the third stream, which its client leaves, being one of those that take is_nth_call place."
     def __init__(self, *arguments, on_end, **options):
         super().__init__(*arguments, on_end=(lambda: None) if next(number) == 3 else on_end, **options)
 app.EventResponse = Careless
@@ -78,10 +78,10 @@ app.EventResponse = Careless
 LOSES_A_PLACE = """
 def losing(handles_of_request):
     async def handles(service, *arguments):
-        service.engine._queue_limit -= every(8)
+        service.engine._queue_limit -= is_nth_call(8)
         return await handles_of_request(service, *arguments)
     return handles
-instead_of(app, "handles_of_request", losing)
+replace(app, "handles_of_request", losing)
 """
 MISCOUNTS = """
 def twice(rejected):
@@ -89,7 +89,7 @@ def twice(rejected):
         rejected(self, reason)
         rejected(self, reason)
     return count
-instead_of(ServeMetrics, "rejected", twice)
+replace(ServeMetrics, "rejected", twice)
 """
 GROWS = """
 hoard = []
@@ -98,7 +98,7 @@ def hoarding(handles_of_request):
         hoard.append((open("/dev/null"), b"x" * 4_000_000))
         return await handles_of_request(service, *arguments)
     return handles
-instead_of(app, "handles_of_request", hoarding)
+replace(app, "handles_of_request", hoarding)
 """
 
 
@@ -109,48 +109,50 @@ def chats(tiny_bundle: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cases(chats: Path) -> Cases:
+def cases(chats: Path) -> ServingCases:
     return cases_of_bundle(chats, 10, seed=1)
 
 
-def soak(chats: Path, cases: Cases, *, requests: int, changes: str = "", patience: float = 60.0) -> SoakReport:
-    """A soak of the server as it is, or with `changes`."""
-    options = ("--slots", SLOTS, "--queue", QUEUE, "--max-body", MAX_BODY)
+def soak(chats: Path, cases: ServingCases, *, requests: int, changes: str = "", timeout: float = 60.0) -> SoakReport:
+    """Run a soak test of the server, optionally with `changes`."""
+    options = ("--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE, "--max-body", MAX_BODY)
     program = ("-c", f"{BROKEN}{changes}\nmain(sys.argv[1:])") if changes else PROGRAM
-    with served(chats, options, program=program) as server:
+    with run_server(chats, options, program=program) as server:
         return asyncio.run(
-            soaked(server, cases, requests=requests, clients=16, places=SLOTS + QUEUE, seed=3, patience=patience)
+            run_soak(
+                server, cases, requests=requests, clients=16, capacity=MAX_NUM_SEQS + QUEUE, seed=3, timeout=timeout
+            )
         )
 
 
-def test_a_short_soak_loses_nothing_and_mixes_nothing_up(chats: Path, cases: Cases) -> None:
+def test_a_short_soak_finds_no_faults(chats: Path, cases: ServingCases) -> None:
     report = soak(chats, cases, requests=60)
     assert report.faults == []
     assert sum(report.outcomes.values()) == 60
-    assert report.outcomes["the same as alone"] > 25
-    assert report.outcomes["refused as it must be"] > 2
+    assert report.outcomes["as expected"] > 25
+    assert report.outcomes["rejected as expected"] > 2
     assert sum(count for outcome, count in report.outcomes.items() if outcome.startswith("leaves")) > 5
     assert report.turned_away >= 2
     assert report.answers > 50
 
 
-def test_devices_that_fail_change_no_answer(tiny_bundle: Path) -> None:
+def test_failing_devices_change_no_answer(tiny_bundle: Path) -> None:
     done = run_tool("measure", "soak", tiny_bundle, "--requests", 60, "--distinct", 10, "--failing", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert (report["devices_lost"], report["faults"]) == (2, [])
-    assert report["outcomes"]["the same as alone"] > 25
+    assert report["outcomes"]["as expected"] > 25
 
 
-def test_a_server_that_is_wrong_in_many_ways_is_seen(chats: Path, cases: Cases) -> None:
+def test_faults_of_a_broken_server_are_found(chats: Path, cases: ServingCases) -> None:
     changes = MIXED_UP + MIXED_UP_IN_STREAMS + LOST + CUT_OFF + LOSES_A_PLACE + MISCOUNTS + GROWS
-    faults = "\n".join(soak(chats, cases, changes=changes, requests=30, patience=2.0).faults)
+    faults = "\n".join(soak(chats, cases, changes=changes, requests=30, timeout=2.0).faults)
     for seen in (
         "alone: WrongAnswerError(",
         "streamed: ('",
         "no end after",
-        "whole or not",
-        f"with {SLOTS + QUEUE} places got 429",
+        "incomplete stream",
+        f"a capacity of {MAX_NUM_SEQS + QUEUE} got 429",
         'rejected_total{reason="bad_request"}',
         "files at the end",
         "memory grew",
@@ -158,6 +160,6 @@ def test_a_server_that_is_wrong_in_many_ways_is_seen(chats: Path, cases: Cases) 
         assert seen in faults, faults
 
 
-def test_a_server_that_goes_on_with_what_clients_left_is_seen(chats: Path, cases: Cases) -> None:
+def test_abandoned_requests_that_continue_are_found(chats: Path, cases: ServingCases) -> None:
     faults = soak(chats, cases, changes=GOES_ON, requests=10).faults
     assert any(fault.startswith("lopa_request_seconds_count") for fault in faults), faults

@@ -1,4 +1,4 @@
-"""What the tool says about calls, and the tool itself where onnxruntime-gpu was put into a folder for it."""
+"""Evaluation of the recorded calls, and the whole tool if onnxruntime-gpu is installed in a folder for it."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ LAUNCH = ["cudaGraphLaunch"]
 PLAIN = ["cudaMemcpyAsync", "__cudaLaunchKernel"]
 
 
-def test_calls_as_the_engine_needs_them() -> None:
+def test_correct_calls_pass() -> None:
     assert list(failures_of_calls(GRAPH, LAUNCH, PLAIN)) == []
 
 
@@ -28,15 +28,15 @@ def test_calls_as_the_engine_needs_them() -> None:
     [
         (PLAIN, LAUNCH, PLAIN, "should capture one CUDA graph"),
         (GRAPH * 2, LAUNCH, PLAIN, "should capture one CUDA graph"),
-        ([*GRAPH[:2], "cudaMalloc", *GRAPH[2:]], LAUNCH, PLAIN, "is captured: cudaMalloc"),
+        ([*GRAPH[:2], "cudaMalloc", *GRAPH[2:]], LAUNCH, PLAIN, "capture of a CUDA graph: cudaMalloc"),
         ([*GRAPH[:2], *GRAPH[3:]], LAUNCH, PLAIN, "has no kernels"),
-        (GRAPH, [*LAUNCH, "cudaStreamSynchronize"], PLAIN, "next forward should only launch"),
-        (GRAPH, PLAIN, PLAIN, "next forward should only launch"),
-        (GRAPH, LAUNCH, GRAPH, "is no gear"),
-        (GRAPH, LAUNCH, [*PLAIN, "cudaStreamSynchronize"], "is no gear"),
+        (GRAPH, [*LAUNCH, "cudaStreamSynchronize"], PLAIN, "next forward of a bucket should only launch"),
+        (GRAPH, PLAIN, PLAIN, "next forward of a bucket should only launch"),
+        (GRAPH, LAUNCH, GRAPH, "without a bucket"),
+        (GRAPH, LAUNCH, [*PLAIN, "cudaStreamSynchronize"], "without a bucket"),
     ],
 )
-def test_other_calls_are_failures(first: list[str], again: list[str], without: list[str], expected: str) -> None:
+def test_incorrect_calls_fail(first: list[str], again: list[str], without: list[str], expected: str) -> None:
     (failure,) = failures_of_calls(first, again, without)
     assert expected in failure
 

@@ -1,4 +1,4 @@
-"""The recording of pyACL's calls on a machine with an NPU, here with the stand-in; and what it makes of differences."""
+"""Recording of pyACL's calls with the stand-in, and the evaluation of differences."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.gears import gear
+from tests.buckets import bucket
 from tests.python_path import python_path
 from tests.runtime.ascend.engines import bundle_with_engine
 from tools.vendors.acl_recording import (
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def bundle(tiny_portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    gears = [gear(1, 1, 48, 64), gear(2, 2, 64, 128)]
-    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("record") / "bundle", gears)
+    buckets = [bucket(1, 1, 48, 64), bucket(2, 2, 64, 128)]
+    return bundle_with_engine(tiny_portable, tmp_path_factory.mktemp("record") / "bundle", buckets)
 
 
 def run(*arguments: str, stand_in: bool = True) -> "subprocess.CompletedProcess[str]":
@@ -47,11 +47,11 @@ def transcript(bundle: Path) -> Transcript:
     output = bundle.parent / "transcript.json"
     done = run(str(bundle), "--peer", "1", "-o", str(output))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "the stand-in, which shows nothing of a real machine, 0 differences" in done.stdout
+    assert "the stand-in (no evidence about a real machine), 0 differences" in done.stdout
     return msgspec.json.decode(output.read_bytes(), type=Transcript)
 
 
-def test_every_call_and_every_gear_is_in_the_transcript(transcript: Transcript) -> None:
+def test_the_transcript_has_every_call_and_bucket(transcript: Transcript) -> None:
     assert transcript.stand_in
     assert {call.name for call in transcript.calls} == {call.name for call in acl_contract().calls}
     assert transcript.provoked == {"rt.set_device": 107001, "rt.malloc": 107002}
@@ -60,9 +60,7 @@ def test_every_call_and_every_gear_is_in_the_transcript(transcript: Transcript) 
     assert "peers" in transcript.rules
 
 
-def test_the_same_run_again_is_no_difference_and_the_stand_in_marks_nothing(
-    bundle: Path, transcript: Transcript
-) -> None:
+def test_a_repeated_run_has_no_differences(bundle: Path, transcript: Transcript) -> None:
     earlier = bundle.parent / "earlier.json"
     earlier.write_bytes(msgspec.json.encode(msgspec.structs.replace(transcript, calls=transcript.calls[:-1])))
     before = TABLE.read_bytes()
@@ -76,7 +74,7 @@ def test_the_same_run_again_is_no_difference_and_the_stand_in_marks_nothing(
     assert differences_of_transcripts(found, transcript) == []
 
 
-def test_help_and_a_machine_without_pyacl(bundle: Path) -> None:
+def test_help_and_missing_pyacl(bundle: Path) -> None:
     assert "--against" in run("--help", stand_in=False).stdout
     done = run(str(bundle), "-o", str(bundle.parent / "none.json"), stand_in=False)
     assert done.returncode == 3
@@ -108,20 +106,18 @@ def test_differences_from_the_table() -> None:
     never = differences_from_contract(transcript_of(CALLS), acl_contract())
     assert "acl.finalize was never called" in never
     assert "acl.init was never called" not in never
-    assert differences([RecordedCall("init", [], "int, int", 0)]) == [
-        "acl.init returned (int, int), the table says ret"
-    ]
+    assert differences([RecordedCall("init", [], "int, int", 0)]) == ["acl.init returned (int, int), expected ret"]
     assert differences([RecordedCall("rt.create_stream", [], "int", 0)]) == [
-        "acl.rt.create_stream returned (int), the table says value, ret"
+        "acl.rt.create_stream returned (int), expected value, ret"
     ]
     assert differences([RecordedCall("init", [], "NoneType", None)]) == [
-        "acl.init returned (NoneType), whose code is no number"
+        "acl.init returned (NoneType), whose code is not an integer"
     ]
     failed = [RecordedCall("init", [], "int", 7)] * 2
     assert differences(failed) == ["acl.init returned the code 7"]
     assert differences(failed, provoked={"init": 107001}) == []
     assert differences(failed, provoked={"init": 7}) == [
-        "acl.init was made to fail and returned 7, which the table does not have"
+        "acl.init was made to fail and returned 7, which is not in the table"
     ]
 
 
@@ -137,11 +133,11 @@ def test_differences_from_an_earlier_transcript() -> None:
         "call 0 on lopa ascend:0: none, earlier init() -> int, code 0"
     ]
     assert differences_of_transcripts(one, transcript_of(CALLS, provoked={"rt.malloc": 2})) == [
-        "rt.malloc made to fail returned 1, earlier 2"
+        "rt.malloc was made to fail and returned 1, earlier 2"
     ]
 
 
-def test_only_what_was_seen_to_be_right_is_marked() -> None:
+def test_only_confirmed_entries_are_marked() -> None:
     calls = [*CALLS[:2], RecordedCall("mdl.create_desc", [], "int, int", None)]
     marked = marked_contract(acl_contract(), transcript_of(calls, provoked={"rt.malloc": 107002}))
     recorded = {each.name for each in (*marked.calls, *marked.rules, *marked.codes) if each.evidence == "recorded"}
@@ -150,7 +146,7 @@ def test_only_what_was_seen_to_be_right_is_marked() -> None:
         marked_contract(acl_contract(), transcript_of(calls, stand_in=True))
 
 
-def test_a_call_that_the_machine_lacks_is_left_to_the_adapter() -> None:
+def test_missing_functions_are_ignored() -> None:
     class Bare:
         def init(self) -> int:
             return 0

@@ -1,1 +1,1 @@
-"""Questions to measure with, what can be reached on them, and a bundle as a model of lm-eval."""
+"""Evaluation: question sets, accuracy bounds of parallel decoding, and bundles as lm-eval models."""

@@ -1,16 +1,16 @@
-"""How often an answer can be right when several of its items are decided in one forward. Pure; closed recursions.
+"""Upper bounds of the accuracy when several items are unmasked in one forward. Exact recursions.
 
-A forward gives every open item a distribution of its own. Even when each is exact, given all that was decided before,
-items decided together are independent of each other, and the right answers may not be: that is the limit that
-ParallelBench (arXiv 2510.04767) derives for any model. Here it is said in right answers in place of bits: all right
-answers are equally probable, and of all ways to decide n items in at most `forwards` forwards, which and how many in
-each depending on what was decided, the best is taken.
+A forward gives every masked item its own distribution. Even exact distributions treat items that are unmasked together
+as independent, while the correct answers may depend on each other. ParallelBench (arXiv 2510.04767) derives this bound
+for any model. Here the bound is an accuracy in place of bits.
 
-Two deciders: one that draws from the distributions ("drawn"), and one that takes the most probable item, drawing where
-several are ("greedy"). Items are decided whole: for one of several tokens this is the limit only where its first token
-tells it from all others.
+All correct answers are equally probable. The bound is the best over all schedules that unmask n items in at most
+`forwards` forwards. A schedule may choose the next items and their number from those unmasked so far.
 
-Tasks with one right answer have no limit below 1, and are not here.
+`drawn` samples from the distributions. `greedy` takes the most probable value and breaks ties at random. Items are
+unmasked whole. For items of several tokens the bound is exact only if the first token identifies the item.
+
+A task with one correct answer has no bound below 1 and does not appear here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,27 +19,28 @@ from functools import cache
 from itertools import combinations
 from math import prod
 
-Decided = Callable[[Sequence[int]], tuple[Fraction, ...]]
-"""From how many right answers have each of an item's values to the probabilities with which it is decided so."""
+Sampler = Callable[[Sequence[int]], tuple[Fraction, ...]]
+"""Map the number of correct answers per value of an item to the probability of unmasking each value."""
 _ONE, _NONE = Fraction(1), Fraction(0)
 
 
 def drawn(counts: Sequence[int]) -> tuple[Fraction, ...]:
-    """Values with the probabilities that they have."""
+    """Return the probability of each value under sampling."""
     return tuple(Fraction(count, sum(counts)) for count in counts)
 
 
 def greedy(counts: Sequence[int]) -> tuple[Fraction, ...]:
-    """The most probable value; of several each as often as the others."""
+    """Return the probability of each value under greedy decoding. Ties are broken at random."""
     best = [count == max(counts) for count in counts]
     return tuple(Fraction(each, sum(best)) for each in best)
 
 
 @cache
 def shuffle_limit(items: int, forwards: int) -> Fraction:
-    """Any order of `items` different items; drawn and greedy are the same here, since all values are as probable.
+    """Return the bound for writing `items` different items in any order.
 
-    Of m items that are left k are decided: they differ in m! / (m - k)! of m^k cases.
+    Sampling and greedy decoding agree, since all values are equally probable. Of m remaining items k are unmasked, and
+    they differ in m! / (m - k)! of m^k cases.
     """
     if not items:
         return _ONE
@@ -53,95 +54,96 @@ def shuffle_limit(items: int, forwards: int) -> Fraction:
 
 
 @cache
-def replace_limit(items: int, forwards: int, decided: Decided) -> Fraction:
-    """Return the limit where one of `items` items, no matter which, is another now.
+def replace_limit(items: int, forwards: int, sampler: Sampler) -> Fraction:
+    """Return the bound for replacing an arbitrary one of `items` items.
 
-    Each open one is it in 1 of m right answers. Of k decided together one is, and then all others follow; or none is,
-    and it is among the m - k.
+    Each masked item is the new one in 1 of m correct answers. If one of k unmasked items is the new one, all others
+    follow. Otherwise it is among the remaining m - k.
     """
     if not items or not forwards:
         return _NONE
-    old, new = decided((items - 1, 1))
+    old, new = sampler((items - 1, 1))
     best = _NONE
-    # In the last forward all open items are decided.
+    # The last forward unmasks all masked items.
     for number in range(1 if forwards > 1 else items, items + 1):
         found = number * new * old ** (number - 1)
-        best = max(best, found + old**number * replace_limit(items - number, forwards - 1, decided))
+        best = max(best, found + old**number * replace_limit(items - number, forwards - 1, sampler))
     return best
 
 
-def insert_limit(items: int, forwards: int, decided: Decided) -> Fraction:
-    """Another item comes between `items` items, no matter where.
+def insert_limit(items: int, forwards: int, sampler: Sampler) -> Fraction:
+    """Return the bound for inserting an item at an arbitrary place among `items` items.
 
-    Where it may be at s places, the items at these are open. At the i-th, counted from 0, stands what stood there
-    before, in the s - 1 - i right answers where the new one comes later; the new one, in 1; or what stood in front of
-    that, in i.
+    If s places remain, the items at these places are masked. The i-th of them, counted from 0, has three possible
+    values. It keeps its value in s - 1 - i correct answers, is the new item in 1, and is its predecessor in i.
     """
-    return _place_limit(items + 1, forwards, decided, gone=False)
+    return _bound_of_places(items + 1, forwards, sampler, removing=False)
 
 
-def remove_limit(items: int, forwards: int, decided: Decided) -> Fraction:
-    """One of `items` items, no matter which, is gone.
+def remove_limit(items: int, forwards: int, sampler: Sampler) -> Fraction:
+    """Return the bound for removing an arbitrary one of `items` items.
 
-    Where it may be one of s, s - 1 items are open: the i-th is as before in the s - 1 - i right answers where a later
-    one is gone, and its successor in the other i + 1.
+    If s candidates remain, s - 1 items are masked. The i-th of them keeps its value in s - 1 - i correct answers and is
+    its successor in the other i + 1.
     """
-    return _place_limit(items, forwards, decided, gone=True)
+    return _bound_of_places(items, forwards, sampler, removing=True)
 
 
 @cache
-def _place_limit(places: int, forwards: int, decided: Decided, *, gone: bool) -> Fraction:
-    """Of `places` that the change may be at: every choice of open items, and every place that they leave possible."""
-    opened = places - gone
-    if not opened:
+def _bound_of_places(places: int, forwards: int, sampler: Sampler, *, removing: bool) -> Fraction:
+    """Return the bound when the change is at one of `places`, maximized over the items to unmask next."""
+    masked = places - removing
+    if not masked:
         return _ONE
     if not forwards:
         return _NONE
-    sizes = [opened] if forwards == 1 else range(1, opened + 1)
+    sizes = [masked] if forwards == 1 else range(1, masked + 1)
     return max(
-        _after(chosen, places, forwards, decided, gone) for n in sizes for chosen in combinations(range(opened), n)
+        _bound_after(chosen, places, forwards, sampler, removing)
+        for n in sizes
+        for chosen in combinations(range(masked), n)
     )
 
 
-def _after(chosen: tuple[int, ...], places: int, forwards: int, decided: Decided, gone: bool) -> Fraction:
-    """The chance of a right answer when the items `chosen` are decided now, and the best is done with the others."""
+def _bound_after(chosen: tuple[int, ...], places: int, forwards: int, sampler: Sampler, removing: bool) -> Fraction:
+    """Return the bound when the items `chosen` are unmasked now and the others optimally."""
     later, here, earlier = [], [], []
     for i in chosen:
-        counts = (places - 1 - i, i + 1) if gone else (places - 1 - i, 1, i)
-        probabilities = decided(counts)
+        counts = (places - 1 - i, i + 1) if removing else (places - 1 - i, 1, i)
+        probabilities = sampler(counts)
         later.append(probabilities[0])
         earlier.append(probabilities[-1])
-        here.append(_NONE if gone else probabilities[1])
+        here.append(_NONE if removing else probabilities[1])
     total = _NONE
-    edges = [-1, *chosen, places - gone]
+    edges = [-1, *chosen, places - removing]
     for number in range(len(chosen) + 1):
         # The change is between the chosen items number - 1 and number.
-        between = edges[number + 1] - edges[number] - (not gone)
+        between = edges[number + 1] - edges[number] - (not removing)
         consistent = prod(later[:number]) * prod(earlier[number:])
         if between and consistent:
-            total += consistent * _place_limit(between, forwards - 1, decided, gone=gone)
+            total += consistent * _bound_of_places(between, forwards - 1, sampler, removing=removing)
         if number < len(chosen) and here[number]:
             total += prod(later[:number]) * here[number] * prod(earlier[number + 1 :])
     return total
 
 
-_LIMITS: Mapping[str, Callable[[int, int, Decided], Fraction]] = {
+_LIMITS: Mapping[str, Callable[[int, int, Sampler], Fraction]] = {
     "shuffle": lambda items, forwards, _: shuffle_limit(items, forwards),
     "replace_random": replace_limit,
     "insert_random": insert_limit,
     "remove_random": remove_limit,
 }
-"""By the name of the task in lopa.bench.evaluation.waiting_lines."""
+"""Bounds by task name of lopa.bench.evaluation.waiting_lines."""
 
 
-def limits_of_task(task: str, items: int, decided: Decided) -> tuple[float, ...]:
-    """The chance of a right answer with 1, 2, .. forwards, up to the number from which nothing stands in the way."""
+def limits_of_task(task: str, items: int, sampler: Sampler) -> tuple[float, ...]:
+    """Return the bounds for 1, 2, ... forwards, up to the first bound of 1."""
     limit = _LIMITS.get(task)
     if limit is None:
         return (1.0,)
-    found: list[float] = []
-    for forwards in range(1, items + 2):  # one item each is enough, and one may have come in
-        found.append(float(limit(items, forwards, decided)))
-        if found[-1] == 1:
+    bounds: list[float] = []
+    for forwards in range(1, items + 2):  # one item per forward suffices; an insertion adds an item
+        bounds.append(float(limit(items, forwards, sampler)))
+        if bounds[-1] == 1:
             break
-    return tuple(found)
+    return tuple(bounds)

@@ -1,8 +1,8 @@
-"""GSM8K, HumanEval and MBPP as the published evaluations of LoPA ask them, from the data sets' own files of JSON lines.
+"""GSM8K, HumanEval and MBPP with the prompts of LoPA's published evaluations, from the data sets' JSON-lines files.
 
-Prompts, shots and stops are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run; `chat`
-is what they do with --apply_chat_template --fewshot_as_multiturn, and of humaneval the prompt of the DiffuCoder
-scripts. What is known of them and what is not: docs/evaluation.md. Pure but for reading files; runs no code.
+Prompts, shots and stop strings are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run.
+`chat` matches their --apply_chat_template --fewshot_as_multiturn. Chats of humaneval use the DiffuCoder scripts'
+prompt. docs/evaluation.md lists what is known about these evaluations. This module only reads files and runs no code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,32 +16,32 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 
 MAX_NEW_TOKENS = 512
-"""Of all published runs."""
+"""Answer length of all published runs."""
 Record = Mapping[str, Any]
 Line = dict[str, Any]
-_REMEDY = "give the data set's own file, unpacked, or correct the line"
+_REMEDY = "use the data set's original file, unpacked, or correct the line"
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """How a data set is read, asked and scored."""
+    """Fields, prompts and scoring of a data set."""
 
     fields: Mapping[str, tuple[type, ...]]
-    """Those that a line has to have, with what they may be."""
-    asked: Callable[[Record], str]
-    answered: Callable[[Record], str]
-    """What an example shows as its answer."""
+    """Required fields of a record, with their types."""
+    question: Callable[[Record], str]
+    answer: Callable[[Record], str]
+    """Return the answer that a few-shot example shows."""
     between: str
-    """Question and answer of an example."""
+    """Separator between question and answer of an example."""
     after: str
-    """An example, in front of what follows."""
+    """Separator after an example."""
     stop: tuple[str, ...]
     shots: int
-    """Published."""
+    """Number of examples in the published runs."""
     task_id: Callable[[Record], str] | None = None
-    """For a harness that runs the answers; None: they are scored here, by the number behind ####."""
+    """Return the sample name for an external harness. None: answers are scored here, by the number after ####."""
     chat: Callable[[str], Line] | None = None
-    """A chat that is more than the question."""
+    """Return the chat fields, if the chat has more than the question."""
 
 
 def _mbpp_question(record: Record) -> str:
@@ -63,8 +63,8 @@ def _diffucoder_chat(prompt: str) -> Line:
 DATA_SETS: Mapping[str, DataSet] = {
     "gsm8k": DataSet(
         fields={"question": (str,), "answer": (str,)},
-        asked=lambda record: f"Question: {record['question']}\nAnswer:",
-        answered=lambda record: str(record["answer"]),
+        question=lambda record: f"Question: {record['question']}\nAnswer:",
+        answer=lambda record: str(record["answer"]),
         between=" ",
         after="\n\n",
         stop=("Question:", "</s>", "<|im_end|>"),
@@ -72,8 +72,8 @@ DATA_SETS: Mapping[str, DataSet] = {
     ),
     "humaneval": DataSet(
         fields={"task_id": (str,), "prompt": (str,), "entry_point": (str,), "canonical_solution": (str,)},
-        asked=lambda record: str(record["prompt"]),
-        answered=lambda record: str(record["canonical_solution"]),
+        question=lambda record: str(record["prompt"]),
+        answer=lambda record: str(record["canonical_solution"]),
         between="",
         after="\n\n",
         stop=("\nclass", "\ndef", "\n#", "\nif", "\nprint"),
@@ -83,8 +83,8 @@ DATA_SETS: Mapping[str, DataSet] = {
     ),
     "mbpp": DataSet(
         fields={"task_id": (int, str), "text|prompt": (str,), "code": (str,), "test_list": (list,)},
-        asked=_mbpp_question,
-        answered=lambda record: f"{record['code']}\n[DONE]",
+        question=_mbpp_question,
+        answer=lambda record: f"{record['code']}\n[DONE]",
         between="",
         after="\n\n",
         stop=("[DONE]",),
@@ -97,26 +97,25 @@ DATA_SETS: Mapping[str, DataSet] = {
 def lines_of_data_set(
     name: str, records: Sequence[Record], shots: Sequence[Record], *, chat: bool, last_number: bool
 ) -> list[Line]:
-    """A line of an evaluation set (lopa.bench.eval_set) for each record, `shots` in front of all as examples.
+    """Return a line of an evaluation set (lopa.bench.eval_set) per record, each with `shots` as examples.
 
-    With `last_number` the last number of an answer counts, wherever it stands, in place of the one behind ####.
+    With `last_number` the last number of an answer is scored, in place of the one after ####.
     """
     data = DATA_SETS[name]
     return [_line(name, data, record, shots, chat=chat) | _scored(data, record, last_number) for record in records]
 
 
 def _line(name: str, data: DataSet, record: Record, shots: Sequence[Record], *, chat: bool) -> Line:
-    line: Line = {"answer": data.answered(record), "kind": name, "stop": list(data.stop)}
+    line: Line = {"answer": data.answer(record), "kind": name, "stop": list(data.stop)}
     line["max_new_tokens"] = MAX_NEW_TOKENS
     if chat and data.chat is not None:
-        return line | data.chat(data.asked(record))
+        return line | data.chat(data.question(record))
     if chat:
-        turns = [(each, data.answered(each)) for each in shots]
-        told = [(("user", data.asked(each)), ("assistant", answer)) for each, answer in turns]
-        pairs = [*(message for turn in told for message in turn), ("user", data.asked(record))]
+        turns = [(("user", data.question(each)), ("assistant", data.answer(each))) for each in shots]
+        pairs = [*(message for turn in turns for message in turn), ("user", data.question(record))]
         return line | {"messages": [{"role": role, "content": content} for role, content in pairs]}
-    examples = "".join(data.asked(each) + data.between + data.answered(each) + data.after for each in shots)
-    return line | {"prompt": examples + data.asked(record)}
+    examples = "".join(data.question(each) + data.between + data.answer(each) + data.after for each in shots)
+    return line | {"prompt": examples + data.question(record)}
 
 
 def _scored(data: DataSet, record: Record, last_number: bool) -> Line:
@@ -126,7 +125,7 @@ def _scored(data: DataSet, record: Record, last_number: bool) -> Line:
 
 
 def records_from_jsonl(name: str, path: Path) -> list[Record]:
-    """The records of a data set's file. Raises BadInputError, naming line and field, for one that lacks something."""
+    """Return the records of a data set's file. Raises BadInputError with line and field for an invalid record."""
     expected = f"a record of {name}: an object with {', '.join(DATA_SETS[name].fields)}"
     objects = objects_from_jsonl(path, expected=expected, remedy=_REMEDY)
     return [_checked_record(name, value, source, expected) for source, value in objects]
@@ -144,9 +143,11 @@ def _checked_record(name: str, value: Record, source: str, expected: str) -> Rec
 
 
 def _check_values(name: str, value: Record, source: str, expected: str) -> None:
-    """What the types do not say."""
+    """Raise BadInputError for values of the right type that cannot be used."""
     if name == "gsm8k" and number_from_text(value["answer"]) is None:
-        raise BadInputError(f"{source} has an answer without a number behind ####", expected=expected, remedy=_REMEDY)
+        raise BadInputError(f"{source} has an answer without a number after ####", expected=expected, remedy=_REMEDY)
     tests = value.get("test_list", ["one"])
     if not tests or not all(isinstance(test, str) for test in tests):
-        raise BadInputError(f"{source} has test_list {shown(tests)}", expected="texts, at least one", remedy=_REMEDY)
+        raise BadInputError(
+            f"{source} has test_list {shown(tests)}", expected="a non-empty list of texts", remedy=_REMEDY
+        )

@@ -1,6 +1,6 @@
-"""Answers for harnesses of others: a file of samples for each configuration, as HumanEval's harness and EvalPlus read.
+"""Sample files for external harnesses such as HumanEval and EvalPlus, one for each configuration.
 
-Nothing that a model wrote is run here. Their harnesses do that, in a sandbox that is theirs and yours to choose.
+Nothing here runs a model's output. The harnesses do, in a sandbox that the user chooses.
 """
 
 import json
@@ -14,12 +14,12 @@ _FOLDER = "samples"
 
 
 def sample_file(folder: Path, config: str) -> Path:
-    """Return the place of a configuration's samples; spaces in its name ("d2f 0.9") become hyphens."""
+    """Return the path of a configuration's samples. Spaces in its name ("d2f 0.9") become hyphens."""
     return folder / _FOLDER / f"{config.replace(' ', '-')}.jsonl"
 
 
 def write_samples(folder: Path, items: Sequence[EvalItem], texts: Mapping[str, Sequence[str | None]]) -> None:
-    """Write the answers to the prompts that have a task_id, in the order of `items`, for each configuration."""
+    """Write the answers to the prompts that have a task_id, in the order of `items`, per configuration."""
     for config, answers in texts.items():
         lines = [
             json.dumps({"task_id": item.task_id, "completion": text}, ensure_ascii=False) + "\n"

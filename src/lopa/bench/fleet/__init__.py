@@ -1,1 +1,1 @@
-"""Many replicas under a load, simulated from recorded decodes and costs of forwards (docs/scale.md)."""
+"""Simulation of a fleet of replicas under load, from recorded decodes and costs of forwards (docs/scale.md)."""

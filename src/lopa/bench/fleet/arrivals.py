@@ -1,4 +1,4 @@
-"""When requests come and which prompts they ask. Pure but for the generator that is given."""
+"""Arrival times and prompts of the simulated requests. Pure except for the given random generator."""
 
 from collections.abc import Iterator
 
@@ -6,24 +6,24 @@ import numpy as np
 
 from lopa.bench.fleet.scenario import Arrivals, Prompts
 
-_DRAWN = 4096
-"""At a time."""
+_BATCH = 4096
+"""Random numbers drawn per batch."""
 
 
-def gaps(arrivals: Arrivals, load: float, rng: np.random.Generator) -> Iterator[float]:
-    """Seconds between requests, without end: independent, of mean 1 / `load` requests a second.
+def arrival_gaps(arrivals: Arrivals, load: float, rng: np.random.Generator) -> Iterator[float]:
+    """Yield the seconds between requests, independent, with mean 1 / `load` requests per second.
 
-    Gamma distributed: with variation 1 that is the exponential distribution of a Poisson process, with more many come
-    together and then none for long.
+    They are gamma distributed. Variation 1 is the exponential distribution of a Poisson process. Larger values give
+    bursts and long arrival_gaps.
     """
     shape = 1.0 if arrivals.variation is None else arrivals.variation**-2
     while True:
-        yield from rng.gamma(shape, 1 / (shape * load), _DRAWN).tolist()
+        yield from rng.gamma(shape, 1 / (shape * load), _BATCH).tolist()
 
 
 def prompt_numbers(prompts: Prompts, rng: np.random.Generator) -> Iterator[int]:
-    """Which of the different prompts is asked, counted from 0, without end."""
+    """Yield the indices of requested prompts, from 0, without end."""
     weights = np.arange(1, prompts.different + 1, dtype=np.float64) ** -prompts.popularity
-    upto = np.cumsum(weights)
+    cumulative = np.cumsum(weights)
     while True:
-        yield from np.searchsorted(upto, rng.random(_DRAWN) * upto[-1], side="right").tolist()
+        yield from np.searchsorted(cumulative, rng.random(_BATCH) * cumulative[-1], side="right").tolist()

@@ -1,11 +1,11 @@
-"""What a round of a replica takes: its forwards, by a measured table or a model, and the host's work. Pure."""
+"""Duration of a replica's round: its forwards, from a measured table or a model, and the host's work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from lopa.bench.buckets.recording import packed_sizes
 from lopa.bench.fleet.scenario import Material, ModelledCosts
-from lopa.bench.gears.recording import packed_sizes
 from lopa.runtime.bundle.costs import Costs, CostTable
 from lopa.runtime.contract.sizes import Sizes
 
@@ -17,7 +17,7 @@ class Round:
     """Seconds and rows of one round."""
 
     forward: float
-    """Seconds of all its forwards."""
+    """Seconds of all forwards."""
     host: float
     """Seconds of everything else."""
     rows: int
@@ -31,22 +31,22 @@ class Round:
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """Seconds from which rounds are made."""
+    """Costs of forwards and of the host's work, in seconds."""
 
     forward: ForwardSeconds
     round_seconds: float
-    """Of every round beyond its forwards."""
+    """Seconds per round besides its forwards."""
     host_seconds: float
-    """Of every request in a round."""
+    """Seconds per request and round."""
     host_seconds_a_branch: float
-    """Of each of its branches after the first."""
+    """Seconds per request and round for each branch after the first."""
     joining_seconds: float
-    """Of every request once."""
+    """Seconds per request, once."""
 
     def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int], joining: int = 0) -> Round:
-        """Return the round of requests whose forwards alone would have these `shapes`, packed as the engine packs them.
+        """Return the round of requests whose forwards alone would have these `shapes`, packed as by the engine.
 
-        For `joining` of them it is the first round.
+        `joining` is the number of requests in their first round.
         """
         packed = packed_sizes(shapes)
         host = len(branches) * self.host_seconds + (sum(branches) - len(branches)) * self.host_seconds_a_branch
@@ -58,7 +58,7 @@ class RoundCosts:
 
 
 def costs_of_material(material: Material) -> RoundCosts:
-    """Return the costs that the scenario names."""
+    """Return the costs of a scenario."""
     costs = material.scenario.costs
     host: ModelledCosts | Costs
     if isinstance(costs, ModelledCosts):
@@ -72,12 +72,15 @@ def costs_of_material(material: Material) -> RoundCosts:
 
 
 def measured_forward(table: CostTable, slowdown: float) -> ForwardSeconds:
-    """The table knows one request: the branches of several are taken for as many branches of one."""
+    """Return a function from the table, which counts the branches of all requests as branches of one."""
     return lambda sizes: slowdown * table.seconds(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 
 def modelled_forward(costs: ModelledCosts) -> ForwardSeconds:
-    """Of moving weights, prefixes and new rows once and of the products with the weights, whichever is longer."""
+    """Return a roofline function: the longer of data movement and matrix products.
+
+    Data movement covers weights, prefixes and new rows, each once.
+    """
 
     def seconds(sizes: Sizes) -> float:
         cached = costs.cache_row_bytes * (sizes.requests * sizes.prefix + sizes.rows)

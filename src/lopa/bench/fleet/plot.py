@@ -1,4 +1,4 @@
-"""Good tokens and the median time of an answer against the load, a line for each number of branches."""
+"""Plot of goodput and answer time against the load, with a line per number of branches."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from lopa.bench.fleet.point import FleetReport
 
 
 def png_from_fleet(report: FleetReport) -> bytes:
-    """The PNG file."""
+    """Return the plot as a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.8, 4.6), layout="constrained")
@@ -26,9 +26,9 @@ def png_from_fleet(report: FleetReport) -> bytes:
         axes.set_xlabel("requests per second, whole fleet")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    rates.set_ylabel("tokens per second of answers in time")
+    rates.set_ylabel("goodput, tokens per second")
     rates.set_ylim(bottom=0)
     times.set_yscale("log")
-    times.set_ylabel("seconds of a whole answer: median; dotted: 99 %")
+    times.set_ylabel("seconds per answer (solid: median, dotted: p99)")
     figure.suptitle(f"{report.scenario.replicas} replicas, {report.scenario.arrivals.process} arrivals")
     return png_from_figure(figure)

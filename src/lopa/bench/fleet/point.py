@@ -1,4 +1,4 @@
-"""What a simulated load comes to: shares, rates, percentiles, costs. Pure."""
+"""Figures of a simulate_fleet load: shares, rates, percentiles and costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,111 +6,112 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa.bench.fleet.costs import costs_of_material
-from lopa.bench.fleet.fleet import Simulated, simulated
-from lopa.bench.fleet.replica import Asked, Outcome
+from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
+from lopa.bench.fleet.replica import RequestOutcome, SimulatedRequest
 from lopa.bench.fleet.scenario import Material, Scenario
 from lopa.bench.progress import Progress, silent
 
-_AS_MUCH = 0.99
-"""Of the most good tokens a second: less than a hundredth lies within the chance of a run."""
+_NEARLY_BEST = 0.99
+"""Share of the best goodput above which numbers of branches count as equal. A smaller difference is within the
+noise."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Percentiles in seconds; None where no answer is."""
+    """Percentiles in seconds, or None without answers."""
 
     p50: float | None
     p99: float | None
 
 
 @dataclass(frozen=True)
-class Point:
-    """One load with one number of branches. Rates are of the counted seconds and of the whole fleet."""
+class LoadPoint:
+    """Figures for one load and number of branches. Rates are for the whole fleet after the warm-up."""
 
     load: float
-    """Requests a second."""
+    """Requests per second."""
     branches: int
     arrived: int
-    """Requests in all the seconds, warm-up included: the sum of the four below."""
+    """Requests of the whole run, warm-up included: the sum of the next four."""
     answered: int
     refused: int
     lost: int
     on_their_way: int
-    """At the end."""
+    """Requests without an outcome at the end."""
     answers_per_second: float
     good_answers_per_second: float
-    """Within the deadline."""
+    """Answers per second within the deadline."""
     tokens_per_second: float
     good_tokens_per_second: float
     waiting: Times
-    """From the first asking to the first round."""
+    """Seconds from arrival to the first round."""
     whole: Times
-    """From the first asking to the whole answer."""
+    """Seconds from arrival to the complete answer."""
     refused_share: float
-    """Of what ended while it was counted."""
+    """Share of the requests that ended after the warm-up."""
     lost_share: float
     restarts: int
-    """Answers and others that began again on another replica."""
+    """Times that a request was started again on another replica."""
     prompts_known_share: float
-    """Of the answers, those whose prompt's rows were there."""
+    """Share of answers whose prompt rows were cached."""
     busy_share: float
-    """Of the replicas' time, rounds."""
+    """Share of the replicas' time spent in rounds."""
     requests_a_round: float
     forward_seconds_a_row: float | None
-    """Of the rounds' forwards."""
+    """Mean forward seconds per row."""
     host_seconds_a_step: float | None
-    """Of a request's step, beyond its forward."""
+    """Mean seconds of a request's step besides its forward."""
     cost_per_million_tokens: float | None
-    """Of good tokens; None without a price or without such tokens."""
+    """Cost of a million good tokens, or None without a price or good tokens."""
 
 
 @dataclass(frozen=True)
 class FleetReport:
-    """A scenario and every point of it."""
+    """A scenario and its points."""
 
     scenario: Scenario
     bundle: str
-    """Of the recorded decodes."""
+    """Bundle of the recorded decodes."""
     prompts: int
-    """That were recorded."""
-    points: tuple[Point, ...]
+    """Number of recorded prompts."""
+    points: tuple[LoadPoint, ...]
 
 
 def fleet_report(material: Material, progress: Progress = silent) -> FleetReport:
-    """Every load with every number of branches. `progress` hears how many points are there."""
+    """Simulate every load with every number of branches. `progress` receives the number of finished points."""
     scenario, costs = material.scenario, costs_of_material(material)
-    points: list[Point] = []
+    points: list[LoadPoint] = []
     for load in scenario.loads:
         for branches in scenario.branches:
-            points.append(point_of_run(scenario, load, branches, simulated(material, costs, load, branches)))
+            points.append(point_of_run(scenario, load, branches, simulate_fleet(material, costs, load, branches)))
             progress(len(points))
     decodes = material.decodes
     return FleetReport(scenario, decodes.bundle, len(decodes.prompts), tuple(points))
 
 
-def best_points(report: FleetReport) -> list[Point]:
-    """Of every load the point with the least median time among those with about the most good tokens a second."""
+def best_points(report: FleetReport) -> list[LoadPoint]:
+    """Return for each load the point with the lowest median time among those with nearly the best goodput."""
     best = []
     for load in report.scenario.loads:
         points = [point for point in report.points if point.load == load]
-        most = max(point.good_tokens_per_second for point in points)
-        good = [point for point in points if point.good_tokens_per_second >= _AS_MUCH * most]
-        best.append(min(good, key=lambda point: np.inf if point.whole.p50 is None else point.whole.p50))
+        best_rate = max(point.good_tokens_per_second for point in points)
+        in_time = [point for point in points if point.good_tokens_per_second >= _NEARLY_BEST * best_rate]
+        best.append(min(in_time, key=lambda point: np.inf if point.whole.p50 is None else point.whole.p50))
     return best
 
 
-def point_of_run(scenario: Scenario, load: float, branches: int, run: Simulated) -> Point:
-    """Counts what ended after the warm-up."""
+def point_of_run(scenario: Scenario, load: float, branches: int, run: FleetRun) -> LoadPoint:
+    """Return the figures of a run. Only requests that end after the warm-up count."""
     counted_seconds = scenario.seconds - scenario.warm_up_seconds
     counted = [each for each in run.requests if each.ended is not None and each.ended >= scenario.warm_up_seconds]
     answers = [each for each in counted if each.outcome == "answered"]
     whole = [_whole(each, scenario) for each in answers]
     limit = np.inf if scenario.deadline_seconds is None else scenario.deadline_seconds
-    good = [each for each, seconds in zip(answers, whole, strict=True) if seconds <= limit]
-    good_rate = _tokens(good) / counted_seconds
+    in_time = [each for each, seconds in zip(answers, whole, strict=True) if seconds <= limit]
+    good_rate = _tokens(in_time) / counted_seconds
     price = scenario.price_per_hour
     rounds = sum(work.rounds for work in run.replicas)
-    return Point(
+    return LoadPoint(
         load=load,
         branches=branches,
         arrived=len(run.requests),
@@ -119,7 +120,7 @@ def point_of_run(scenario: Scenario, load: float, branches: int, run: Simulated)
         lost=_count(run.requests, "lost"),
         on_their_way=_count(run.requests, "on its way"),
         answers_per_second=len(answers) / counted_seconds,
-        good_answers_per_second=len(good) / counted_seconds,
+        good_answers_per_second=len(in_time) / counted_seconds,
         tokens_per_second=_tokens(answers) / counted_seconds,
         good_tokens_per_second=good_rate,
         waiting=_times([each.started - each.arrived for each in answers if each.started is not None]),
@@ -142,16 +143,16 @@ def point_of_run(scenario: Scenario, load: float, branches: int, run: Simulated)
     )
 
 
-def _whole(asked: Asked, scenario: Scenario) -> float:
-    assert asked.ended is not None
-    return asked.ended - asked.arrived + scenario.request_seconds
+def _whole(request: SimulatedRequest, scenario: Scenario) -> float:
+    assert request.ended is not None
+    return request.ended - request.arrived + scenario.request_seconds
 
 
-def _tokens(answers: Sequence[Asked]) -> int:
+def _tokens(answers: Sequence[SimulatedRequest]) -> int:
     return sum(each.decode.tokens for each in answers if each.decode is not None)
 
 
-def _count(requests: Sequence[Asked], outcome: Outcome) -> int:
+def _count(requests: Sequence[SimulatedRequest], outcome: RequestOutcome) -> int:
     return sum(each.outcome == outcome for each in requests)
 
 

@@ -1,10 +1,10 @@
-"""Decodes prompts with several numbers of branches, each alone, and keeps the sizes of every step."""
+"""Record the sizes of every step of prompts decoded alone with several numbers of branches."""
 
 from collections.abc import Sequence
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.fleet.decodes import DECODES_SCHEMA, Decodes, RecordedDecode, RecordedStep
+from lopa.bench.fleet.decodes import DECODES_SCHEMA, Decodes, DecodeStep, RecordedDecode
 from lopa.bench.machine import date_now
 from lopa.bench.progress import Progress, silent
 from lopa.bench.table import Table
@@ -15,16 +15,16 @@ from lopa.tiny import EVAL
 
 
 def recorded_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progress: Progress = silent) -> Decodes:
-    """The embedded prompts, `limit` of each kind, with every number of branches, by LoPA as the bundle has it else.
+    """Decode the embedded prompts, `limit` of each kind, with strategy `lopa` and every number of branches.
 
-    `progress` hears how many prompts are done, and how many there are.
+    Other options are the bundle's defaults. `progress` receives the finished and the total number of prompts.
     """
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=limit)]
     configs = [decoder.config(strategy="lopa", branches=count) for count in counts]
     plan = decoder.plan(configs[0])
     recorded = []
     for number, prompt in enumerate(prompts, start=1):
-        recorded.append(tuple(_recorded(decoder, prompt, config) for config in configs))
+        recorded.append(tuple(_record_decode(decoder, prompt, config) for config in configs))
         progress(number, len(prompts))
     return Decodes(
         schema=DECODES_SCHEMA,
@@ -39,10 +39,10 @@ def recorded_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, pro
 
 
 def table_of_decodes(decodes: Decodes) -> Table:
-    """What each number of branches brings and computes."""
+    """Return a table of tokens and rows for each number of branches."""
     return Table(
-        f"{len(decodes.prompts)} prompts of {decodes.bundle}, each alone",
-        ("branches", "tokens an answer", "steps", "tokens a step", "rows a step"),
+        f"{len(decodes.prompts)} prompts of {decodes.bundle}, decoded alone",
+        ("branches", "tokens/answer", "steps/answer", "tokens/step", "rows/step"),
         tuple(_row(decodes, count) for count in decodes.counts),
     )
 
@@ -59,7 +59,7 @@ def _row(decodes: Decodes, count: int) -> tuple[str, ...]:
     )
 
 
-def _recorded(decoder: Decoder, prompt: str, config: GenerationConfig) -> RecordedDecode:
+def _record_decode(decoder: Decoder, prompt: str, config: GenerationConfig) -> RecordedDecode:
     result, steps = result_with_steps(decoder, prompt, config)
     first = steps[0].windows
     return RecordedDecode(
@@ -67,10 +67,10 @@ def _recorded(decoder: Decoder, prompt: str, config: GenerationConfig) -> Record
         prompt=len(result.prompt_ids),
         prompt_rows=first.commit,
         tokens=result.tokens,
-        steps=tuple(map(_recorded_step, steps)),
+        steps=tuple(map(_record_step, steps)),
     )
 
 
-def _recorded_step(step: Step) -> RecordedStep:
+def _record_step(step: Step) -> DecodeStep:
     sequences, window = step.windows.forward_rows.input_ids.shape
-    return RecordedStep(len(step.branches), sequences, window, step.windows.prefix)
+    return DecodeStep(len(step.branches), sequences, window, step.windows.prefix)

@@ -1,6 +1,7 @@
-"""One replica: requests wait, join at the next round while there are slots, and leave after their last step.
+"""A simulated replica that batches requests as lopa.runtime.engine does.
 
-As lopa.runtime.engine does it, with the seconds of a round taken from costs. Knows no router and no clients.
+Waiting requests join at the next round while slots are free, and leave after their last step. Costs give the seconds of
+a round.
 """
 
 from collections import OrderedDict, deque
@@ -15,61 +16,61 @@ from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.scenario import Scenario
 from lopa.runtime.requests.admission import Admission
 
-Outcome = Literal["on its way", "answered", "refused", "lost"]
+RequestOutcome = Literal["on its way", "answered", "refused", "lost"]
 
 
 @dataclass(eq=False)
-class Asked:
-    """A request of a client. Times are in simulated seconds."""
+class SimulatedRequest:
+    """A client's request. Times are in simulated seconds."""
 
     prompt: int
-    """Number of the prompt; equal ones are the same text."""
+    """Index of the prompt; equal indices mean equal text."""
     recorded: int
-    """Which recorded prompt stands for it."""
+    """Index of the recorded prompt that represents it."""
     arrived: float
     replica: int | None = None
-    """To which it was sent last; None while none was up."""
-    outcome: Outcome = "on its way"
+    """Replica it was last sent to, or None if none was up."""
+    outcome: RequestOutcome = "on its way"
     started: float | None = None
-    """Joined a round, the last time."""
+    """Time of its last start."""
     ended: float | None = None
     decode: RecordedDecode | None = None
-    """Chosen when it started."""
+    """Decode chosen at its start."""
     refusals: int = 0
     restarts: int = 0
     step: int = 0
     known: bool = False
-    """Whether its prompt's rows were found."""
+    """True if its prompt rows were cached."""
 
 
-Decode = Callable[[Asked], RecordedDecode]
-"""Return how a request is decoded."""
+Decode = Callable[[SimulatedRequest], RecordedDecode]
+"""Return the recorded decode of a request."""
 
 
 @dataclass
-class Work:
-    """What a replica has done."""
+class ReplicaTotals:
+    """Totals of a replica."""
 
     rounds: int = 0
     forward_seconds: float = 0.0
     host_seconds: float = 0.0
     rows: int = 0
-    """Of all forwards, padding included."""
+    """Rows of all forwards, padding included."""
     steps: int = 0
-    """Of all requests."""
+    """Steps of all requests."""
     down_seconds: float = 0.0
 
     @property
     def busy_seconds(self) -> float:
-        """In rounds."""
+        """Seconds spent in rounds."""
         return self.forward_seconds + self.host_seconds
 
 
 @dataclass
 class PromptRows:
-    """Prompts whose rows are kept, the least recently used first to go."""
+    """LRU cache of prompt rows."""
 
-    most: int
+    max_rows: int
     _rows: OrderedDict[int, int] = field(default_factory=OrderedDict)
     _total: int = 0
 
@@ -77,129 +78,129 @@ class PromptRows:
         return prompt in self._rows
 
     def use(self, prompt: int) -> bool:
-        """Whether it is there; it is the newest now."""
+        """Mark the prompt as most recently used, and return True if it is cached."""
         if prompt in self._rows:
             self._rows.move_to_end(prompt)
         return prompt in self._rows
 
     def add(self, prompt: int, rows: int) -> None:
-        """Keep it, if it fits at all."""
-        if 0 < rows <= self.most and prompt not in self._rows:
+        """Add the prompt's rows if they fit."""
+        if 0 < rows <= self.max_rows and prompt not in self._rows:
             self._rows[prompt] = rows
             self._total += rows
-        while self._total > self.most:
+        while self._total > self.max_rows:
             self._total -= self._rows.popitem(last=False)[1]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all prompts."""
         self._rows.clear()
         self._total = 0
 
 
 class Replica:
-    """`decode` says how a request is decoded that starts now."""
+    """A replica; `decode` returns the decode of a request that starts."""
 
     def __init__(
         self, number: int, env: simpy.Environment, scenario: Scenario, costs: RoundCosts, decode: Decode
     ) -> None:
         self.number = number
-        self.work = Work()
+        self.totals = ReplicaTotals()
         self.up = True
         self._env, self._costs, self._decode = env, costs, decode
-        self._slots, self._places = scenario.slots, scenario.slots + scenario.queue
-        self._joining_rows = scenario.joining_rows
-        self._waiting: deque[Asked] = deque()
-        self._running: list[Asked] = []
+        self._slots, self._capacity = scenario.slots, scenario.slots + scenario.queue
+        self._max_num_batched_tokens = scenario.max_num_batched_tokens
+        self._waiting: deque[SimulatedRequest] = deque()
+        self._running: list[SimulatedRequest] = []
         self._prompts = PromptRows(scenario.stored_rows)
         self._failed = 0.0
         self._start()
 
     @property
     def requests(self) -> int:
-        """That run and wait."""
+        """Number of running and waiting requests."""
         return len(self._running) + len(self._waiting)
 
     @property
-    def has_place(self) -> bool:
-        """Whether it takes one more."""
-        return self.up and self.requests < self._places
+    def has_capacity(self) -> bool:
+        """True if the replica accepts another request."""
+        return self.up and self.requests < self._capacity
 
-    def take(self, asked: Asked) -> None:
-        """Let a request wait; there has to be a place."""
-        self._waiting.append(asked)
-        if not self._woken.triggered:
-            self._woken.succeed()
+    def enqueue(self, request: SimulatedRequest) -> None:
+        """Enqueue a request. The replica must have capacity."""
+        self._waiting.append(request)
+        if not self._wake_up.triggered:
+            self._wake_up.succeed()
 
-    def fail(self) -> list[Asked]:
-        """Stop at once; what it held, in order."""
-        held = [*self._running, *self._waiting]
+    def fail(self) -> list[SimulatedRequest]:
+        """Stop immediately, and return the running and waiting requests, in order."""
+        dropped = [*self._running, *self._waiting]
         self.up, self._failed = False, self._env.now
         self._running, self._waiting = [], deque()
         self._prompts.clear()
         self._rounds.interrupt()
-        return held
+        return dropped
 
     def repair(self) -> None:
-        """Go on, empty."""
+        """Resume without requests."""
         self.up = True
-        self.work.down_seconds += self._env.now - self._failed
+        self.totals.down_seconds += self._env.now - self._failed
         self._start()
 
     def _start(self) -> None:
-        self._admission = Admission(self._joining_rows)
-        self._woken = self._env.event()
+        self._admission = Admission(self._max_num_batched_tokens)
+        self._wake_up = self._env.event()
         self._rounds = self._env.process(self._run())
 
     def _run(self) -> Generator[simpy.Event, None, None]:
         try:
             while True:
                 if not self.requests:
-                    self._woken = self._env.event()
-                    yield self._woken
+                    self._wake_up = self._env.event()
+                    yield self._wake_up
                 self._admit()
-                opened = self._round()
-                yield self._env.timeout(opened.seconds)
-                self._finish(opened)
+                current = self._round()
+                yield self._env.timeout(current.seconds)
+                self._finish(current)
         except simpy.Interrupt:
             return
 
     def _admit(self) -> None:
         free = self._slots - len(self._running)
-        rows = [self._rows_to_compute(asked) for asked in list(self._waiting)[:free]]
+        rows = [self._rows_to_compute(request) for request in list(self._waiting)[:free]]
         for _ in range(self._admission.number_joining(rows, nothing_runs=not self._running)):
-            asked = self._waiting.popleft()
-            asked.decode = self._decode(asked)
-            asked.started, asked.step = self._env.now, 0
-            asked.known = self._prompts.use(asked.prompt)
-            self._running.append(asked)
+            request = self._waiting.popleft()
+            request.decode = self._decode(request)
+            request.started, request.step = self._env.now, 0
+            request.known = self._prompts.use(request.prompt)
+            self._running.append(request)
 
-    def _rows_to_compute(self, asked: Asked) -> int:
-        return 0 if asked.prompt in self._prompts else self._decode(asked).prompt
+    def _rows_to_compute(self, request: SimulatedRequest) -> int:
+        return 0 if request.prompt in self._prompts else self._decode(request).prompt
 
     def _round(self) -> Round:
         shapes, branches = [], []
-        for asked in self._running:
-            assert asked.decode is not None
-            known = asked.known and not asked.step
-            shapes.append(asked.decode.shape_of_known_prompt if known else asked.decode.shapes[asked.step])
-            branches.append(asked.decode.steps[asked.step].branches)
-        joining = sum(not asked.step for asked in self._running)
+        for request in self._running:
+            assert request.decode is not None
+            known = request.known and not request.step
+            shapes.append(request.decode.shape_of_known_prompt if known else request.decode.shapes[request.step])
+            branches.append(request.decode.steps[request.step].branches)
+        joining = sum(not request.step for request in self._running)
         return self._costs.round_of(shapes, branches, joining)
 
     def _finish(self, ended: Round) -> None:
-        self.work.rounds += 1
-        self.work.forward_seconds += ended.forward
-        self.work.host_seconds += ended.host
-        self.work.rows += ended.rows
-        self.work.steps += len(self._running)
+        self.totals.rounds += 1
+        self.totals.forward_seconds += ended.forward
+        self.totals.host_seconds += ended.host
+        self.totals.rows += ended.rows
+        self.totals.steps += len(self._running)
         left = []
-        for asked in self._running:
-            assert asked.decode is not None
-            if not asked.step:
-                self._prompts.add(asked.prompt, asked.decode.prompt_rows)
-            asked.step += 1
-            if asked.step < len(asked.decode.steps):
-                left.append(asked)
+        for request in self._running:
+            assert request.decode is not None
+            if not request.step:
+                self._prompts.add(request.prompt, request.decode.prompt_rows)
+            request.step += 1
+            if request.step < len(request.decode.steps):
+                left.append(request)
             else:
-                asked.outcome, asked.ended = "answered", self._env.now
+                request.outcome, request.ended = "answered", self._env.now
         self._running = left

@@ -1,4 +1,4 @@
-"""The file of `lopa-export simulate`: a fleet and its load, read strictly. Runs nothing."""
+"""Scenario file of `lopa-export bench simulate`: a fleet and its load. It is validated strictly."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.plan import MAX_BRANCHES
-from lopa.runtime.requests.admission import JOINING_ROWS
+from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 
 SCENARIO_SCHEMA = 1
-_MOST_REQUESTS = 5_000_000
-"""Of one simulated load: more would take hours and hold gigabytes."""
+_MAX_REQUESTS = 5_000_000
+"""Maximum requests of one simulated load. More would take hours and gigabytes."""
 _EXPECTED = "a scenario as docs/scale.md describes it"
 _REMEDY = "correct the file"
-_MOST = 1e12
+_MAX = 1e12
 
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
-Least0 = Annotated[float, Meta(ge=0, le=_MOST)]
+NonNegative = Annotated[float, Meta(ge=0, le=_MAX)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 Routing = Literal["random", "turns", "least loaded", "affine"]
@@ -31,123 +31,126 @@ Branches = Annotated[int, Meta(ge=1, le=MAX_BRANCHES)]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A part of a scenario."""
+    """Base class of the scenario's objects."""
 
 
 class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
-    """Of a device: the table of `bench --costs`."""
+    """Costs from a device's cost table (`bench costs`)."""
 
     table: str
-    """Its file, seen from the scenario's folder."""
+    """Path of the table, relative to the scenario's folder."""
     slowdown: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """How many times as long as there a forward takes in a server, after idling."""
-    joining_seconds: Least0 = 0.0
-    """Of every request once, beside its steps: it is read, joins, and its answer is written."""
+    """Factor by which a forward in an idle server is slower than in the table."""
+    joining_seconds: NonNegative = 0.0
+    """Seconds per request, once: parsing, joining and writing the answer."""
 
 
 class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
-    """Of an accelerator: reading the weights and caches or computing, whichever is longer (docs/scale.md)."""
+    """Roofline costs of an accelerator: the longer of data movement and arithmetic (docs/scale.md)."""
 
     parameters: Annotated[float, Meta(gt=0, le=1e15)]
     weight_bytes: Annotated[float, Meta(gt=0, le=1e15)]
-    cache_row_bytes: Least0
-    """Keys and values of one committed row in all layers."""
+    cache_row_bytes: NonNegative
+    """Bytes of keys and values per committed row, all layers."""
     operations: Annotated[float, Meta(gt=0, le=1e20)]
-    """Per second."""
+    """Operations per second."""
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
     """Bytes per second."""
-    round_seconds: Least0
-    """Of every round beyond its forwards, however many requests it has."""
-    host_seconds: Least0 = 0.0
-    """Of every request in a round."""
-    host_seconds_a_branch: Least0 = 0.0
-    """Of each of its branches after the first."""
-    joining_seconds: Least0 = 0.0
-    """Of every request once."""
+    round_seconds: NonNegative
+    """Seconds per round besides its forwards, for any number of requests."""
+    host_seconds: NonNegative = 0.0
+    """Seconds per request and round."""
+    host_seconds_a_branch: NonNegative = 0.0
+    """Seconds per request and round for each branch after the first."""
+    joining_seconds: NonNegative = 0.0
+    """Seconds per request, once."""
 
 
 class Arrivals(_Part, frozen=True):
-    """When requests come."""
+    """Arrival process of the requests."""
 
     process: Literal["poisson", "bursty"] = "poisson"
     variation: Annotated[float, Meta(ge=1, le=100)] | None = None
-    """Of bursty ones: standard deviation of the gaps over their mean; 1 is Poisson."""
+    """Standard deviation over mean of the gaps between bursty arrivals; 1 is Poisson."""
 
 
 class Prompts(_Part, frozen=True):
-    """Which prompts are asked."""
+    """Distribution of the requested prompts."""
 
     different: Count
     popularity: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    """The n-th has weight n**-popularity; 0: all alike."""
+    """Exponent s of the weight n**-s of the n-th prompt; 0 means equal weights."""
 
 
 class Retry(_Part, frozen=True):
-    """What a client does that was refused."""
+    """Behaviour of a client after a rejection."""
 
     times: Annotated[int, Meta(ge=1, le=1000)]
     after_seconds: Seconds
-    """Drawn between half and one and a half of it."""
+    """Mean delay in seconds; the actual delay is between 0.5 and 1.5 of it."""
 
 
 class Failures(_Part, frozen=True):
-    """Of each replica by itself."""
+    """Failures of each replica, independent of the others."""
 
     mean_seconds_between: Seconds
-    """While it is up, exponentially distributed."""
+    """Mean of the exponential time between repair and failure."""
     repair_seconds: Seconds
     again: bool
-    """Whether what it held is sent to another replica, from its beginning; else it is lost."""
+    """True if another replica starts the lost requests again. Otherwise they are lost."""
 
 
 class Scenario(_Part, frozen=True):
-    """The whole file."""
+    """The whole scenario file."""
 
     schema: int
     decodes: str
-    """File of `bench --decodes`, seen from the scenario's folder."""
+    """Path of the decodes (`bench decodes`), relative to the scenario's folder."""
     costs: MeasuredCosts | ModelledCosts
     loads: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=1000)]
-    """Requests a second that come to the whole fleet; each is simulated by itself."""
+    """Arrival rates for the whole fleet in requests per second. Each is a simulation of its own."""
     branches: Annotated[tuple[Branches, ...], Meta(min_length=1, max_length=100)]
-    """Each with every load."""
+    """Numbers of branches, each simulated with every load."""
     replicas: Annotated[int, Meta(ge=1, le=100_000)]
     slots: Annotated[int, Meta(ge=1, le=4096)]
     queue: Annotated[int, Meta(ge=0, le=1_000_000)]
     seconds: Seconds
-    """Simulated."""
+    """Simulated seconds."""
     warm_up_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    """At the beginning, not counted."""
+    """Seconds at the beginning that do not count."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     deadline_seconds: Seconds | None = None
-    """An answer counts as good within them, from its first asking; None: whenever it comes."""
-    request_seconds: Least0 = 0.0
-    """Of every answer outside its replica's rounds: network, parsing, text."""
-    price_per_hour: Least0 | None = None
-    """Of one replica, in any currency."""
+    """Seconds from arrival within which an answer is good. None: all answers are good."""
+    request_seconds: NonNegative = 0.0
+    """Seconds per answer outside the replica's rounds: network, parsing, text."""
+    price_per_hour: NonNegative | None = None
+    """Price of one replica, in any currency."""
     routing: Routing = "random"
     arrivals: Arrivals = Arrivals()
     prompts: Prompts | None = None
-    """None: the recorded ones, all alike."""
+    """None: the recorded prompts with equal weights."""
     stored_rows: Annotated[int, Meta(ge=0, le=2**30)] = 0
-    """Of prompts that a replica keeps for requests to come."""
-    joining_rows: Count = JOINING_ROWS
+    """Prompt rows that a replica caches for later requests."""
+    max_num_batched_tokens: Count = MAX_NUM_BATCHED_TOKENS
     retry: Retry | None = None
     failures: Failures | None = None
 
 
 @dataclass(frozen=True)
 class Material:
-    """A scenario and what its files hold."""
+    """A scenario with the content of its files."""
 
     scenario: Scenario
     decodes: Decodes
     table: CostTable | None
-    """None: modelled costs."""
+    """Cost table, or None with modelled costs."""
 
 
 def material_from_file(path: Path) -> Material:
-    """Raises BadInputError for a scenario, decodes or a table that cannot be used, or that do not go together."""
+    """Return the scenario with its files.
+
+    Raises BadInputError for a scenario, decodes or a table that are invalid or do not match.
+    """
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path")
     scenario = value_from_json(text, Scenario, source=str(path), expected=_EXPECTED, remedy=_REMEDY)
     _refuse(path, _reasons_against(scenario))
@@ -165,7 +168,7 @@ def _refuse(path: Path, reasons: Iterator[tuple[str, str]]) -> None:
 
 
 def _reasons_against(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """What was received, and what was expected."""
+    """Yield what was received and what is expected."""
     if scenario.schema != SCENARIO_SCHEMA:
         yield f"schema version {scenario.schema}", f"schema version {SCENARIO_SCHEMA}"
     for name in ("loads", "branches"):
@@ -175,16 +178,16 @@ def _reasons_against(scenario: Scenario) -> Iterator[tuple[str, str]]:
     if scenario.warm_up_seconds >= scenario.seconds:
         yield (
             f"warm_up_seconds {scenario.warm_up_seconds:g} of {scenario.seconds:g} seconds",
-            "a warm-up that is over before the end",
+            "a warm-up shorter than the run",
         )
-    most = max(scenario.loads) * scenario.seconds
-    if most > _MOST_REQUESTS:
-        yield f"{most:.0f} requests in one load", f"at most {_MOST_REQUESTS}: a lower load, or fewer seconds"
+    requests = max(scenario.loads) * scenario.seconds
+    if requests > _MAX_REQUESTS:
+        yield f"{requests:.0f} requests in one load", f"at most {_MAX_REQUESTS} (reduce the load or the seconds)"
     bursty = scenario.arrivals.process == "bursty"
     if bursty != (scenario.arrivals.variation is not None):
         yield (
             f"{scenario.arrivals.process} arrivals {'without a' if bursty else 'with a'} variation",
-            "a variation where they are bursty, and only there",
+            "a variation if and only if arrivals are bursty",
         )
 
 
@@ -193,11 +196,11 @@ def _reasons_against_material(
 ) -> Iterator[tuple[str, str]]:
     for branches in scenario.branches:
         if branches not in decodes.counts:
-            yield f"branches {branches}", f"numbers that were recorded: {', '.join(map(str, decodes.counts))}"
+            yield f"branches {branches}", f"recorded numbers: {', '.join(map(str, decodes.counts))}"
     if scenario.stored_rows and decodes.window != "block_causal":
         yield (
             f"stored_rows {scenario.stored_rows} with decodes whose window is {decodes.window!r}",
-            "0, or decodes with window 'block_causal': only there a prompt's rows can be used again",
+            "0, or decodes with window 'block_causal', whose prompt rows can be reused",
         )
     if table is not None and table.costs.weights_sha256 != decodes.weights_sha256:
-        yield "a cost table of another bundle than the decodes", "both of one bundle"
+        yield "a cost table of another bundle than the decodes", "a cost table and decodes of the same bundle"

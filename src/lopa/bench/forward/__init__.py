@@ -1,1 +1,1 @@
-"""What one forward costs: rooflines, cost tables, comparisons."""
+"""Costs of one forward: rooflines, cost tables and comparisons of engines."""

@@ -1,4 +1,4 @@
-"""From nothing to the first forward: fresh processes that import the runtime, open a bundle and run one step."""
+"""Cold start: fresh processes that import the runtime, open a bundle and run one step."""
 
 import json
 import os
@@ -34,26 +34,26 @@ print(json.dumps([imported - began, opened - imported, steps[0] - opened]))
 
 @dataclass(frozen=True)
 class ColdStart:
-    """Seconds of one start."""
+    """Seconds of one cold start."""
 
     imported: float
-    """Of importing lopa.runtime."""
+    """Seconds of importing lopa.runtime."""
     opened: float
-    """Of opening the bundle on the device."""
+    """Seconds of opening the bundle on the device."""
     forward: float
-    """Of the first step of a decode, one forward."""
+    """Seconds of the first decoding step, which is one forward."""
     process: float
-    """Of the whole process, from its start to its end, the interpreter included."""
+    """Seconds of the whole process, interpreter included."""
 
     @property
     def to_first_forward(self) -> float:
-        """From the import to the end of the first forward."""
+        """Seconds from the import to the end of the first forward."""
         return self.imported + self.opened + self.forward
 
 
 @dataclass(frozen=True)
 class ColdReport:
-    """Everything that `lopa-export bench --cold` measured."""
+    """Report of `lopa-export bench cold`."""
 
     benchmark: str
     run: Run
@@ -62,14 +62,14 @@ class ColdReport:
 
 
 def report_from_starts(run: Run, starts: tuple[ColdStart, ...]) -> ColdReport:
-    """The starts and the median that counts."""
+    """Return the report with the median time to the first forward."""
     return ColdReport("cold", run, starts, statistics.median(start.to_first_forward for start in starts))
 
 
 def measured_cold_start(bundle: Path, devices: Sequence[str], threads: int | None) -> ColdStart:
-    """Start once. The files are warm if they were read before: the disk is not measured.
+    """Measure one cold start. Files may be in the page cache, so disk time is not measured.
 
-    Raises CheckFailedError, with what the process said, when it does not come to its forward.
+    Raises CheckFailedError with the process's error output if it fails.
     """
     began = time.perf_counter()
     done = subprocess.run(
@@ -82,28 +82,28 @@ def measured_cold_start(bundle: Path, devices: Sequence[str], threads: int | Non
     process = time.perf_counter() - began
     if done.returncode:
         raise CheckFailedError(
-            f"a fresh process could not run {bundle} on {', '.join(devices)}: {done.stderr.strip()[-500:]}",
+            f"a fresh process failed to run {bundle} on {', '.join(devices)}: {done.stderr.strip()[-500:]}",
             expected="one forward",
-            remedy="try lopa-export generate with the same bundle and devices",
+            remedy="run lopa-export generate with the same bundle and devices",
         )
     imported, opened, forward = json.loads(done.stdout)
     return ColdStart(imported, opened, forward, process)
 
 
 def table_from_cold(report: ColdReport) -> Table:
-    """Return the medians over the starts."""
+    """Return a table of the medians over all starts."""
     parts: dict[str, Callable[[ColdStart], float]] = {
-        "import of the runtime": lambda start: start.imported,
-        "opening the bundle": lambda start: start.opened,
-        "the first forward": lambda start: start.forward,
+        "import the runtime": lambda start: start.imported,
+        "open the bundle": lambda start: start.opened,
+        "first forward": lambda start: start.forward,
         "import to first forward": lambda start: start.to_first_forward,
-        "the whole process": lambda start: start.process,
+        "whole process": lambda start: start.process,
     }
     return table_from_records(
         f"Cold start: median milliseconds of {len(report.starts)} fresh processes, {report.run.machine.cpu}",
         parts,
         {
-            "from": lambda part: part,
+            "phase": lambda part: part,
             "milliseconds": lambda part: f"{statistics.median(map(parts[part], report.starts)) * 1e3:.0f}",
         },
     )

@@ -1,7 +1,6 @@
-"""One forward on several engines in turn: the same windows on the same prefix, medians and ratios.
+"""Compare one forward on several engines: equal windows on the same prefix, medians and ratios.
 
-The sides take turns within every round, so that a machine that slows down slows all of them. Knows sessions only: what
-they are made of is the caller's business.
+The engines alternate within each round, so a slow phase of the machine affects all of them. Opens no session.
 """
 
 import statistics
@@ -15,7 +14,7 @@ import numpy as np
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
-from lopa.bench.turns import in_turns
+from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session
@@ -25,19 +24,19 @@ _REQUEST = 0
 
 @dataclass(frozen=True)
 class SideResult:
-    """One side at one shape."""
+    """Result of one engine at one shape."""
 
     side: str
     shape: ForwardShape
     median: float
-    """Seconds of session.forward."""
-    least: float
+    """Median seconds of session.forward."""
+    minimum: float
     ratio: float
-    """How many times less time than the first side, of the medians."""
+    """Median of the first side divided by this median."""
     same_best: float
-    """Share of the wanted rows whose most probable token is that of the first side."""
+    """Share of sampled positions whose most probable token is that of the first side."""
     logprob_error: float
-    """Mean difference of the most probable token's log-probability from the first side's."""
+    """Mean absolute difference of the most probable token's log-probability from the first side."""
 
 
 def compared_forwards(
@@ -47,9 +46,9 @@ def compared_forwards(
     rounds: int,
     progress: Progress = silent,
 ) -> tuple[SideResult, ...]:
-    """Every side at every shape; the first is what the others are compared with.
+    """Measure every side at every shape. The first side is the baseline.
 
-    `manifest` gives the model's sizes, the same for all sides. `progress` hears how many rounds of shapes are done.
+    `manifest` has the dimensions that all sides share. `progress` receives the number of finished rounds.
     """
     results: list[SideResult] = []
     for number, shape in enumerate(shapes):
@@ -60,9 +59,9 @@ def compared_forwards(
         try:
             for name, session in sides.items():
                 session.append_rows(_REQUEST, rows)
-                answers[name] = session.forward(batch)  # not counted: it pays for memory that all others find ready
+                answers[name] = session.forward(batch)  # warm-up: allocates memory
             timed = {name: partial(_seconds_of_forward, session, batch) for name, session in sides.items()}
-            seconds = in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
+            seconds = run_in_turns(timed, rounds, lambda done, _=None, before=number * rounds: progress(before + done))
         finally:
             for session in sides.values():
                 session.release(_REQUEST)
@@ -79,14 +78,14 @@ def _seconds_of_forward(session: Session, batch: WindowBatch, _turn: int) -> flo
 def results_of_shape(
     shape: ForwardShape, seconds: Mapping[str, Sequence[float]], answers: Mapping[str, Statistics]
 ) -> list[SideResult]:
-    """Medians, ratios and differences; the first side is what the others are compared with."""
+    """Return medians, ratios and differences from the first side."""
     first = next(iter(seconds))
     return [
         SideResult(
             side=name,
             shape=shape,
             median=statistics.median(found),
-            least=min(found),
+            minimum=min(found),
             ratio=statistics.median(seconds[first]) / statistics.median(found),
             same_best=float((answers[name].topk_ids[..., 0] == answers[first].topk_ids[..., 0]).mean()),
             logprob_error=float(

@@ -1,7 +1,6 @@
-"""Measures the cost table of a bundle on a device: what a forward costs by branches, window and prefix.
+"""Measure the cost table of a bundle on a device: seconds of a forward by branches, window and prefix.
 
-The shapes of a round come in random order, so that a machine that slows down slows no part of the table more than
-another. Does not know what the table is used for.
+Each round visits the shapes in random order, so a slow phase of the machine affects all parts of the table.
 """
 
 import itertools
@@ -30,21 +29,21 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundRepo
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
-"""Seconds that the least rounds may take: a slower model gets a coarser grid."""
+"""Seconds that the minimum number of rounds may take. A slower model gets a coarser grid."""
 ENOUGH = 40.0
-"""Seconds after which a table with its least rounds will do: one of a small model takes under a minute."""
-LEAST_ROUNDS, _MOST_ROUNDS = 3, 25
-"""Of which the medians are taken."""
+"""Seconds after which no more than the minimum number of rounds is measured."""
+MIN_ROUNDS, _MAX_ROUNDS = 3, 25
+"""Minimum and maximum rounds. The table has the medians."""
 _SHORT = 0.05
-"""Seconds of a forward that another of its sizes right before makes faster by a share that counts."""
+"""Seconds below which a forward is noticeably faster directly after another of the same shape."""
 _HOST_PROMPTS = 4
 _HOST_SECONDS = 10.0
-"""A prompt may take so long: the host's share is small in a slow model, and need not be known well."""
+"""Time limit of a prompt in seconds. In a slow model the host's share is small, so a rough value suffices."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The points of a table: all combinations. `blocks` are window sizes in blocks."""
+    """Points of a table: all combinations of the values. `blocks` are window sizes in blocks."""
 
     branches: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -57,52 +56,52 @@ GRIDS = (
     Grid((1, 2, 4, 8), (1, 2, 4), (64, 512)),
     Grid((1, 4, 8), (1, 4), (64, 512)),
 )
-"""Finest first."""
+"""Grids, finest first."""
 
 Seconds = dict[ForwardShape, list[float]]
-"""Of every forward of a shape."""
+"""Seconds of every forward, by shape."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What will be timed: every shape once a round."""
+    """Shapes to measure, each once per round."""
 
     shapes: tuple[ForwardShape, ...]
     rounds: int
-    """At most."""
+    """Maximum number of rounds."""
     enough: float = math.inf
-    """Seconds after which no further round begins, once there are LEAST_ROUNDS."""
+    """Seconds after which no round starts, once MIN_ROUNDS are done."""
 
     @property
     def forwards(self) -> int:
-        """Timed forwards in all, if there is time for every round."""
+        """Maximum number of timed forwards."""
         return self.rounds * len(self.shapes)
 
     def rounds_in(self, seconds_a_forward: float) -> int:
-        """How many rounds there will be at this speed."""
+        """Return the number of rounds at this speed."""
         in_time = self.enough / (seconds_a_forward * len(self.shapes))
-        return int(min(max(in_time, LEAST_ROUNDS), self.rounds))
+        return int(min(max(in_time, MIN_ROUNDS), self.rounds))
 
 
 def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
-    """The finest grid of which LEAST_ROUNDS rounds fit in about `budget` seconds, by the time of one large forward.
+    """Return the finest grid whose MIN_ROUNDS rounds take about `budget` seconds or less, else the coarsest.
 
-    The coarsest where none fits. Raises BadInputError for a model with too few positions.
+    One large forward gives the estimate. Raises BadInputError for a model with too few positions.
     """
     manifest = decoder.bundle.manifest
     seconds_a_row = _seconds_a_row(decoder, shapes_of_grid(GRIDS[-1], manifest)[-1])
     for grid in GRIDS:
         shapes = shapes_of_grid(grid, manifest)
         seconds_a_round = seconds_a_row * sum(shape.branches * shape.window for shape in shapes)
-        if LEAST_ROUNDS * seconds_a_round <= budget:
+        if MIN_ROUNDS * seconds_a_round <= budget:
             break
-    return Schedule(tuple(shapes), _MOST_ROUNDS, ENOUGH)
+    return Schedule(tuple(shapes), _MAX_ROUNDS, ENOUGH)
 
 
 class CostMeasurement:
-    """The measuring of a table of `decoder`'s session, which was opened with `threads`.
+    """Measurement of a cost table on `decoder`'s session, which was opened with `threads`.
 
-    It can be stopped by any exception: then `costs` is the table of what was measured, if that is enough for one.
+    Any exception can stop it. `costs` is then the table of the finished rounds, if they suffice.
     """
 
     def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:
@@ -113,20 +112,21 @@ class CostMeasurement:
         self._seconds: Seconds = {}
 
     def run(self, progress: Progress = silent) -> None:
-        """Measure. `progress` hears how many forwards are done, and how many there will be, which the speed decides."""
+        """Run the measurement. `progress` receives the finished forwards and the expected total, which depends on the
+        speed."""
         self._host = host_cost(self._decoder)
-        timed_forwards(self._decoder, self.schedule, progress, self._seconds)
+        time_forwards(self._decoder, self.schedule, progress, self._seconds)
 
     @property
     def forwards(self) -> int:
-        """Timed so far."""
+        """Number of timed forwards so far."""
         return sum(map(len, self._seconds.values()))
 
     @property
     def costs(self) -> Costs | None:
-        """The table, once every shape was timed LEAST_ROUNDS times, or as often as the schedule has it."""
-        least = min(LEAST_ROUNDS, self.schedule.rounds)
-        if self._host is None or any(len(self._seconds.get(shape, ())) < least for shape in self.schedule.shapes):
+        """The table, or None until every shape has min(MIN_ROUNDS, rounds) measurements."""
+        min_rounds = min(MIN_ROUNDS, self.schedule.rounds)
+        if self._host is None or any(len(self._seconds.get(shape, ())) < min_rounds for shape in self.schedule.shapes):
             return None
         host_seconds, host_seconds_a_branch = self._host
         return Costs(
@@ -152,16 +152,16 @@ class CostMeasurement:
 
 
 def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
-    """The shapes of `grid` whose positions the model has, largest last; every row is wanted."""
+    """Return the shapes of `grid` that the model has positions for, largest last. All window positions are sampled."""
     block = manifest.decoding.block_size
-    most = manifest.dimensions.max_positions - block * max(grid.blocks)
-    prefixes = [prefix for prefix in grid.prefixes if prefix <= most]
+    max_prefix = manifest.dimensions.max_positions - block * max(grid.blocks)
+    prefixes = [prefix for prefix in grid.prefixes if prefix <= max_prefix]
     if not prefixes:
         raise BadInputError(
-            f"a model of {manifest.dimensions.max_positions} positions",
-            expected=f"at least {min(grid.prefixes) + block * max(grid.blocks)}, the smallest prefix and {grid.blocks}"
-            f" blocks of {block}",
-            remedy="choose the number of branches yourself",
+            f"the model has only {manifest.dimensions.max_positions} positions",
+            expected=f"at least {min(grid.prefixes) + block * max(grid.blocks)}: the smallest prefix and "
+            f"{max(grid.blocks)} blocks of {block}",
+            remedy="set --branches instead of using a cost table",
         )
     return [
         ForwardShape(branches, blocks * block, prefix, wanted=blocks * block)
@@ -169,10 +169,10 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
     ]
 
 
-def timed_forwards(
+def time_forwards(
     decoder: Decoder, schedule: Schedule, progress: Progress = silent, seconds: Seconds | None = None
 ) -> Seconds:
-    """Seconds of session.forward for every shape, once a round; put into `seconds`, if given, as they come."""
+    """Return the seconds of session.forward for every shape, once per round. If given, `seconds` is filled in place."""
     rng, order = np.random.default_rng(0), random.Random(0)
     seconds = {} if seconds is None else seconds
     seconds.update({shape: [] for shape in schedule.shapes})
@@ -182,7 +182,7 @@ def timed_forwards(
             rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
                 chosen = [shape for shape in schedule.shapes if shape.prefix == prefix]
-                # The first forward on another prefix also binds it, which a decode does once in many steps.
+                # The first forward on another prefix also binds it. A decode does that once in many steps.
                 _forward_seconds(decoder, requests[prefix], min(chosen, key=lambda s: s.branches * s.window), rng)
                 for shape in order.sample(chosen, len(chosen)):
                     seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
@@ -192,8 +192,11 @@ def timed_forwards(
 
 
 def host_cost(decoder: Decoder) -> tuple[float, float]:
-    """Median seconds of a round of one request outside the session's forward with one branch, and what every further
-    branch adds: windows and their packing, choices, text and events. An engine's and a server's threads come on top."""
+    """Return the host seconds of a round with one branch, and those of each further branch.
+
+    Host time is everything outside the session's forward: windows, packing, selection, text and events. Threads of an
+    engine or a server add to it.
+    """
     one, _ = _host_rounds(decoder, 1)
     many, branches = _host_rounds(decoder, MAX_AUTO_BRANCHES)
     further = branches - 1
@@ -201,9 +204,9 @@ def host_cost(decoder: Decoder) -> tuple[float, float]:
 
 
 def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
-    """Medians over rounds of the first embedded prompts: seconds outside the forward, and the number of branches.
+    """Return the median seconds outside the forward, and the number of branches, over the first embedded prompts.
 
-    Rounds that had fewer than the others, as the first of a request, are left out.
+    Rounds with fewer branches than usual are excluded, such as the first of a request.
     """
     config = decoder.config(strategy="lopa", branches=branches, time_limit=_HOST_SECONDS)
     rounds, counts = _Rounds(), list[int]()
@@ -214,15 +217,15 @@ def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
             pool.add(job)
             while not job.done:
                 pool.step()
-            job.handle.result()  # raises what made it fail
+            job.handle.result()  # raises the request's error
         finally:
             pool.close()
-    most = statistics.median_high(counts)
-    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == most), most
+    usual = statistics.median_high(counts)
+    return statistics.median(rounds.outside[number] for number, count in enumerate(counts) if count == usual), usual
 
 
 class _Rounds:
-    """An observer that keeps the seconds of every round outside its forward."""
+    """Observer that records the seconds of each round outside its forward."""
 
     def __init__(self) -> None:
         self.outside: list[float] = []
@@ -231,15 +234,18 @@ class _Rounds:
         self.outside.append(report.seconds_outside)
 
     def request_admitted(self, report: AdmissionReport) -> None:
-        """Not counted."""
+        """Ignore the event."""
 
     def request_ended(self, report: EndReport) -> None:
-        """Not counted."""
+        """Ignore the event."""
 
 
 @contextmanager
 def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Generator) -> Iterator[dict[int, int]]:
-    """A request with a random prefix of every length: request numbers (negative, so not the decoder's) by length."""
+    """Return a context with one request per prefix length: request numbers by length.
+
+    The numbers are negative, so they differ from the decoder's.
+    """
     requests = {length: -1 - number for number, length in enumerate(lengths)}
     try:
         for length, request in requests.items():
@@ -251,7 +257,8 @@ def random_prefixes(decoder: Decoder, lengths: Sequence[int], rng: np.random.Gen
 
 
 def _forward_seconds(decoder: Decoder, request: int, shape: ForwardShape, rng: np.random.Generator) -> float:
-    """Return the seconds of one forward; a short one follows another of its kind, as most do in a decode."""
+    """Return the seconds of one forward. A short forward is repeated, since most forwards of a decode follow a similar
+    one."""
     first = _seconds_of_one(decoder, request, shape, rng)
     return _seconds_of_one(decoder, request, shape, rng) if first < _SHORT else first
 
@@ -264,7 +271,7 @@ def _seconds_of_one(decoder: Decoder, request: int, shape: ForwardShape, rng: np
 
 
 def _seconds_a_row(decoder: Decoder, shape: ForwardShape) -> float:
-    """Return the seconds of a row in a forward of `shape`, once its memory is there."""
+    """Return the seconds per row of a warm forward of `shape`."""
     rng = np.random.default_rng(0)
     with random_prefixes(decoder, [shape.prefix], rng) as requests:
         _forward_seconds(decoder, requests[shape.prefix], shape, rng)

@@ -1,4 +1,4 @@
-"""A measured cost table beside the roofline of the machine. Does not measure."""
+"""Report of a measured cost table with the machine's roofline."""
 
 from dataclasses import dataclass
 
@@ -12,31 +12,31 @@ from lopa.runtime.bundle.manifest import Manifest
 
 @dataclass(frozen=True)
 class RoofedCost:
-    """One point of the table."""
+    """One point of the cost table."""
 
     branches: int
     window: int
     prefix: int
     seconds: float
     floor: float | None
-    """Seconds in which no implementation can be faster at the machine's rates; None where they were not measured."""
+    """Minimum seconds at the machine's rates, or None if the rates were not measured."""
 
 
 @dataclass(frozen=True)
 class CostsReport:
-    """Everything that `lopa-export bench --costs` measured."""
+    """Report of `lopa-export bench costs`."""
 
     benchmark: str
     run: Run
     rates: MachineRates | None
-    """Of the CPU; None for another device."""
+    """Rates of the CPU, or None for another device."""
     host_seconds: float
     host_seconds_a_branch: float
     points: tuple[RoofedCost, ...]
 
 
 def report_from_costs(costs: Costs, run: Run, rates: MachineRates | None, manifest: Manifest) -> CostsReport:
-    """The points of `costs`, each with its floor."""
+    """Return the report with the roofline of each point."""
     points = tuple(
         RoofedCost(point.branches, point.window, point.prefix, point.seconds, _floor(point, rates, manifest))
         for point in costs.points
@@ -45,7 +45,7 @@ def report_from_costs(costs: Costs, run: Run, rates: MachineRates | None, manife
 
 
 def tables_from_costs(report: CostsReport) -> list[Table]:
-    """The machine's rates, and every point with its floor and its share of it."""
+    """Return a table of the machine's rates, and one of all points with their rooflines."""
     where = f"{report.run.device}, {_threads(report.run.threads)}, {report.run.machine.cpu}"
     return [*_rates_table(report.rates, where), _points_table(report, where)]
 
@@ -55,12 +55,12 @@ def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
         return []
     return [
         Table(
-            title=f"The machine's rates: {where}",
+            title=f"Machine rates: {where}",
             columns=("limit", "rate"),
             rows=(
                 ("float32 products", f"{rates.float32 / 1e9:.0f} GFLOP/s"),
                 ("int8 products", f"{rates.int8 / 1e9:.0f} GOP/s"),
-                ("memory, large copy, read and written", f"{rates.bandwidth / 1e9:.1f} GB/s"),
+                ("memory, large copy, read + write", f"{rates.bandwidth / 1e9:.1f} GB/s"),
             ),
         )
     ]
@@ -68,8 +68,8 @@ def _rates_table(rates: MachineRates | None, where: str) -> list[Table]:
 
 def _points_table(report: CostsReport, where: str) -> Table:
     return table_from_records(
-        f"Milliseconds of a forward whose every row is wanted: {where}; outside its forward a step takes "
-        f"{report.host_seconds * 1e3:.2f} ms, and {report.host_seconds_a_branch * 1e3:.2f} ms for each further branch",
+        f"Milliseconds of a forward that samples all positions: {where}; host time per step "
+        f"{report.host_seconds * 1e3:.2f} ms + {report.host_seconds_a_branch * 1e3:.2f} ms per further branch",
         report.points,
         {
             "branches x window, prefix": lambda point: f"{point.branches} x {point.window}, {point.prefix}",
@@ -88,4 +88,4 @@ def _floor(point: ForwardCost, rates: MachineRates | None, manifest: Manifest) -
 
 
 def _threads(threads: int | None) -> str:
-    return "the engine's number of threads" if threads is None else f"{threads} thread(s)"
+    return "the engine's default threads" if threads is None else f"{threads} thread(s)"

@@ -1,7 +1,7 @@
-"""How fast this machine multiplies matrices and moves memory: the two limits of a forward's time on the CPU.
+"""Rates of matrix products and memory on the CPU: the two limits of a forward's time.
 
-The rates are those that the engine itself reaches on one large product, the best of some tries, so that a forward can
-come near them and a busy machine does not lower them. Knows no model.
+The rates are the best of several tries of one large product in the engine itself. A forward can come near them, and a
+busy machine does not lower them.
 """
 
 import time
@@ -15,27 +15,27 @@ import onnxruntime as ort
 from lopa.bench.forward.product_graph import Array, graph_of_product
 
 _ROWS, _INPUTS, _OUTPUTS = 512, 1024, 4096
-"""Sizes of the product: as many rows as 8 branches of 64, a matrix of a small layer."""
+"""Sizes of the product: the rows of 8 branches of 64, and a matrix of a small layer."""
 _COPIED_BYTES = 256 << 20
-"""Many times what caches hold."""
+"""Bytes of the copy, many times the size of the caches."""
 _SECONDS = 1.0
-"""How long each limit is tried."""
+"""Seconds per limit."""
 
 
 @dataclass(frozen=True)
 class MachineRates:
-    """The limits, at one number of threads."""
+    """Limits with a number of threads."""
 
     float32: float
-    """Operations per second of a float32 product, a multiplication and an addition counted as two."""
+    """Operations per second of a float32 product. A multiply-add counts as two."""
     int8: float
-    """The same for 8-bit integers."""
+    """Operations per second of an int8 product."""
     bandwidth: float
-    """Bytes per second of a large copy, read and written ones together."""
+    """Bytes per second of a large copy, reads plus writes."""
 
 
 def measured_rates(threads: int) -> MachineRates:
-    """Measure this machine for some seconds with `threads` threads."""
+    """Measure this machine for a few seconds with `threads` threads."""
     rng = np.random.default_rng(0)
     floats = rng.standard_normal((_ROWS, _INPUTS), np.float32), rng.standard_normal((_INPUTS, _OUTPUTS), np.float32)
     integers = (
@@ -62,22 +62,25 @@ def _copy_rate(threads: int) -> float:
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return 2 * _COPIED_BYTES / least_seconds(lambda: list(pool.map(_copied, parts)))
+        return 2 * _COPIED_BYTES / least_seconds(lambda: list(pool.map(_copy, parts)))
 
 
-def _copied(part: tuple[Array, Array]) -> None:
-    """numpy copies without holding Python's lock, so that threads copy at once."""
+def _copy(part: tuple[Array, Array]) -> None:
+    """Copy an array. numpy releases the GIL, so threads copy in parallel."""
     np.copyto(part[1], part[0])
 
 
 def least_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
-    """Of one call of `work`, tried for about `seconds`, and at least once, after a first one that is not counted."""
+    """Return the minimum seconds of one call of `work`, after a warm-up call.
+
+    Calls repeat for about `seconds`, and at least once.
+    """
     work()
-    least, end = float("inf"), time.perf_counter() + seconds
+    best, end = float("inf"), time.perf_counter() + seconds
     while True:
         began = time.perf_counter()
         work()
         ended = time.perf_counter()
-        least = min(least, ended - began)
+        best = min(best, ended - began)
         if ended >= end:
-            return least
+            return best

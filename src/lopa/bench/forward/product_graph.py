@@ -1,7 +1,7 @@
-"""ONNX graphs of a single matrix product, as bytes, for measuring how fast a machine multiplies.
+"""ONNX graphs of a single matrix product, as bytes, to measure a machine's rates.
 
-Written field by field (onnx.proto, protocol buffers), because the runtime's machines have no onnx package. Knows no
-model.
+They are serialized field by field (onnx.proto, protocol buffers), because machines with only the runtime have no onnx
+package.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,16 @@ import numpy.typing as npt
 
 _IR_VERSION, _OPSET = 8, 17
 _ELEMENT_TYPES = {np.dtype(np.float32): 1, np.dtype(np.uint8): 2, np.dtype(np.int8): 3, np.dtype(np.int32): 6}
-"""TensorProto.DataType"""
+"""Values of TensorProto.DataType."""
 
 Array = npt.NDArray[Any]
 
 
 def graph_of_product(operator: str, left: tuple[int, int], left_type: npt.DTypeLike, right: Array) -> bytes:
-    """y = operator(x, `right`): x [left] of `left_type` is the input, `right` a constant that engines may pack.
+    """Return a graph of y = operator(x, `right`).
 
-    `operator` is MatMul (float32) or MatMulInteger (uint8 times int8, giving int32).
+    The input x has shape `left` and type `left_type`. `right` is a constant that engines may pack. `operator` is MatMul
+    (float32) or MatMulInteger (uint8 times int8 to int32).
     """
     result = np.dtype(np.float32 if operator == "MatMul" else np.int32)
     node = _text(1, "x") + _text(1, "right") + _text(2, "y") + _text(4, operator)
@@ -36,7 +37,7 @@ def graph_of_product(operator: str, left: tuple[int, int], left_type: npt.DTypeL
 
 
 def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
-    """ValueInfoProto"""
+    """Return a ValueInfoProto."""
     axes = b"".join(_bytes(1, _number(1, size)) for size in shape)
     return _text(1, name) + _bytes(2, _bytes(1, _number(1, _ELEMENT_TYPES[dtype]) + _bytes(2, axes)))
 
@@ -58,9 +59,9 @@ def _number(field: int, value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the high bit says that more follow."""
-    written = bytearray()
+    """Return a varint: seven bits per byte, lowest first. The high bit marks continuation."""
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*written, value])
+    return bytes([*encoded, value])

@@ -1,4 +1,4 @@
-"""Inputs of a forward of chosen sizes: random tokens over a random prefix. Does not run it."""
+"""Random inputs of a forward: tokens after a random prefix."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype, stored_from_float3
 
 
 def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) -> CacheRows:
-    """Rows to append to a request's prefix, of the size that normalized keys and values have."""
+    """Return rows to append to a request's prefix, distributed like normalized keys and values."""
     sizes = manifest.dimensions
     shape = (sizes.kv_heads, rows, sizes.head_size)
     dtype = stored_dtype(manifest.dtype)
@@ -21,8 +21,9 @@ def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) 
 
 
 def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
-    """Random tokens right behind the prefix; every row sees its whole window, the last `wanted` rows are asked for."""
-    asked = (shape.branches, shape.window, shape.wanted)
-    batch = random_windows((request,), asked, manifest.dimensions.vocab_size, rng, start=shape.prefix)
+    """Return random tokens after the prefix. Every row sees its whole window, and the last `wanted` rows are
+    sampled."""
+    sizes = (shape.branches, shape.window, shape.wanted)
+    batch = random_windows((request,), sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix)
     last = np.arange(shape.window - shape.wanted, shape.window)
     return replace(batch, logits_index=np.broadcast_to(last, batch.logits_index.shape).copy())

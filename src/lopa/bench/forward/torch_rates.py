@@ -1,6 +1,6 @@
-"""How fast a device multiplies matrices and moves memory through torch: the two limits of a forward's time there.
+"""Rates of matrix products and memory of a device in torch: the two limits of a forward's time.
 
-As lopa.bench.forward.machine_rates says them for the CPU through ONNX Runtime. Knows no model.
+lopa.bench.forward.machine_rates measures the same for the CPU with ONNX Runtime.
 """
 
 from collections.abc import Callable
@@ -10,26 +10,26 @@ import torch
 from lopa.bench.forward.machine_rates import MachineRates, least_seconds
 
 _FIRST_SIZE, _LARGEST_SIZE = 512, 16384
-"""Rows and columns of the square matrices that are tried: doubled until a product takes _LONG_ENOUGH."""
+"""First and last size of the square matrices. The size doubles until a product takes _LONG_ENOUGH."""
 _LONG_ENOUGH = 0.005
-"""Seconds, beside which starting a kernel and waiting for it are small."""
+"""Seconds of a product that hide the cost of kernel launch and synchronization."""
 _COPIED_BYTES = {"cuda": 1 << 31, "cpu": 1 << 28}
-"""Many times what caches hold."""
+"""Bytes of the copy, many times the size of the caches."""
 _SECONDS = 1.0
-"""How long each limit is tried."""
+"""Seconds per limit."""
 
 
-def measured_torch_rates(device: str, dtype: torch.dtype) -> MachineRates:
-    """Measure `device` ("cpu", "cuda:0") for some seconds; integers count as fast as products in `dtype`.
+def measure_torch_rates(device: str, dtype: torch.dtype) -> MachineRates:
+    """Measure `device` ("cpu", "cuda:0") for a few seconds. int8 products are assumed as fast as those in `dtype`.
 
-    The bandwidth is the better one of a copy's, bytes read and written together, and of a sum's, bytes read.
+    The bandwidth is the better of a copy, reads plus writes, and of a sum, reads only.
     """
     product = _product_rate(device, dtype)
     return MachineRates(float32=product, int8=product, bandwidth=_memory_rate(device))
 
 
 def _product_rate(device: str, dtype: torch.dtype) -> float:
-    """Operations per second, a multiplication and an addition counted as two."""
+    """Return operations per second. A multiply-add counts as two."""
     size = _FIRST_SIZE
     while True:
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -44,7 +44,7 @@ def _product_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def _memory_rate(device: str) -> float:
-    """Bytes per second."""
+    """Return bytes per second."""
     count = _COPIED_BYTES[torch.device(device).type] // 4
     source, target = torch.ones(count, device=device), torch.empty(count, device=device)
     copied = 2 * 4 * count / _least_seconds(lambda: target.copy_(source), device, _SECONDS)
@@ -53,16 +53,16 @@ def _memory_rate(device: str) -> float:
 
 
 def _least_seconds(work: Callable[[], object], device: str, seconds: float) -> float:
-    """As least_seconds, of a call of `work` until `device` is done with it."""
+    """Return the minimum seconds of `work` including synchronization with `device`."""
 
-    def waited() -> None:
+    def run_and_wait() -> None:
         work()
         _wait(device)
 
-    return least_seconds(waited, seconds)
+    return least_seconds(run_and_wait, seconds)
 
 
 def _wait(device: str) -> None:
-    """Until everything that was started on `device` is done."""
+    """Synchronize with `device`."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

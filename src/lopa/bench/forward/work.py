@@ -1,7 +1,7 @@
-"""What a forward must at least compute and move, and the time that takes at a machine's rates: the roofline.
+"""Roofline of a forward: the operations and bytes it needs at least, and their time at a machine's rates.
 
-Knows sizes only. Norms, rotations, softmax and the statistics are not counted, nor is anything read a second time: no
-implementation of the same network can be faster at these rates.
+Norms, rotary embedding, softmax and statistics do not count, and nothing is read twice. No implementation of the
+network can be faster at these rates.
 """
 
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 
 @dataclass(frozen=True)
 class ForwardShape:
-    """One forward of one request, as reports write it: contract.Sizes without the requests."""
+    """Shape of one forward of one request: contract.Sizes without the requests."""
 
     branches: int
     window: int
     prefix: int
     wanted: int
-    """Window rows of each branch whose statistics are wanted."""
+    """Sampled positions per branch."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """Operations (a multiplication and an addition are two) by the type in which they can be done, and bytes."""
+class ForwardWork:
+    """Operations by data type, a multiply-add counting as two, and bytes moved."""
 
     float32: int
     int8: int
     moved: int
-    """Bytes: what a row uses of the weights and every prefix row are read once, every new row is written once."""
+    """Bytes moved: the used weights and every prefix row read once, and every new row written once."""
 
 
-def work_of_forward(manifest: Manifest, shape: ForwardShape) -> Work:
-    """The work of one forward; products with integer matrices count as integer ones."""
+def work_of_forward(manifest: Manifest, shape: ForwardShape) -> ForwardWork:
+    """Return the work of one forward. Products with integer matrices count as int8."""
     sizes = manifest.dimensions
     rows = shape.branches * shape.window
     cache_item = stored_dtype(manifest.dtype).itemsize
     cache_row = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * cache_item
-    # Scores and the sum of values: each one product of a query with every row that it may see.
+    # Attention scores and weighted values: one product each of a query with every visible row.
     float32 = 4 * rows * (shape.prefix + shape.window) * sizes.heads * sizes.head_size * sizes.layers
     int8, moved = 0, cache_row * (shape.prefix + rows)
     for name, tensor in network_from_dimensions(sizes).tensors.items():
@@ -50,9 +50,9 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> Work:
             int8 += operations
         else:
             float32 += operations
-    return Work(float32, int8, moved)
+    return ForwardWork(float32, int8, moved)
 
 
-def floor_seconds(work: Work, rates: MachineRates) -> float:
-    """The least time of `work`: of computing and of moving memory whichever is longer, since both can go on at once."""
+def floor_seconds(work: ForwardWork, rates: MachineRates) -> float:
+    """Return the longer of the compute and the memory time of `work`, since both can overlap."""
     return max(work.float32 / rates.float32 + work.int8 / rates.int8, work.moved / rates.bandwidth)

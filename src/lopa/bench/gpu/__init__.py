@@ -1,1 +1,1 @@
-"""The GPU report."""
+"""GPU report."""

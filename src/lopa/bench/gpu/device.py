@@ -1,7 +1,4 @@
-"""A device as torch knows it: whether it is there, what it is, and how much of its memory is in use.
-
-Does not measure speed.
-"""
+"""Properties and memory use of a torch device."""
 
 import resource
 import shutil
@@ -16,37 +13,37 @@ from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import MissingBackendError
 
 _SECONDS = 20
-"""How long nvidia-smi may take."""
+"""Timeout of nvidia-smi in seconds."""
 
 
 @dataclass(frozen=True)
 class GpuMachine:
-    """The machine and the device of a report."""
+    """Machine and device of a report."""
 
     device: str
-    """As the user named it."""
+    """Device as the user named it."""
     name: str
-    """Of the GPU; of the processor where there is none."""
+    """Name of the GPU, or of the CPU on the device "cpu"."""
     memory: int | None
-    """Bytes of the GPU."""
+    """Bytes of GPU memory."""
     driver: str | None
     cuda: str | None
-    """The version that torch was built for."""
+    """CUDA version of the torch build."""
     machine: Machine
 
 
 def check_device(device: str) -> None:
-    """Raise BadInputError unless `device` is "cpu" or "cuda:N", MissingBackendError unless torch finds it here."""
+    """Raise BadInputError unless `device` is "cpu" or "cuda:N", and MissingBackendError unless torch finds it."""
     if device != "cpu" and parse_device(device, "cuda").number >= torch.cuda.device_count():
         raise MissingBackendError(
-            f"device {device!r}, but torch {torch.__version__} finds {torch.cuda.device_count()} CUDA devices",
-            expected="a CUDA device of this number and a torch built for CUDA",
-            remedy="check nvidia-smi, install torch for CUDA, or try the program itself with --device cpu",
+            f"device {device!r} not found: torch {torch.__version__} finds {torch.cuda.device_count()} CUDA devices",
+            expected="an existing CUDA device and a torch build with CUDA",
+            remedy="check nvidia-smi, install torch for CUDA, or use --device cpu",
         )
 
 
 def gpu_machine_now(device: str) -> GpuMachine:
-    """This machine, now."""
+    """Describe the current machine and device."""
     machine = machine_now()
     if device == "cpu":
         return GpuMachine(device, machine.cpu, None, None, None, machine)
@@ -55,7 +52,7 @@ def gpu_machine_now(device: str) -> GpuMachine:
 
 
 def memory_in_use(device: str) -> int:
-    """Bytes: of the whole GPU, whoever uses them; of this process on the CPU."""
+    """Return the bytes in use: by all processes on a GPU, by this process on the CPU."""
     if device == "cpu":
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * resource.getpagesize()
@@ -65,13 +62,13 @@ def memory_in_use(device: str) -> int:
 
 
 def free_unused(device: str) -> None:
-    """Give memory that torch keeps for later back to the device, where others may need it."""
+    """Return torch's cached memory to the device."""
     if device != "cpu":
         torch.cuda.empty_cache()
 
 
 def _driver_version() -> str | None:
-    """As nvidia-smi says; None where it does not."""
+    """Return the driver version from nvidia-smi, or None if it fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -1,6 +1,6 @@
-"""Steps of a decode and the host's share of them: everything that is not the session's forward.
+"""Decoding steps and the host's share of their time, which is everything outside the session's forward.
 
-A fixed number of steps, so that it also serves models whose text means nothing. Does not make text.
+The number of steps is fixed, so it also works for models with random weights. No text is produced.
 """
 
 import statistics
@@ -18,33 +18,33 @@ _CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
 _PROMPTS = 3
 _PROMPT_ROWS = 100
 _STEPS = 24
-"""Of each prompt, its first one, which computes the prompt, not counted."""
+"""Steps per prompt. The first step computes the prompt and does not count."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Of all counted steps together."""
+    """Times over all counted steps."""
 
     steps: int
     branches: int
-    """At most, in one step."""
+    """Maximum branches of a step."""
     median: float
-    """Seconds of a step."""
+    """Median seconds of a step."""
     forward_median: float
-    """Seconds of Session.forward in it, which includes the way of the statistics to the host."""
+    """Median seconds of Session.forward, including the transfer of the statistics to the host."""
     steps_per_second: float
     host_share: float
-    """Median over the steps of 1 - forward / step: a single slow forward would flatter a share of the sums."""
+    """Median over the steps of 1 - forward / step. A ratio of sums would hide the host behind one slow forward."""
 
 
-def measured_steps(session: Session, manifest: Manifest) -> StepTimes:
-    """Decode a few random prompts on `session`, each of them once before without counting."""
+def measure_steps(session: Session, manifest: Manifest) -> StepTimes:
+    """Decode a few random prompts on `session`, each after a warm-up decode of the same prompt."""
     rng = np.random.default_rng(0)
     seconds: list[dict[str, float]] = []
     branches = 0
     for _ in range(_PROMPTS):
         prompt = _random_prompt(manifest, rng)
-        _steps_of_prompt(session, manifest, prompt)  # the same steps: it pays for what engines keep for every size
+        _steps_of_prompt(session, manifest, prompt)  # warm-up: engines cache data for every size
         for count, step in _steps_of_prompt(session, manifest, prompt):
             branches = max(branches, count)
             seconds.append(step)
@@ -60,7 +60,7 @@ def measured_steps(session: Session, manifest: Manifest) -> StepTimes:
 
 
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
-    """Branches, and seconds by phase, of every step but the first."""
+    """Return the branches and the seconds by phase of every step but the first."""
     request = unused_request()
     decoding = Decoding(session, request, prompt, resolve(_CONFIG), manifest)
     steps: list[tuple[int, dict[str, float]]] = []
@@ -74,7 +74,7 @@ def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> lis
 
 
 def _random_prompt(manifest: Manifest, rng: np.random.Generator) -> Int64:
-    """Tokens without the special ones: a mask in it would be decoded."""
+    """Return random tokens without special ones, since a mask token would be decoded."""
     special = manifest.special_tokens
     ids = np.setdiff1d(
         np.arange(manifest.dimensions.vocab_size), [special.mask, special.eos, special.pad, special.bos or 0]

@@ -1,7 +1,7 @@
-"""Logits in float32 of whole sequences, on any device, with the weights of one layer there at a time.
+"""Float32 logits of whole sequences on any device, with the weights of one layer at a time.
 
-A model of 7 billion weights takes 30 GB in float32; so it takes what its largest matrix does. The network is
-transformers', without a cache. Does not know engines or bundles.
+A model of 7 billion weights needs 30 GB in float32. Layer by layer, the memory of its largest matrix suffices. The
+network is that of transformers, without a cache.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from lopa.export.verify.reference_model import load_weights
 
 
 def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str) -> list[Tensor]:
-    """Return the logits of the sampled rows of each of `sequences`: [B, Q, V], float32 on `device`.
+    """Return the logits of the sampled positions of each of `sequences`: [B, Q, V], float32 on `device`.
 
-    Raises BadInputError as an export of the checkpoint would.
+    Raises BadInputError as an export of the checkpoint does.
     """
     source = source_from_checkpoint(checkpoint, None)
     names = reference_names(source)
@@ -28,7 +28,7 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
     network = empty_sdpa_network(source)
 
     def fill(path: str) -> Any:
-        """The part of the network, with its weights on the device."""
+        """Load the weights of a part of the network onto the device."""
         part = network.get_submodule(path)
         weights = {
             name.removeprefix(f"{path}."): merged_weight(source, each, device)
@@ -60,12 +60,12 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
 
 
 def _added_mask(sequences: Sequences, device: str) -> Tensor:
-    """[B, 1, L, L]: 0 where a row may attend, minus infinity elsewhere."""
+    """Return the additive mask [B, 1, L, L]: 0 if a row may attend, else minus infinity."""
     allowed = torch.tensor(sequences.mask, device=device)[:, None]
     return torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, float("-inf"))
 
 
 def _wanted(stream: Tensor, sequences: Sequences) -> Tensor:
-    """[B, L, H] -> [B, Q, H]"""
+    """Select the sampled positions: [B, L, H] -> [B, Q, H]."""
     wanted = torch.tensor(sequences.wanted, device=stream.device)
     return stream[torch.arange(len(wanted), device=stream.device)[:, None], wanted]

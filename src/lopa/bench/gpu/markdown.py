@@ -1,54 +1,53 @@
-"""The GPU report for readers: what was measured, which aims are met, and what is missing. Does not measure."""
+"""GPU report as Markdown: measurements, aims and missing parts."""
 
 from collections.abc import Iterator
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, CheckResult, DecodeResult, ForwardResult, GpuResults, OpenedSide
-from lopa.bench.table import NOTHING, Table, markdown_from_table, ms_text, table_from_records
+from lopa.bench.table import MISSING, Table, markdown_from_table, ms_text, table_from_records
 from lopa.export.weights.plan import Dtype
 
 AIM_SHAPE = (4, 64)
-"""Branches x window at which a forward is judged."""
+"""Branches x window of the forward that the aims refer to."""
 AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
 ENGINE_PREFIX = "lopa "
-"""How the names of our own sides begin; the others are torch's."""
+"""Prefix of the names of our own engines. The others are torch's."""
 
 _EXPLANATION = """\
-The weights are random, so texts mean nothing and only times, memory and agreement do. All sides get the same windows
-behind the same prefix, in turns; every window row is wanted; times are medians of Session.forward, statistics on the
-host included, and every side has run a shape before it is timed. torch eager and torch.compile run all branches in one
-batch; torch.compile compiles each layer for each shape (default mode), the rest is eager.
+The weights are random: times, memory and agreement are meaningful, texts are not. All sides alternate on the same
+windows after the same prefix. Every window position is sampled. Times are medians of Session.forward after a warm-up of
+each shape, including the transfer of the statistics to the host. torch eager and torch.compile run all branches in one
+batch. torch.compile compiles each layer for each shape (default mode). The rest of the network is eager.
 
-The floor is what the forward must at least compute and move (every weight and cached row read once), at the rates that
-torch reaches on this device in the same run: a large product of the dtype and a large copy or sum. Nothing that
-computes the same network can be faster at these rates."""
+The roofline is the minimum time of the forward, which reads every weight and cached row once. It uses the rates that
+torch reaches on this device in the same run: a large product of the dtype, and a large copy or sum. No implementation
+of the same network can be faster at these rates."""
 _TOKENS = """\
-Windows of `lopa-export verify`, prefixes committed by the engine itself, beside the same network in float32 (torch, no
-cache). Where the most probable token is another one, it is a near-tie if float32 finds it less probable than its own
-best by at most the tolerance; beyond that the row disagrees. torch eager in the same dtype shows what rounding does."""
+Each engine runs the windows of `lopa-export verify` and commits the prefixes itself. The reference is the same network
+in float32 (torch, no cache). A different most probable token is a near-tie if the reference ranks it below its own best
+by at most the tolerance. Otherwise the position disagrees. torch eager in the same dtype shows the rounding."""
 _STEPS = """\
-Random prompts of 100 tokens, a fixed number of LoPA steps on each, 4 branches, after a first decode of the same prompt;
-the prompt's own step is not counted. The host's share is all of a step that is not Session.forward,
-its median."""
+A fixed number of LoPA steps with 4 branches on random prompts of 100 tokens, after a warm-up decode of the same prompt.
+The step that computes the prompt does not count. The host's share is the median share of a step outside
+Session.forward."""
 _OPENING = """\
-Memory is what the device has in use more than before: weights and the most that a forward of the largest shape
-needed."""
+Memory is the increase of the device's memory use: weights, and the peak of a forward of the largest shape."""
 
 
 def markdown_from_results(results: GpuResults) -> str:
-    """The whole report; sections for which nothing was measured say so."""
+    """Return the whole report. Sections without measurements say so."""
     sections = [
         f"# GPU report: {results.likeness} with random weights on {results.machine.name}",
         "\n".join(_machine_lines(results)),
         _EXPLANATION,
         _section("Aims", list(_aim_lines(results))),
         *(_section(f"Forward, {dtype}", _forward_lines(results, dtype)) for dtype in _dtypes(results)),
-        _section("Tokens beside float32", _table_lines(_token_table(results), _TOKENS)),
+        _section("Tokens compared with float32", _table_lines(_token_table(results), _TOKENS)),
         _section("Steps", _table_lines(_step_table(results), _STEPS)),
         _section("Opening and memory", _table_lines(_opening_table(results), _OPENING)),
         _section("Stages", _table_lines(_stage_table(results))),
-        _section("Missing", list(_missing_lines(results)) or ["Nothing."]),
+        _section("Missing parts", list(_missing_lines(results)) or ["None."]),
     ]
     return "\n\n".join(section.strip() for section in sections) + "\n"
 
@@ -58,7 +57,7 @@ def _section(title: str, lines: list[str]) -> str:
 
 
 def _table_lines(table: Table, *explanation: str) -> list[str]:
-    """Return nothing for a table without rows."""
+    """Return the lines of a section, or nothing for a table without rows."""
     return [*explanation, "", markdown_from_table(table)] if table.rows else []
 
 
@@ -70,7 +69,7 @@ def _machine_lines(results: GpuResults) -> Iterator[str]:
     found = results.machine
     memory = "" if found.memory is None else f", {found.memory / 2**30:.0f} GiB"
     versions = ", ".join(f"{name} {version}" for name, version in found.machine.versions.items())
-    driver = f"driver {found.driver or NOTHING}; CUDA {found.cuda or NOTHING}"
+    driver = f"driver {found.driver or MISSING}; CUDA {found.cuda or MISSING}"
     yield f"- device: {found.device}: {found.name}{memory}; {driver}"
     yield f"- machine: {found.machine.cpu}, {found.machine.cores} cores, {found.machine.system}"
     yield f"- versions: {versions}"
@@ -82,13 +81,13 @@ def _aim_lines(results: GpuResults) -> Iterator[str]:
     for each in results.forwards:
         if each.side.startswith(ENGINE_PREFIX) and (each.shape.branches, each.shape.window) == AIM_SHAPE:
             yield (
-                f"- {each.dtype}, {each.side}, {_shape_text(each.shape)}: {each.times_floor:.2f} x the floor; aim at "
-                f"most {AIM_TIMES_FLOOR}: {_met(each.times_floor <= AIM_TIMES_FLOOR)}"
+                f"- {each.dtype}, {each.side}, {_shape_text(each.shape)}: {each.times_floor:.2f} x the roofline; aim: "
+                f"at most {AIM_TIMES_FLOOR}: {_met(each.times_floor <= AIM_TIMES_FLOOR)}"
             )
     for found in results.decodes:
         share = found.steps.host_share
         yield (
-            f"- {found.dtype}, {found.side}: host's share of a step {share:.1%}; aim below {AIM_HOST_SHARE:.0%}: "
+            f"- {found.dtype}, {found.side}: host's share of a step {share:.1%}; aim: below {AIM_HOST_SHARE:.0%}: "
             f"{_met(share < AIM_HOST_SHARE)}"
         )
 
@@ -98,15 +97,15 @@ def _met(met: bool) -> str:
 
 
 def _forward_lines(results: GpuResults, dtype: Dtype) -> list[str]:
-    """Milliseconds, and multiples of the floor, of every side at every shape that was asked for."""
+    """Return a table of milliseconds and multiples of the roofline, by shape and side."""
     found = {(each.side, each.shape): each for each in results.forwards if each.dtype == dtype}
     if not found:
         return []
     sides = list(dict.fromkeys(side for side, _ in found))
     floors = {shape: each.floor for (_, shape), each in found.items()}
     table = Table(
-        title=f"Milliseconds of a forward, medians of {results.rounds}, and in brackets the multiple of the floor",
-        columns=("branches x window, prefix", "floor", *sides),
+        title=f"Milliseconds of a forward, median of {results.rounds} (multiple of the roofline)",
+        columns=("branches x window, prefix", "roofline", *sides),
         rows=tuple(
             (
                 _shape_text(shape),
@@ -129,7 +128,7 @@ def _shape_text(shape: ForwardShape) -> str:
 
 
 def _time_text(found: ForwardResult | None) -> str:
-    return NOTHING if found is None else f"{ms_text(found.median)} ({found.times_floor:.2f})"
+    return MISSING if found is None else f"{ms_text(found.median)} ({found.times_floor:.2f})"
 
 
 def _token_table(results: GpuResults) -> Table:
@@ -138,7 +137,7 @@ def _token_table(results: GpuResults) -> Table:
         results.checks,
         {
             "dtype, side": _side_text,
-            "rows": lambda each: str(each.agreement.rows),
+            "positions": lambda each: str(each.agreement.rows),
             "same": lambda each: f"{each.agreement.same / each.agreement.rows:.1%}",
             "near-ties": lambda each: str(each.agreement.near_ties),
             "disagree": lambda each: str(each.agreement.disagreements),
@@ -150,7 +149,7 @@ def _token_table(results: GpuResults) -> Table:
 
 def _step_table(results: GpuResults) -> Table:
     return table_from_records(
-        "Steps of decodes",
+        "Decoding steps",
         results.decodes,
         {
             "dtype, side": _side_text,
@@ -159,7 +158,7 @@ def _step_table(results: GpuResults) -> Table:
             "step, ms": lambda each: ms_text(each.steps.median),
             "forward, ms": lambda each: ms_text(each.steps.forward_median),
             "steps per second": lambda each: f"{each.steps.steps_per_second:.1f}",
-            "host's share": lambda each: f"{each.steps.host_share:.1%}",
+            "host share": lambda each: f"{each.steps.host_share:.1%}",
         },
     )
 
@@ -178,7 +177,7 @@ def _opening_table(results: GpuResults) -> Table:
 
 def _stage_table(results: GpuResults) -> Table:
     return table_from_records(
-        "Seconds of every stage's last run",
+        "Last run of every stage",
         sorted(results.stages, key=lambda run: (STAGES.index(run.stage), run.dtype or "")),
         {
             "stage": lambda run: " ".join(filter(None, (run.stage, run.dtype))),

@@ -1,7 +1,6 @@
-"""What tools/gpu/report.py has measured so far, as a record and as the files that keep it. Does not measure.
+"""Results of tools/gpu/report.py so far, and the file that stores them.
 
-Everything is written at once, so that a run that is cut off leaves what it had; a later run with the same folder goes
-on from there.
+Every record is written immediately. An interrupted run keeps its records, and a later run with the same folder resumes.
 """
 
 from dataclasses import dataclass, replace
@@ -23,26 +22,26 @@ from lopa.runtime.files.output_file import write_whole
 
 Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
 STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")
-"""In order; the longest comes last, so that a cut-off loses least."""
+"""Stages in order. The longest comes last, so an interruption loses the least."""
 RESULTS_NAME = "gpu.json"
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """The last run of one stage."""
+    """Last run of one stage."""
 
     stage: Stage
     dtype: Dtype | None
-    """None for the checkpoint, which all share."""
+    """Data type, or None for the checkpoint, which all data types share."""
     date: str
     seconds: float
     note: str
-    """made, reused, or how far it came."""
+    """"made", "reused", or the reason it did not finish."""
     finished: bool
 
 
 @dataclass(frozen=True)
-class _OfSide:
+class _SideRecord:
     """A result of one engine, or of torch."""
 
     dtype: Dtype
@@ -50,73 +49,73 @@ class _OfSide:
 
 
 @dataclass(frozen=True)
-class OpenedSide(_OfSide):
-    """An engine on the device, ready to run."""
+class OpenedSide(_SideRecord):
+    """Time and memory of opening an engine on the device."""
 
     seconds: float
-    """Seconds of opening it, and of one forward of the largest shape."""
+    """Seconds of opening it and of one forward of the largest shape."""
     memory: int
-    """Bytes of the device that this took, peak of that forward included."""
+    """Bytes of device memory in use, including the peak of that forward."""
 
 
 @dataclass(frozen=True)
-class CheckResult(_OfSide):
-    """Tokens beside float32."""
+class CheckResult(_SideRecord):
+    """Agreement of tokens with float32."""
 
     agreement: TokenAgreement
 
 
 @dataclass(frozen=True)
-class DecodeResult(_OfSide):
-    """Steps of decodes."""
+class DecodeResult(_SideRecord):
+    """Times of decoding steps."""
 
     steps: StepTimes
 
 
 @dataclass(frozen=True)
 class RatesResult:
-    """The device's limits in one dtype."""
+    """Rates of the device in one data type."""
 
     dtype: Dtype
     rates: MachineRates
 
 
 @dataclass(frozen=True)
-class ForwardResult(_OfSide):
-    """One shape."""
+class ForwardResult(_SideRecord):
+    """Time of a forward of one shape."""
 
     shape: ForwardShape
     median: float
-    """Seconds of Session.forward."""
-    least: float
+    """Median seconds of Session.forward."""
+    min: float
     floor: float
-    """Seconds, at the device's measured rates."""
+    """Minimum seconds at the device's measured rates."""
     times_floor: float
-    """The median as a multiple of the floor."""
+    """Median divided by the roofline."""
 
 
 @dataclass(frozen=True)
-class Failure(_OfSide):
-    """A measurement that failed."""
+class Failure(_SideRecord):
+    """Failed measurement."""
 
     stage: Literal["open"] | Stage
     what: str
-    """Empty, or the shape."""
+    """Shape, or empty."""
     reason: str
 
 
 @dataclass(frozen=True)
 class GpuResults:
-    """Everything so far."""
+    """All results so far."""
 
     benchmark: str
     likeness: str
     machine: GpuMachine
     commands: tuple[str, ...]
-    """One for every run on these results."""
+    """Command of every run that contributed."""
     rounds: int
     shapes: tuple[ForwardShape, ...]
-    """That the forward stage was asked for."""
+    """Shapes of the forward stage."""
     stages: tuple[StageRun, ...] = ()
     opened: tuple[OpenedSide, ...] = ()
     checks: tuple[CheckResult, ...] = ()
@@ -139,7 +138,7 @@ _FIELDS_OF_STAGE = {"open": ("opened",), "check": ("checks",), "decode": ("decod
 
 
 def results_from_file(path: Path) -> GpuResults | None:
-    """What an earlier run left; None where there is nothing. Raises BadInputError for another program's file."""
+    """Return the results of an earlier run, or None. Raises BadInputError for a file of another program."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=GpuResults)
     except FileNotFoundError:
@@ -147,20 +146,20 @@ def results_from_file(path: Path) -> GpuResults | None:
     except msgspec.MsgspecError as error:
         raise BadInputError(
             f"{path} is not a GPU report of this version: {error}",
-            expected="what an earlier run of this program left, or nothing",
-            remedy=f"remove {path}; the checkpoint and the bundles beside it can stay",
+            expected="a report of this version, or no file",
+            remedy=f"remove {path} and keep the checkpoint and bundles next to it",
         ) from error
 
 
 def with_record(results: GpuResults, record: Record) -> GpuResults:
-    """`results` and one record more."""
+    """Return `results` with one more record."""
     name = _FIELDS[type(record)]
     changed: dict[str, Any] = {name: (*getattr(results, name), record)}
     return replace(results, **changed)
 
 
 def without_stage(results: GpuResults, stage: Literal["open"] | Stage, dtype: Dtype) -> GpuResults:
-    """`results` as they were before the stage first ran in this dtype: no old figure stands beside new ones."""
+    """Return `results` without those of a stage in this data type, so that old and new figures do not mix."""
     fields: dict[str, Any] = {
         name: tuple(each for each in getattr(results, name) if each.dtype != dtype) for name in _FIELDS_OF_STAGE[stage]
     }
@@ -171,11 +170,11 @@ def without_stage(results: GpuResults, stage: Literal["open"] | Stage, dtype: Dt
 def with_stage_run(
     results: GpuResults, stage: Stage, dtype: Dtype | None, seconds: float, note: str, *, finished: bool = True
 ) -> GpuResults:
-    """`results` where the stage's last run is this one."""
+    """Return `results` with this run as the stage's last."""
     others = tuple(each for each in results.stages if (each.stage, each.dtype) != (stage, dtype))
     return replace(results, stages=(*others, StageRun(stage, dtype, date_now(), seconds, note, finished)))
 
 
 def write_results(folder: Path, results: GpuResults) -> None:
-    """Write RESULTS_NAME into `folder`, whole or not at all."""
+    """Write RESULTS_NAME to `folder` atomically."""
     write_whole(folder / RESULTS_NAME, json_from_report(results))

@@ -1,9 +1,10 @@
-"""Whether an engine finds the tokens that the network in float32 finds, on windows with and without a prefix.
+"""Agreement of an engine's most probable tokens with the float32 network, on windows with and without a prefix.
 
-The windows are those of `lopa-export verify` (lopa.export.verify.cases), prefixes committed by the engine itself. A row
-where the engine's most probable token is another one is a near-tie when the reference finds that token less probable
-than its own best by no more than the tolerance of the dtype; beyond it the row disagrees. With random weights near-ties
-are common: the two best of 150,000 tokens lie close together.
+The windows are those of `lopa-export verify` (lopa.export.verify.cases). The engine commits the prefixes itself.
+
+A position with a different token is a near-tie if the reference ranks it below its own best by at most the tolerance.
+Otherwise it disagrees. Near-ties are common with random weights, since the two best of 150,000 tokens
+are close.
 """
 
 from collections.abc import Sequence
@@ -24,37 +25,37 @@ from lopa.runtime.sessions.session import Session
 
 @dataclass(frozen=True)
 class TokenAgreement:
-    """One engine beside the reference."""
+    """Comparison of an engine with the reference."""
 
     rows: int
     same: int
-    """Rows with the reference's most probable token."""
+    """Positions with the reference's most probable token."""
     near_ties: int
-    """Other rows, within the tolerance."""
+    """Other positions within the tolerance."""
     worst: float
-    """By how much, in nats, the reference finds an engine's token less probable than its own, at most."""
+    """Maximum difference in nats between the reference's best token and the engine's token."""
     tolerance: float
-    """Nats."""
+    """Tolerance in nats."""
 
     @property
     def disagreements(self) -> int:
-        """Rows beyond the tolerance."""
+        """Positions beyond the tolerance."""
         return self.rows - self.same - self.near_ties
 
 
 @dataclass(frozen=True, eq=False)
 class TokenReference:
-    """The windows, and what the network in float32 answers for them."""
+    """Windows and the float32 network's logits for them."""
 
     dtype: str
-    """Of the engines that are to be compared."""
+    """Data type of the engines to compare."""
     cases: tuple[Case, ...]
     logits: tuple[Tensor, ...]
-    """By case and request: [B, Q, V]."""
+    """Logits [B, Q, V] by case and request."""
 
 
 def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, device: str) -> TokenReference:
-    """Compute the reference on `device`; `manifest` is that of the bundle whose engines will be compared."""
+    """Compute the reference on `device`. `manifest` belongs to the bundle of the engines to compare."""
     cases = tuple(cases_from_manifest(manifest))
     sequences = [request for case in cases for request in case.sequences]
     return TokenReference(manifest.dtype, cases, tuple(float32_logits(checkpoint, sequences, device)))
@@ -63,19 +64,19 @@ def reference_from_checkpoint(manifest: Manifest, checkpoint: Path, device: str)
 def agreement_from_session(session: Session, reference: TokenReference) -> TokenAgreement:
     """Run every window on `session` and compare the most probable tokens."""
     ids = [found for case in reference.cases for found in _best_ids(session, case)]
-    behind = torch.cat([behind_best(found, logits) for found, logits in zip(ids, reference.logits, strict=True)])
+    gaps = torch.cat([gap_to_best(found, logits) for found, logits in zip(ids, reference.logits, strict=True)])
     tolerance = TOLERANCES[reference.dtype]
     return TokenAgreement(
-        rows=len(behind),
-        same=int((behind == 0).sum()),
-        near_ties=int(((behind > 0) & (behind <= tolerance)).sum()),
-        worst=float(behind.max()),
+        rows=len(gaps),
+        same=int((gaps == 0).sum()),
+        near_ties=int(((gaps > 0) & (gaps <= tolerance)).sum()),
+        worst=float(gaps.max()),
         tolerance=tolerance,
     )
 
 
 def _best_ids(session: Session, case: Case) -> Sequence[Int64]:
-    """[B, Q] for every request of the case."""
+    """Return the best ids [B, Q] for each request of the case."""
     requests = case.window.requests
     try:
         for slot, request in enumerate(requests):
@@ -88,9 +89,9 @@ def _best_ids(session: Session, case: Case) -> Sequence[Int64]:
             session.release(request)
 
 
-def behind_best(ids: Int64, logits: Tensor) -> Tensor:
-    """[B * Q] on the CPU: how much less probable the reference finds `ids` [B, Q] than its best; inf for no token."""
-    possible = (ids >= 0) & (ids < logits.shape[-1])
-    chosen = torch.tensor(np.where(possible, ids, 0), device=logits.device)
-    behind = logits.max(dim=-1).values - logits.gather(-1, chosen[..., None])[..., 0]
-    return behind.cpu().masked_fill(~torch.from_numpy(possible), float("inf")).flatten()
+def gap_to_best(ids: Int64, logits: Tensor) -> Tensor:
+    """Return how far the reference ranks `ids` [B, Q] below its best: [B * Q] nats on the CPU, inf for invalid ids."""
+    valid = (ids >= 0) & (ids < logits.shape[-1])
+    chosen = torch.tensor(np.where(valid, ids, 0), device=logits.device)
+    gaps = logits.max(dim=-1).values - logits.gather(-1, chosen[..., None])[..., 0]
+    return gaps.cpu().masked_fill(~torch.from_numpy(valid), float("inf")).flatten()

@@ -1,1 +1,1 @@
-"""Score against speed."""
+"""Quality benchmark: score against speed."""

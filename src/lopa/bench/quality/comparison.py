@@ -1,34 +1,37 @@
-"""Two configurations beside each other on the same prompts, which says more than two intervals. Pure."""
+"""Paired comparison of two configurations on the same prompts. It is more sensitive than two intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lopa.bench.quality.outcome import Outcome
+from lopa.bench.quality.outcome import DecodeOutcome
 
 CONTROL = "d2f"
-"""The curve that others are held against: most of what is published as faster is no better than its threshold moved."""
+"""Baseline curve. Most methods published as faster are no better than a lower threshold of the baseline."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A configuration beside one of the control's."""
+    """Comparison of a configuration with one of the baseline's."""
 
     control: str
-    """Its name."""
+    """Name of the baseline configuration."""
     gained: int
-    """Prompts that this one alone has right."""
+    """Prompts that only this configuration answers correctly."""
     lost: int
-    """Prompts that the control alone has right."""
+    """Prompts that only the baseline answers correctly."""
     p: float
-    """Of so uneven a split by chance (sign test, two-sided), for one comparison: of twenty that mean nothing, one is
-    below 0.05."""
+    """P-value of the two-sided sign test for one comparison. Of twenty comparisons without a difference, one is below
+    0.05."""
 
 
 def comparison_with_nearest(
-    outcomes: Sequence[Outcome], controls: Mapping[str, Sequence[Outcome]]
+    outcomes: Sequence[DecodeOutcome], controls: Mapping[str, Sequence[DecodeOutcome]]
 ) -> Comparison | None:
-    """With the one of `controls`, by name, that is nearest in tokens per forward; None where nothing is scored."""
+    """Return the comparison with the configuration of `controls` that is nearest in tokens per forward.
+
+    Return None if there are no controls or the answers are not scored.
+    """
     if not controls or any(each.right is None for each in outcomes):
         return None
     speed = tokens_per_forward(outcomes)
@@ -38,15 +41,15 @@ def comparison_with_nearest(
     return Comparison(name, gained, lost, sign_test(gained, lost))
 
 
-def tokens_per_forward(outcomes: Sequence[Outcome]) -> float:
-    """All tokens in all steps."""
+def tokens_per_forward(outcomes: Sequence[DecodeOutcome]) -> float:
+    """Return all tokens divided by all steps."""
     return sum(each.tokens for each in outcomes) / sum(each.steps for each in outcomes)
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """Two-sided probability of so uneven a split, or a more uneven one, of as many fair coins."""
+    """Return the two-sided probability of a split at least this uneven among fair coins."""
     coins = more + fewer
     tail = sum(math.comb(coins, k) for k in range(min(more, fewer) + 1))
-    # Divided as whole numbers: of more than a thousand coins neither is a float.
+    # Divide integers: with more than a thousand coins neither fits into a float.
     share: float = tail / 2**coins
     return min(1.0, 2 * share)

@@ -1,4 +1,4 @@
-"""Curves of score against tokens per forward, and the area under each with its interval. Pure."""
+"""Curves of score against tokens per forward, and their AUP with intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,38 +11,40 @@ from lopa.bench.quality.aup import aup_from_points
 from lopa.bench.quality.comparison import tokens_per_forward
 from lopa.bench.quality.intervals import Interval, interval_from_resamples, resampled_ratios
 from lopa.bench.quality.measure import outcomes_of_kind
-from lopa.bench.quality.outcome import Outcome, Outcomes
+from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
 from lopa.bench.quality.variants import Variant
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Configurations that differ in one control, on the prompts of one scored kind."""
+    """Configurations that differ in one option, on the prompts of one scored kind."""
 
     name: str
     configs: tuple[str, ...]
-    """By rising tokens per forward."""
+    """Configuration names, by rising tokens per forward."""
     aup: float
-    """Accuracy under parallelism (lopa.bench.quality.aup), the best score of the kind as y_max."""
+    """Accuracy under parallelism (lopa.bench.quality.aup) with the kind's best score as y_max."""
     aup_interval: Interval | None
-    """95 %, over prompts like these; None of a single one."""
+    """95 % interval over similar prompts, or None with a single prompt."""
     kind: str = SCORED_KIND
 
 
 @dataclass(frozen=True)
 class _Point:
-    """Of a curve: what was found on the prompts, and [RESAMPLES] on the resamples."""
+    """Point of a curve, with its values on the bootstrap resamples [RESAMPLES]."""
 
     speed: float
     score: float
-    """Percent."""
+    """Score in percent."""
     speeds: npt.NDArray[np.float64]
     scores: npt.NDArray[np.float64]
 
 
 def curves_from_outcomes(items: Sequence[EvalItem], outcomes: Outcomes) -> tuple[Curve, ...]:
-    """The curves of the scored kinds, kind by kind, in the order of their first configurations; none of a kind of
-    which nothing was right."""
+    """Return the curves of the scored kinds, by kind and then in the order of their first configurations.
+
+    A kind without correct answers has no curves.
+    """
     defaults = {key: found for key, found in outcomes.items() if not key[1]}
     kinds = dict.fromkeys(item.kind for item in items)
     ordered = sorted(kinds, key=lambda kind: (kind != SCORED_KIND, kind))
@@ -60,7 +62,7 @@ def _curves_of_kind(kind: str, outcomes: Outcomes) -> list[Curve]:
     if not best:
         return []
     several = len(next(iter(outcomes.values()))) > 1
-    # Which configuration is the best varies, too.
+    # The best configuration differs between resamples.
     bests = np.max([point.scores for point in points.values()], axis=0)
     variants: dict[str, list[Variant]] = {}
     for variant in points:
@@ -81,7 +83,7 @@ def _curves_of_kind(kind: str, outcomes: Outcomes) -> list[Curve]:
     return curves
 
 
-def _point(outcomes: Sequence[Outcome]) -> _Point:
+def _point(outcomes: Sequence[DecodeOutcome]) -> _Point:
     steps, tokens = [each.steps for each in outcomes], [each.tokens for each in outcomes]
     right, ones = [100.0 * bool(each.right) for each in outcomes], [1.0] * len(outcomes)
     return _Point(

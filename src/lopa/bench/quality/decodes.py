@@ -1,7 +1,7 @@
-"""Every configuration on every prompt.
+"""Decode every prompt with every configuration.
 
-Each prompt is decoded with every configuration before the next prompt begins, so that a machine that slows down slows
-all of them.
+A prompt is decoded with all configurations before the next prompt starts. A slow phase of the machine thus affects all
+of them.
 """
 
 import random
@@ -31,16 +31,16 @@ def measured_outcomes(
     progress: Progress = silent,
     kept: KeptOutcomes | None = None,
 ) -> Outcomes:
-    """Decode `items` with every variant, and those with a published twin also as published.
+    """Decode `items` with every variant, and also in reference mode where the variant has it.
 
-    `progress` receives the number of finished prompts. Outcomes in `kept` are not decoded again, and new ones are added
-    to it. Raises BadInputError for a prompt that does not fit the model, before anything is measured.
+    `progress` receives the number of finished prompts. Outcomes in `kept` are reused, and new ones are added. Raises
+    BadInputError for a prompt that does not fit the model, before the first decode.
     """
     configs = configurations(decoder, variants)
     prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
     outcomes: Outcomes = {key: [] for key in configs}
-    # In another order for every prompt: what a decode finds in the processor's caches depends on the one before.
-    order, begun = random.Random(0), False
+    # Each prompt has its own order, since the CPU caches depend on the previous decode.
+    order, is_warm = random.Random(0), False
     for done, (item, prompt) in enumerate(zip(items, prompts, strict=True), start=1):
         for key in order.sample(list(configs), len(configs)):
             name, config = key[0].name, configs[key]
@@ -48,10 +48,10 @@ def measured_outcomes(
             if known is not None:
                 outcomes[key].append(known.outcome)
                 continue
-            if not begun:
-                # The first decode of a process allocates memory that all others find ready.
+            if not is_warm:
+                # Warm-up: the first decode of a process allocates memory.
                 _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
-                begun = True
+                is_warm = True
             result = _decode(decoder, prompt, item, config)
             outcomes[key].append(outcome_from_result(item, result, drawn=key[0].draws))
             if kept is not None:
@@ -61,8 +61,8 @@ def measured_outcomes(
 
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
-    """The options of every variant, and of its published twin where it has one."""
-    twins = not decoder.plan().slides  # which has no published mode
+    """Return the options of every variant, and of its reference twin if it has one."""
+    twins = not decoder.plan().slides  # sliding blocks have no reference mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
         for variant in variants
@@ -71,15 +71,16 @@ def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Config
 
 
 def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> GenerationConfig:
-    """Return the variant's options with the bundle's and the package's defaults named one by one, so that an outcome is
-    known by all of them. Raises BadInputError where the bundle's forbid the variant.
+    """Return the variant's options with all defaults of the bundle and the package filled in.
+
+    The complete options identify an outcome. Raises BadInputError for options that the bundle forbids.
     """
     config = decoder.config(
         **{
             "strategy": variant.strategy,
             "branches": variant.branches,
             "max_new_tokens": MAX_NEW_TOKENS,
-            "published": published,
+            "reference": published,
             **dict(variant.options),
         }
     )
@@ -87,19 +88,22 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """Those that this bundle can be decoded with here: not what its own options forbid (lossless with sliding blocks),
-    and `auto` branches only with a cost table of the device."""
+    """Return the variants that this bundle supports on this device.
+
+    A bundle's own options may forbid some (exact speculative decoding with sliding blocks). `auto` branches need a cost
+    table of the device.
+    """
     return tuple(variant for variant in variants if _fits(decoder, variant))
 
 
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Return the options that are the same for every variant, by name."""
+    """Return the options that all variants share, by name."""
     configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
-    apart = {"strategy", "branches", "published"}
+    excluded = {"strategy", "branches", "published"}
     return {
         name: value
         for name, value in configs[0].items()
-        if name not in apart and all(config[name] == value for config in configs)
+        if name not in excluded and all(config[name] == value for config in configs)
     }
 
 
@@ -112,7 +116,8 @@ def _fits(decoder: Decoder, variant: Variant) -> bool:
 
 
 def _prompt_ids(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> list[int]:
-    """Checked, and of a chat by the bundle's template; raises BadInputError for a bundle without one."""
+    """Return the checked token ids of a prompt or a chat. Raises BadInputError for a chat if the bundle has no
+    template."""
     prompt: Prompt = item.prompt
     if item.messages:
         begun = decoder.tokenizer.encode(item.begun, add_bos=False) if item.begun else []

@@ -1,9 +1,8 @@
-"""How far a figure of some prompts may be from that of all prompts like them: 95 % intervals. Pure.
+"""95 % intervals of figures measured on a sample of prompts.
 
-Shares have Wilson's. Ratios of sums (tokens in forwards, tokens in seconds) and what is made of them have those of
-the bootstrap (Efron 1979, percentiles): the prompts are drawn again with replacement, as many as there are, and the
-figure is taken of what was drawn. The draws depend on the number of prompts alone, so all configurations of one run
-have the same. With few prompts such an interval is too narrow; of one prompt nothing can be said.
+Shares have Wilson intervals. Ratios of sums, such as tokens per forward, have percentile bootstrap intervals (Efron
+1979). The bootstrap draws as many prompts as there are, with replacement. The draws depend on the number of prompts
+only, so all configurations of a run share them. With few prompts the interval is too narrow. A single prompt has none.
 """
 
 import math
@@ -17,13 +16,13 @@ import numpy.typing as npt
 RESAMPLES = 2000
 _SEED = 0
 _NORMAL_95 = 1.959963984540054
-"""Standard deviations on either side of 95 % of a normal distribution."""
+"""Standard deviations on each side of a normal distribution's 95 % interval."""
 _TAILS = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """From the least to the most that is likely."""
+    """Lower and upper bound of a 95 % interval."""
 
     low: float
     high: float
@@ -31,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Score:
-    """Share of right answers with its 95 % interval (Wilson)."""
+    """Share of correct answers with its 95 % interval (Wilson)."""
 
     correct: int
     share: float
@@ -40,37 +39,37 @@ class Score:
 
 
 def score_from_count(correct: int, prompts: int) -> Score:
-    """The share of right answers with its Wilson interval, which stays within 0 and 1 also for all or none right."""
+    """Return the share of correct answers with its Wilson interval, which always lies within 0 and 1."""
     share, z2 = correct / prompts, _NORMAL_95**2
     centre = (share + z2 / (2 * prompts)) / (1 + z2 / prompts)
     half = _NORMAL_95 / (1 + z2 / prompts) * math.sqrt(share * (1 - share) / prompts + z2 / (4 * prompts**2))
-    # The share is in its interval; rounding can leave it outside by a last bit where all or none are right.
+    # Rounding could exclude the share by one bit if all or no answers are correct.
     return Score(correct, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 
 def resampled_ratios(above: Sequence[float], below: Sequence[float]) -> npt.NDArray[np.float64]:
-    """The sum of `above` over that of `below`, a number of each for every prompt, in every resample: [RESAMPLES]."""
+    """Return sum(above) / sum(below) over the prompts of each resample: [RESAMPLES]."""
     counts = _counts(len(above))
     ratios: npt.NDArray[np.float64] = (counts @ np.array(above, np.float64)) / (counts @ np.array(below, np.float64))
     return ratios
 
 
 def interval_of_ratio(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Of the sum of `above` over that of `below`; None for fewer than two prompts."""
+    """Return the interval of sum(above) / sum(below), or None for fewer than two prompts."""
     if len(above) < 2:
         return None
     return interval_from_resamples(sum(above) / sum(below), resampled_ratios(above, below))
 
 
 def interval_from_resamples(found: float, resampled: npt.NDArray[np.float64] | list[float]) -> Interval:
-    """Of a figure that is `found` on the prompts and `resampled` on the resamples."""
+    """Return the interval of a figure with the value `found` on all prompts and `resampled` on the resamples."""
     low, high = np.quantile(resampled, _TAILS)
-    # What was found is in its interval: a figure that jumps, or that rounding moves, may have its resamples beside it.
+    # The interval includes the value itself, which discontinuous figures or rounding could exclude.
     return Interval(min(found, float(low)), max(found, float(high)))
 
 
 @lru_cache(maxsize=2)
 def _counts(prompts: int) -> npt.NDArray[np.float64]:
-    """How often each prompt is in each resample: [RESAMPLES, prompts]."""
+    """Return how often each resample contains each prompt: [RESAMPLES, prompts]."""
     drawn = np.random.default_rng(_SEED).multinomial(prompts, np.full(prompts, 1 / prompts), size=RESAMPLES)
     return drawn.astype(np.float64)

@@ -1,8 +1,8 @@
-"""Outcomes of `bench --quality` on disk, so that a run that was stopped goes on, and a finished one takes more.
+"""Outcomes of `bench quality` on disk, to resume an interrupted run or to extend a finished one.
 
-While a run decodes, every outcome is a line of FOLDER/quality.outcomes.jsonl. The report of a finished run,
-FOLDER/quality.json, has all of them, and that file goes. A resumed run reads both. An outcome is found again by its
-prompt, its configuration and the options of that: what changed is decoded again. Does not decode.
+During a run, every outcome is a line of FOLDER/quality.outcomes.jsonl. The report of a finished run,
+FOLDER/quality.json, contains all outcomes, and the other file is removed. A resumed run reads both. Prompt,
+configuration and options identify an outcome. If one of them changes, the prompt is decoded again.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.quality.outcome import KeptOutcome, Outcome
+from lopa.bench.quality.outcome import DecodeOutcome, KeptOutcome
 from lopa.bench.report import PromptFile, Run, files_of_report
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole
@@ -24,67 +24,67 @@ from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 
-_EXPECTED = "outcomes that bench --quality --output wrote"
-_REMEDY = "leave --resume out, or give another --output"
+_EXPECTED = "outcomes written by bench quality --output"
+_REMEDY = "omit --resume, or choose another --output"
 _MAX_BYTES = 2**30
 _Kind = TypeVar("_Kind")
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    """First line of the file of a run that has not finished."""
+class _RunHeader(msgspec.Struct, frozen=True):
+    """First line of an unfinished run's file."""
 
     run: Run
     prompts: PromptFile
 
 
-class _Report(_Begun, frozen=True):
-    """The fields of a finished run's report that are read."""
+class _Report(_RunHeader, frozen=True):
+    """Fields of a finished run's report that are read."""
 
     outcomes: list[KeptOutcome] | None = None
 
 
 class KeptOutcomes:
-    """The outcomes of a run, kept in its folder as they come."""
+    """Outcomes of a run, stored in its folder as they arrive."""
 
     def __init__(self, folder: Path, name: str, run: Run, prompts: PromptFile) -> None:
-        """For the report `name` in `folder`, of a run on these prompts; nothing is read or written yet."""
+        """Prepare the outcomes of report `name` in `folder`. Nothing is read or written yet."""
         self._report, self._path = files_of_report(folder, name)[0], folder / f"{name}.outcomes.jsonl"
-        self._begun = _Begun(run, prompts)
+        self._header = _RunHeader(run, prompts)
         self._found: dict[tuple[str, str, str], KeptOutcome] = {}
         self._lines: OutputLines | None = None
 
     def __len__(self) -> int:
-        """Number of outcomes that are known."""
+        """Return the number of known outcomes."""
         return len(self._found)
 
     def read(self) -> None:
-        """Take over what earlier runs left.
+        """Read the outcomes of earlier runs.
 
-        Raises BadInputError for outcomes of another bundle, device, number of threads, processor or file of prompts.
+        Raises BadInputError for outcomes of another bundle, device, number of threads, CPU or prompt file.
         """
         if self._report.is_file():
-            report = _parsed(_read(self._report), _Report, str(self._report))
+            report = _parse(_read(self._report), _Report, str(self._report))
             if report.outcomes is None:
                 raise BadInputError(f"{self._report} has no outcomes", expected=_EXPECTED, remedy=_REMEDY)
             self._check(self._report, report)
-            self._take(report.outcomes)
+            self._add_all(report.outcomes)
         if self._path.is_file():
-            lines = _read(self._path).split(b"\n")[:-1]  # a last line without its end was cut off
+            lines = _read(self._path).split(b"\n")[:-1]  # ignore an incomplete last line
             for number, line in enumerate(lines, start=1):
                 source = f"{self._path} line {number}"
                 if number == 1:
-                    self._check(self._path, _parsed(line, _Begun, source))
+                    self._check(self._path, _parse(line, _RunHeader, source))
                 else:
-                    self._take([_parsed(line, KeptOutcome, source)])
+                    self._add_all([_parse(line, KeptOutcome, source)])
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep every outcome that is added inside; the file goes with `finish`.
+        """Store every outcome that is added within the context. `finish` removes the file.
 
-        Raises BadInputError where it cannot be written.
+        Raises BadInputError if the file cannot be written.
         """
         place_of_output(self._path)
-        records = [self._begun, *self._found.values()]
+        records = [self._header, *self._found.values()]
         write_whole(self._path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         try:
             with OutputLines.open(place_of_output(self._path)) as self._lines:
@@ -101,7 +101,7 @@ class KeptOutcomes:
         return tuple(self._found.values())
 
     def find(self, item: EvalItem, name: str, config: GenerationConfig) -> KeptOutcome | None:
-        """Return the outcome of a configuration on a prompt, if it is known."""
+        """Return the outcome of a configuration on a prompt, or None."""
         return self._found.get(_key(item, name, config))
 
     def texts(self, items: Sequence[EvalItem], name: str, config: GenerationConfig) -> list[str | None]:
@@ -110,29 +110,29 @@ class KeptOutcomes:
         return [None if each is None else each.text for each in kept]
 
     def add(
-        self, item: EvalItem, name: str, config: GenerationConfig, outcome: Outcome, result: GenerationResult
+        self, item: EvalItem, name: str, config: GenerationConfig, outcome: DecodeOutcome, result: GenerationResult
     ) -> None:
-        """Keep an outcome. Raises OutputFailedError where it cannot be written."""
+        """Store an outcome. Raises OutputFailedError if it cannot be written."""
         key = _key(item, name, config)
         kept = self._found[key] = KeptOutcome(*key, outcome, None if item.task_id is None else result.text)
         if self._lines is not None:
             self._lines.write(msgspec.json.encode(kept).decode())
 
     def finish(self) -> None:
-        """The report is written and has everything: the file of the run is no longer needed."""
+        """Remove the run's file, once the report contains everything."""
         self._path.unlink(missing_ok=True)
 
-    def _take(self, records: list[KeptOutcome]) -> None:
+    def _add_all(self, records: list[KeptOutcome]) -> None:
         self._found |= {(record.prompt, record.config, record.options): record for record in records}
 
-    def _check(self, source: Path, begun: _Begun) -> None:
-        run, own = begun.run, self._begun
+    def _check(self, source: Path, header: _RunHeader) -> None:
+        run, own = header.run, self._header
         for what, found, expected in (
             ("bundle", run.bundle_sha256, own.run.bundle_sha256),
-            ("file of prompts", begun.prompts.sha256, own.prompts.sha256),
+            ("file of prompts", header.prompts.sha256, own.prompts.sha256),
             ("device", run.device, own.run.device),
             ("number of threads", run.threads, own.run.threads),
-            ("processor", run.machine.cpu, own.run.machine.cpu),
+            ("CPU", run.machine.cpu, own.run.machine.cpu),
         ):
             if found != expected:
                 raise BadInputError(
@@ -143,10 +143,10 @@ class KeptOutcomes:
 
 
 def _read(path: Path) -> bytes:
-    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, most=_MAX_BYTES)
+    return bytes_from_file(path, expected=_EXPECTED, remedy=_REMEDY, max=_MAX_BYTES)
 
 
-def _parsed(text: bytes, kind: type[_Kind], source: str) -> _Kind:
+def _parse(text: bytes, kind: type[_Kind], source: str) -> _Kind:
     return value_from_json(text, kind, source=source, expected=_EXPECTED, remedy=_REMEDY)
 
 

@@ -1,4 +1,4 @@
-"""Figures of the outcomes: of each configuration, with their intervals. Pure; does not know how a report is shown."""
+"""Figures of each configuration, with intervals, from the outcomes."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,75 +8,75 @@ from typing import Any, Literal
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
 from lopa.bench.quality.comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
 from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
-from lopa.bench.quality.outcome import Outcome, Outcomes
+from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
 from lopa.runtime.plan import StrategyName
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One configuration on the prompts of one kind; intervals are 95 % ones."""
+    """Figures of one configuration on the prompts of one kind. Intervals are 95 % intervals."""
 
     prompts: int
     score: Score | None
-    """None for kinds that are not scored here."""
+    """Score, or None for kinds that are not scored here."""
     steps: int
-    """Forward rounds. The published scripts count one more for each prompt, a round that makes no call."""
+    """Forward rounds. The published scripts count one more per prompt, a round without a forward."""
     tokens: int
-    """Generated ids up to and including the first end-of-text."""
+    """Generated tokens up to and including the first end-of-text."""
     window_tokens: int
-    """All generated positions, which is what the paper counts."""
+    """All generated positions, as counted by the paper."""
     tokens_per_forward: float
     tokens_per_forward_interval: Interval | None
-    """Over prompts like these (lopa.bench.quality.intervals); None of a single one."""
+    """Interval over similar prompts (lopa.bench.quality.intervals), or None with a single prompt."""
     window_tokens_per_forward: float
     seconds: float
     tokens_per_second: float
-    """All tokens in all seconds."""
+    """Sum of tokens divided by sum of seconds."""
     tokens_per_second_interval: Interval | None
-    """Over prompts like these on this machine as it was."""
+    """Interval over similar prompts on this machine."""
     tokens_per_second_median: float
-    """Over the prompts."""
+    """Median over the prompts."""
     limit: float | None = None
-    """The share of right answers that could be expected at best of what decides independently, in as many forwards as
-    each answer took (EvalItem.limits); None where that is not known of every prompt."""
+    """Best expected accuracy of independent decisions in as many forwards (EvalItem.limits). None if it is unknown for
+    some prompt."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration and one kind of prompt."""
+    """Figures of one configuration on one kind of prompt."""
 
     config: str
     strategy: StrategyName
     branches: int | Literal["auto"] | None
     options: dict[str, Any]
-    """Beside these two, those that the configuration sets."""
+    """Options of the configuration besides strategy and branches."""
     curve: str
-    """Of score against tokens per forward, of which it is a point."""
+    """Name of the curve that the configuration is a point of."""
     kind: str
     default: Measure
     published: Measure | None
-    """With GenerationConfig.reference(); only for the strategies that the published implementation has."""
+    """Figures in reference mode, or None for strategies that the published implementation lacks."""
     steps_saved: int | None
-    """Steps of the published behaviour that the default one does without, on the same prompts."""
+    """Steps that the default mode saves compared with reference mode on the same prompts."""
     beside: Comparison | None
-    """On the same prompts, with the nearest in speed of the control's configurations; None for these themselves, and
-    where the control was not measured or nothing is scored."""
+    """Comparison on the same prompts with the baseline configuration of the nearest speed. None for the baseline, and
+    if it was not measured or nothing is scored."""
 
 
 def rows_from_outcomes(items: Sequence[EvalItem], outcomes: Outcomes) -> tuple[Row, ...]:
-    """A row for every kind and variant; `outcomes` has one for each of `items`, by variant and published."""
+    """Return a row for every kind and variant. `outcomes` has one outcome per item, by variant and mode."""
     kinds = sorted({item.kind for item in items}, key=lambda kind: (kind != SCORED_KIND, kind))
     return tuple(row for kind in kinds for row in _rows_of_kind(kind, outcomes_of_kind(items, outcomes, kind)))
 
 
 def outcomes_of_kind(items: Sequence[EvalItem], outcomes: Outcomes, kind: str) -> Outcomes:
-    """Those of the prompts of one kind."""
+    """Return the outcomes of the prompts of one kind."""
     chosen = [i for i, item in enumerate(items) if item.kind == kind]
     return {key: [found[i] for i in chosen] for key, found in outcomes.items()}
 
 
-def measure_from_outcomes(outcomes: Sequence[Outcome]) -> Measure:
-    """The sums and ratios over the prompts of one kind."""
+def measure_from_outcomes(outcomes: Sequence[DecodeOutcome]) -> Measure:
+    """Return sums and ratios over the prompts of one kind."""
     steps, tokens = [each.steps for each in outcomes], [each.tokens for each in outcomes]
     window_tokens, seconds = sum(each.window_tokens for each in outcomes), [each.seconds for each in outcomes]
     verdicts = [each.right for each in outcomes if each.right is not None]

@@ -1,4 +1,4 @@
-"""The outcome of one prompt with one configuration: all that figures are made of."""
+"""Outcome of one prompt with one configuration, the source of all figures."""
 
 from dataclasses import dataclass
 
@@ -8,47 +8,46 @@ from lopa.runtime.requests.result import GenerationResult
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One prompt decoded with one configuration."""
+class DecodeOutcome:
+    """Outcome of one prompt decoded with one configuration."""
 
     right: bool | None
-    """None where the answer is not scored here."""
+    """True for a correct answer; None if it is not scored here."""
     steps: int
-    """Forward rounds. The published scripts count one more, a round that makes no call."""
+    """Forward rounds. The published scripts count one more, a round without a forward."""
     tokens: int
-    """Generated ids up to and including the first end-of-text."""
+    """Generated tokens up to and including the first end-of-text."""
     window_tokens: int
-    """All generated positions, which is what the paper counts."""
+    """All generated positions, as counted by the paper."""
     seconds: float
     limit: float | None = None
-    """The best chance of a right answer that decides independently, in so many steps (EvalItem.limit); None where it is
-    not known."""
+    """Best accuracy of independent decisions in as many steps (EvalItem.limit), or None if unknown."""
 
 
 Configuration = tuple[Variant, bool]
-"""A variant, and whether it runs as published."""
-Outcomes = dict[Configuration, list[Outcome]]
-"""One outcome for each prompt."""
+"""A variant, and True for reference mode."""
+Outcomes = dict[Configuration, list[DecodeOutcome]]
+"""Outcomes by configuration, one per prompt."""
 
 
 @dataclass(frozen=True)
 class KeptOutcome:
-    """An outcome as it is stored, and found again."""
+    """Stored outcome with its identification."""
 
     prompt: str
-    """Digest of the prompt with all that is asked of it."""
+    """Digest of the prompt and its decoding settings."""
     config: str
     """Name of the configuration."""
     options: str
     """Digest of its options."""
-    outcome: Outcome
+    outcome: DecodeOutcome
     text: str | None = None
-    """The answer, of a prompt with a task_id."""
+    """Answer, for prompts with a task_id."""
 
 
-def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool = False) -> Outcome:
-    """Return the outcome of the answer to `item`; answers whose tokens were `drawn` have limits of their own."""
-    return Outcome(
+def outcome_from_result(item: EvalItem, result: GenerationResult, *, drawn: bool = False) -> DecodeOutcome:
+    """Return the outcome of the answer to `item`. Sampled answers (`drawn`) have their own accuracy bounds."""
+    return DecodeOutcome(
         right=item.is_right(result.text) if item.verdict else None,
         steps=result.steps,
         tokens=result.tokens,

@@ -1,4 +1,4 @@
-"""Pareto front: the points that no other point beats in both figures. Pure."""
+"""Pareto front: the points that no other point dominates."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indices of the points (speed, score) on the front, by rising speed.
 
-    A point is on it where no other has at least its speed and at least its score, and more of one of them.
+    A point is on the front unless another has at least its speed and its score, and more of one of them.
     """
     front: list[int] = []
     best = float("-inf")

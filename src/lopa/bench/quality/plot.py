@@ -1,4 +1,4 @@
-"""Score against speed, a point for each configuration, the Pareto front bold: Figure 4 of the paper, and per second."""
+"""Plot of score against speed per configuration with a bold Pareto front (Figure 4 of the paper, and per second)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,44 +10,44 @@ from lopa.bench.quality.measure import Measure, Row
 from lopa.bench.quality.pareto import pareto_front
 from lopa.bench.quality.report import QualityReport
 
-_MOST_NAMES = 12
-"""Configurations that have their names beside their points; of more, those on the Pareto front alone."""
+_MAX_NAMES = 12
+"""Maximum number of configurations with a label each. With more, only the Pareto front is labelled."""
 _FRONT, _GREY = "C0", "0.72"
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a plot has from left to right."""
+    """Speed axis of a plot."""
 
     name: str
-    words: str
+    label: str
     of: Callable[[Measure], float]
     interval: Callable[[Measure], Interval | None]
 
 
 PER_FORWARD = Speed(
     "parallelism",
-    "tokens per forward, up to the end of the text",
+    "tokens per forward, up to end-of-text",
     lambda measure: measure.tokens_per_forward,
     lambda measure: measure.tokens_per_forward_interval,
 )
 PER_SECOND = Speed(
     "speed",
-    "tokens per second, up to the end of the text",
+    "tokens per second, up to end-of-text",
     lambda measure: measure.tokens_per_second,
     lambda measure: measure.tokens_per_second_interval,
 )
 
 
 def png_from_quality(report: QualityReport, speeds: Sequence[Speed] = (PER_FORWARD, PER_SECOND)) -> bytes:
-    """Draw a PNG file with a panel for each scored kind and each speed: the Pareto front bold, the others grey.
+    """Draw a PNG file with a panel per scored kind and speed: the Pareto front bold, the others grey.
 
-    Bars are the 95 % intervals both ways, dashes the limits. The report must have prompts that are scored.
+    Bars are 95 % intervals, dashed lines the accuracy bounds. The report must contain scored prompts.
     """
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys(row.kind for row in report.rows if row.default.score is not None))
-    few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MOST_NAMES
+    few = len([row for row in report.rows if row.kind == kinds[0]]) <= _MAX_NAMES
     width, height = (7.2, 4.8) if few else (9.6, 6.4)
     figure = Figure(figsize=(width * len(speeds), height * len(kinds)), layout="constrained")
     panels = [(kind, speed) for kind in kinds for speed in speeds]
@@ -59,7 +59,7 @@ def png_from_quality(report: QualityReport, speeds: Sequence[Speed] = (PER_FORWA
 
 
 def _draw(axes: Any, rows: list[Row], speed: Speed, *, few: bool) -> None:
-    front = [rows[i] for i in pareto_front([(speed.of(row.default), _up(row)) for row in rows])]
+    front = [rows[i] for i in pareto_front([(speed.of(row.default), _score_percent(row)) for row in rows])]
     for name in dict.fromkeys(row.curve for row in rows):
         curve = sorted((row for row in rows if row.curve == name), key=lambda row: speed.of(row.default))
         _draw_rows(axes, curve, speed, fmt="o-", color=_GREY, linewidth=0.8, markersize=3, elinewidth=0.4, zorder=1)
@@ -71,7 +71,7 @@ def _draw(axes: Any, rows: list[Row], speed: Speed, *, few: bool) -> None:
         bold = row in front
         axes.annotate(
             row.config,
-            (speed.of(row.default), _up(row)),
+            (speed.of(row.default), _score_percent(row)),
             xytext=(4, 5),
             textcoords="offset points",
             fontsize=9 if bold else 8,
@@ -81,37 +81,37 @@ def _draw(axes: Any, rows: list[Row], speed: Speed, *, few: bool) -> None:
         )
     _add_legend(axes, limited=any(row.default.limit is not None for row in rows))
     axes.margins(x=0.08, y=0.1)
-    axes.set_xlabel(speed.words)
-    axes.set_ylabel(f"right answers of {rows[0].default.prompts}, %")
+    axes.set_xlabel(speed.label)
+    axes.set_ylabel(f"correct answers of {rows[0].default.prompts}, %")
     axes.grid(alpha=0.3)
 
 
 def _draw_rows(axes: Any, rows: list[Row], speed: Speed, **style: Any) -> None:
-    across, up = [speed.of(row.default) for row in rows], [_up(row) for row in rows]
-    axes.errorbar(across, up, _bars_up(rows), _bars_across(rows, speed), capsize=2, **style)
+    speeds, scores = [speed.of(row.default) for row in rows], [_score_percent(row) for row in rows]
+    axes.errorbar(speeds, scores, _score_bars(rows), _speed_bars(rows, speed), capsize=2, **style)
 
 
 def _add_legend(axes: Any, *, limited: bool) -> None:
-    """Explain bold, grey and dashed lines; a line joins the configurations of one strategy."""
+    """Explain bold, grey and dashed lines. A line connects the configurations of one curve."""
     axes.plot([], [], "o-", color=_FRONT, linewidth=2.4, label="Pareto front")
     axes.plot([], [], "o-", color=_GREY, linewidth=0.8, markersize=3, label="other configurations")
     if limited:
-        axes.plot([], [], "--x", color=_GREY, linewidth=0.8, label="limit of independent decisions")
+        axes.plot([], [], "--x", color=_GREY, linewidth=0.8, label="bound of independent decisions")
     axes.legend(fontsize=8)
 
 
-def _up(row: Row) -> float:
+def _score_percent(row: Row) -> float:
     return 100 * row.default.score.share if row.default.score is not None else 0.0
 
 
-def _bars_up(rows: list[Row]) -> tuple[list[float], list[float]]:
-    """Percent from the scores down to their least and up to their most."""
+def _score_bars(rows: list[Row]) -> tuple[list[float], list[float]]:
+    """Return the error bars of the scores in percent: lower and upper lengths."""
     scores = [row.default.score for row in rows if row.default.score is not None]
     return [100 * (each.share - each.low) for each in scores], [100 * (each.high - each.share) for each in scores]
 
 
-def _bars_across(rows: list[Row], speed: Speed) -> tuple[list[float], list[float]]:
-    """The speeds down to their least and up to their most; none of a single prompt."""
+def _speed_bars(rows: list[Row], speed: Speed) -> tuple[list[float], list[float]]:
+    """Return the error bars of the speeds: lower and upper lengths, 0 with a single prompt."""
     speeds = [(speed.of(row.default), speed.interval(row.default)) for row in rows]
-    low = [0.0 if likely is None else found - likely.low for found, likely in speeds]
-    return low, [0.0 if likely is None else likely.high - found for found, likely in speeds]
+    low = [0.0 if interval is None else found - interval.low for found, interval in speeds]
+    return low, [0.0 if interval is None else interval.high - found for found, interval in speeds]

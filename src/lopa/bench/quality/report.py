@@ -1,4 +1,4 @@
-"""Everything that `lopa-export bench --quality` measured, as its JSON file has it."""
+"""Report of `lopa-export bench quality`, as its JSON file stores it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from lopa.bench.report import PromptFile, Run
 
 @dataclass(frozen=True)
 class QualityReport:
-    """One run."""
+    """Report of one run."""
 
     benchmark: str
     run: Run
@@ -20,6 +20,6 @@ class QualityReport:
     """Options that all configurations share."""
     rows: tuple[Row, ...]
     curves: tuple[Curve, ...]
-    """Of the scored prompts; none where nothing was right."""
+    """Curves of the scored kinds with at least one correct answer."""
     outcomes: tuple[KeptOutcome, ...] = ()
-    """Outcomes behind the rows, and others that a resumed run can take over."""
+    """Outcomes of the rows, and others that a resumed run can reuse."""

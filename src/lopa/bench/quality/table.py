@@ -1,4 +1,4 @@
-"""The tables of a quality report, one for each kind of prompt."""
+"""Tables of a quality report, one for each kind of prompt."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -7,18 +7,18 @@ from lopa.bench.quality.comparison import CONTROL
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Row
 from lopa.bench.quality.report import QualityReport
-from lopa.bench.table import NOTHING, Table, table_from_records
+from lopa.bench.table import MISSING, Table, table_from_records
 
 
 def tables_from_quality(report: QualityReport) -> list[Table]:
-    """Return a table for each kind of prompt, math first, then one of each kind's curves.
+    """Return a table for each kind of prompt, math first, then one with each kind's curves.
 
-    Columns for which no row of a kind has a value are left out.
+    Columns without any value are omitted.
     """
     tables = []
     for kind, group in groupby(report.rows, key=lambda row: row.kind):
         rows = list(group)
-        empty = {name for name in _OPTIONAL if all(_COLUMNS[name](row) == NOTHING for row in rows)}
+        empty = {name for name in _OPTIONAL if all(_COLUMNS[name](row) == MISSING for row in rows)}
         tables.append(
             table_from_records(
                 f"{rows[0].default.prompts} {kind} prompts of {report.prompts.name}, "
@@ -30,7 +30,7 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
     for kind, curves in groupby(report.curves, key=lambda curve: curve.kind):
         tables.append(
             table_from_records(
-                f"Accuracy under parallelism: area under score against tokens per forward, {kind} prompts",
+                f"Accuracy under parallelism (AUP, area under score against tokens per forward), {kind} prompts",
                 curves,
                 {
                     "strategy": lambda curve: curve.name,
@@ -44,43 +44,43 @@ def tables_from_quality(report: QualityReport) -> list[Table]:
 
 def _score(row: Row) -> str:
     score = row.default.score
-    share = NOTHING if score is None else f"{score.share:.1%} ({score.low:.0%}-{score.high:.0%})"
+    share = MISSING if score is None else f"{score.share:.1%} ({score.low:.0%}-{score.high:.0%})"
     return share.replace("%", "")
 
 
 def _compared(row: Row) -> str:
-    """Return, for instance, "d2f 0.9: +12 -5, 0.14"."""
+    """Return a text such as "d2f 0.9: +12 -5, 0.14"."""
     beside = row.beside
     if beside is None:
-        return NOTHING
+        return MISSING
     p = f"{beside.p:.2f}" if beside.p >= 0.005 else "<0.01"
     return f"{beside.control}: +{beside.gained} -{beside.lost}, {p}"
 
 
 def _saved(row: Row) -> str:
     if row.published is None or row.steps_saved is None:
-        return NOTHING
+        return MISSING
     return f"{row.steps_saved} ({row.steps_saved / row.published.steps:.0%})"
 
 
 def _with_interval(value: float, interval: Interval | None, digits: int) -> str:
-    """Return, for instance, "4.31 (4.12-4.50)"."""
-    likely = "" if interval is None else f" ({interval.low:.{digits}f}-{interval.high:.{digits}f})"
-    return f"{value:.{digits}f}{likely}"
+    """Return a text such as "4.31 (4.12-4.50)"."""
+    suffix = "" if interval is None else f" ({interval.low:.{digits}f}-{interval.high:.{digits}f})"
+    return f"{value:.{digits}f}{suffix}"
 
 
-_BESIDE = f"beside {CONTROL} of like speed: gained, lost, p"
+_VERSUS = f"vs {CONTROL} of similar speed: gained, lost, p"
 _COLUMNS: dict[str, Callable[[Row], str]] = {
     "config": lambda row: row.config,
     "score % (95 %)": _score,
-    "limit %": lambda row: NOTHING if row.default.limit is None else f"{100 * row.default.limit:.1f}",
-    _BESIDE: _compared,
+    "bound %": lambda row: MISSING if row.default.limit is None else f"{100 * row.default.limit:.1f}",
+    _VERSUS: _compared,
     "tokens/forward (95 %)": lambda row: _with_interval(
         row.default.tokens_per_forward, row.default.tokens_per_forward_interval, 2
     ),
     "window tokens/forward": lambda row: f"{row.default.window_tokens_per_forward:.2f}",
     "steps": lambda row: str(row.default.steps),
-    "published steps": lambda row: NOTHING if row.published is None else str(row.published.steps),
+    "reference steps": lambda row: MISSING if row.published is None else str(row.published.steps),
     "steps saved": _saved,
     "tokens/s (95 %)": lambda row: _with_interval(
         row.default.tokens_per_second, row.default.tokens_per_second_interval, 0
@@ -88,4 +88,4 @@ _COLUMNS: dict[str, Callable[[Row], str]] = {
     "median tokens/s": lambda row: f"{row.default.tokens_per_second_median:.0f}",
     "seconds": lambda row: f"{row.default.seconds:.1f}",
 }
-_OPTIONAL = ("score % (95 %)", "limit %", _BESIDE)
+_OPTIONAL = ("score % (95 %)", "bound %", _VERSUS)

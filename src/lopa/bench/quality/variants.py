@@ -1,4 +1,4 @@
-"""The configurations that `bench --quality` measures: strategies, each with one of its controls at some values."""
+"""Configurations of `bench quality`: strategies with several values of one option."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ Options = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration: a strategy, how many branches, and options beside these."""
+    """One configuration: a strategy, its number of branches and further options."""
 
     name: str
     strategy: StrategyName
     branches: int | Literal["auto"] | None = None
     options: Options = ()
     curve: str = ""
-    """Configurations that differ in one control are points of one curve of score against tokens per forward; "": the
-    strategy's."""
+    """Name of the curve that the configuration is a point of, or "" for the strategy's name. The points of a curve
+    differ in one option."""
 
     @property
     def curve_name(self) -> str:
-        """Of the curve that it is a point of."""
+        """Name of the curve that the configuration is a point of."""
         return self.curve or self.strategy
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn, in place of the most probable ones."""
+        """True if tokens are sampled rather than chosen greedily."""
         return bool(dict(self.options).get("temperature"))
 
     @property
     def has_published_twin(self) -> bool:
-        """Whether the published implementation has this configuration, so that its steps can be compared."""
+        """True if the published implementation has this configuration, so that steps can be compared."""
         return self.strategy in ("d2f", "lopa") and self.branches != "auto" and not self.options
 
 
@@ -45,24 +45,24 @@ VARIANTS = (
     Variant("d2f", "d2f"),
     *(Variant(f"lopa-{branches}", "lopa", branches) for branches in (2, 3, 4, 6, 8)),
 )
-"""What is measured where nobody says."""
+"""Default configurations."""
 AUTO_VARIANT = Variant("lopa-auto", "lopa", "auto", curve="lopa-auto")
-"""As many branches as pay; measured beside them where the bundle has a cost table of the device."""
+"""Configuration with automatic branches, measured if the bundle has a cost table of the device."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A strategy with one option at several values, the most careful first."""
+    """A strategy with one option at several values, the most conservative first."""
 
     strategy: StrategyName
     control: str = ""
     values: tuple[float | str, ...] = ()
-    """None: one configuration, which has no control."""
+    """Values of the option, or () for a single configuration."""
     options: Options = ()
-    """That stay."""
+    """Options that stay fixed."""
 
     def variants(self, curve: str) -> tuple[Variant, ...]:
-        """One configuration for each value, called after the curve and the value."""
+        """Return one configuration per value, named after the curve and the value."""
         if not self.values:
             return (Variant(curve, self.strategy, options=self.options, curve=curve),)
         return tuple(
@@ -78,49 +78,49 @@ class Sweep:
 
 _THRESHOLDS = (0.95, 0.9, 0.8, 0.7)
 _GAMMAS = (0.05, 0.1, 0.2, 0.4, 0.8)
-_GUESSES = (2, 3, 4)
-_TAKING_BACK = ("take_back_threshold", 0.5)
-_LOSSLESS = ("lossless", True)
-_FRONTIER = ("decide_frontier", True)
+_DRAFTS = (2, 3, 4)
+_REMASKING = ("remask_threshold", 0.5)
+_SPECULATIVE = ("speculative", True)
+_UNMASK_FIRST = ("unmask_first_masked", True)
 SWEEPS: Mapping[str, Sweep] = {
     "vanilla": Sweep("vanilla"),
     "sequential": Sweep("sequential"),
     "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
     "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
-    "d2f-taking-back": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
+    "d2f-taking-back": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_REMASKING,)),
     **{
-        f"{strategy}-frontier": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_FRONTIER,))
+        f"{strategy}-frontier": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_UNMASK_FIRST,))
         for strategy in ("threshold", "d2f")
     },
     "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
-    "lopa-frontier": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_FRONTIER,)),
+    "lopa-frontier": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_UNMASK_FIRST,)),
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
-    "lopa-4-taking-back": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _TAKING_BACK)),
+    "lopa-4-taking-back": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _REMASKING)),
     "lopa-auto": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", "auto"),)),
     "eb": Sweep("eb", "gamma", _GAMMAS),
     **{f"eb-{branches}": Sweep("eb", "gamma", _GAMMAS, (("branches", branches),)) for branches in (2, 4, 8)},
-    "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_FRONTIER,)),
-    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_TAKING_BACK,)),
-    "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_TAKING_BACK,)),
-    "lossless-vanilla": Sweep("vanilla", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-sequential": Sweep("sequential", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-threshold": Sweep("threshold", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-d2f": Sweep("d2f", "branches", _GUESSES, (_LOSSLESS,)),
-    "lossless-top_n": Sweep("top_n", "branches", _GUESSES, (("per_step", 2), _LOSSLESS)),
-    "lossless-dream": Sweep("dream", "branches", _GUESSES, (("steps", 128), _LOSSLESS)),
-    "top_n": Sweep("top_n", "per_step", (1, 2, 3, 4)),
-    "drawn": Sweep("top_n", "per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
+    "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_UNMASK_FIRST,)),
+    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_REMASKING,)),
+    "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_REMASKING,)),
+    "speculative-vanilla": Sweep("vanilla", "branches", _DRAFTS, (_SPECULATIVE,)),
+    "speculative-sequential": Sweep("sequential", "branches", _DRAFTS, (_SPECULATIVE,)),
+    "speculative-threshold": Sweep("threshold", "branches", _DRAFTS, (_SPECULATIVE,)),
+    "speculative-d2f": Sweep("d2f", "branches", _DRAFTS, (_SPECULATIVE,)),
+    "speculative-top_n": Sweep("top_n", "branches", _DRAFTS, (("tokens_per_step", 2), _SPECULATIVE)),
+    "speculative-dream": Sweep("dream", "branches", _DRAFTS, (("steps", 128), _SPECULATIVE)),
+    "top_n": Sweep("top_n", "tokens_per_step", (1, 2, 3, 4)),
+    "drawn": Sweep("top_n", "tokens_per_step", (1, 2, 3, 4, 8), (("temperature", 1.0),)),
     "factor": Sweep("factor", "factor", (0.25, 0.5, 1.0)),
     "klass": Sweep("klass", "skip_threshold", _THRESHOLDS),
     "credit": Sweep("credit", "skip_threshold", _THRESHOLDS),
     "local_leap": Sweep("local_leap", "skip_threshold", _THRESHOLDS),
     "dream": Sweep("dream", "steps", (128, 64)),
 }
-"""By the name of the curve. Moving `skip_threshold` is the control that every other strategy has to beat."""
+"""Sweeps by curve name. A strategy is useful if it beats a sweep of `skip_threshold`."""
 
 
 EVERY, PUBLISHED, RECOMMENDED = "all", "published", "recommended"
-"""In place of names: all curves; VARIANTS; those that the decoding page names for one purpose or another."""
+"""Names of sets: all curves, VARIANTS, and the configurations that the decoding page recommends."""
 _RECOMMENDED = (
     ("vanilla", "vanilla"),
     ("threshold-frontier", "threshold-frontier 0.95"),
@@ -131,13 +131,13 @@ _RECOMMENDED = (
     ("lopa", "lopa 4"),
     ("lopa", "lopa 8"),
 )
-"""Curves and configurations."""
+"""Pairs of curve and configuration."""
 
 
 def variants_from_text(text: str) -> tuple[Variant, ...]:
-    """The configurations of the curves that `text` names, commas between them, or of one of the sets.
+    """Return the configurations of the comma-separated curves in `text`, or of a set.
 
-    Raises BadInputError for a name that is not known.
+    Raises BadInputError for an unknown name.
     """
     if text == PUBLISHED:
         return (*VARIANTS, AUTO_VARIANT)
@@ -149,8 +149,8 @@ def variants_from_text(text: str) -> tuple[Variant, ...]:
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         raise BadInputError(
-            f"no strategy {shown(unknown[0])} to measure",
-            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or some of " + ", ".join(SWEEPS),
-            remedy="give their names with commas between them",
+            f"unknown curve {shown(unknown[0])}",
+            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or names out of " + ", ".join(SWEEPS),
+            remedy="separate names by commas",
         )
     return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))

@@ -1,1 +1,1 @@
-"""More devices: measured and modelled."""
+"""Scaling of one request over several devices, measured and modelled."""

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of links between devices: shared memory measured here, others as published, with sources."""
+"""Latency and bandwidth of links between devices: shared memory as measured here, others as published."""
 
 import statistics
 import time
@@ -13,18 +13,18 @@ SHARED_MEMORY = "shared memory"
 _MESSAGES = 400
 _COPIES = 40
 _COPIED_BYTES = 4 << 20
-"""About as much as the committed rows of a block of a large model."""
+"""Bytes of a copy, about the committed rows of a block of a large model."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A message of n bytes takes latency + n / bandwidth seconds."""
+    """A link. A message of n bytes takes latency + n / bandwidth seconds."""
 
     name: str
     latency: float
-    """Seconds, one way."""
+    """One-way latency in seconds."""
     bandwidth: float
-    """Bytes per second, one way."""
+    """One-way bandwidth in bytes per second."""
     source: str
 
 
@@ -33,14 +33,14 @@ PUBLISHED_LINKS = (
         "PCIe",
         19.6e-6,
         37e9,
-        "both measured by NVIDIA's p2pBandwidthLatencyTest with P2P off, so through host memory: bandwidth on 8 x H100 "
-        "(github.com/NVIDIA/nccl issue 1264), latency the largest of 4 GPUs (github.com/NVIDIA/cuda-samples issue 230)",
+        "NVIDIA's p2pBandwidthLatencyTest with P2P off, thus through host memory: bandwidth on 8 x H100 "
+        "(github.com/NVIDIA/nccl issue 1264), maximum latency of 4 GPUs (github.com/NVIDIA/cuda-samples issue 230)",
     ),
     Link(
         "NVLink",
         2.3e-6,
         375e9,
-        "the same test with P2P on: bandwidth on 8 x H100 (NVLink 4, nccl issue 1264), latency the largest of 4 GPUs "
+        "the same test with P2P on: bandwidth on 8 x H100 (NVLink 4, nccl issue 1264), maximum latency of 4 GPUs "
         "(cuda-samples issue 230)",
     ),
     Link(
@@ -48,15 +48,15 @@ PUBLISHED_LINKS = (
         11.6e-6,
         12.5e9,
         "bandwidth: the line rate, 100 Gbit/s (IEEE 802.3ba); latency: half a UDP round trip through the kernel on a "
-        "ConnectX-4, 47,362 of them in 1.1 s (github.com/Mellanox/libvma issue 265)",
+        "ConnectX-4, 47,362 round trips in 1.1 s (github.com/Mellanox/libvma issue 265)",
     ),
 )
 
 
 def shared_memory_link(core: int) -> Link:
-    """Measure a link between threads of this process: half an empty call of a thread on `core`, and one thread's copy.
+    """Measure the link between threads of this process.
 
-    Both are medians.
+    Its latency is half an empty call of a thread on `core`, its bandwidth that of one thread's copy. Both are medians.
     """
     worker = DeviceWorker("lopa link test")
     worker.submit(lambda: keep_thread_on([core])).result()

@@ -1,7 +1,7 @@
-"""Measures how a decode scales over CPU cores, and the costs from which the model projects more devices.
+"""Measure the scaling of a decode over CPU cores, and the costs for projecting it to more devices.
 
-Numbers of devices take turns, prompt by prompt, because a machine may be busy with other work for a while. The first
-number is always 1: the model replays the steps of one device.
+Numbers of devices alternate prompt by prompt, because a machine may be busy for a while. The first number is always 1,
+since the model replays the steps of one device.
 """
 
 import statistics
@@ -18,8 +18,8 @@ from lopa.bench.forward.costs import random_prefixes
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import Progress, silent
-from lopa.bench.scaling.model import Decode, RecordedStep, ShareCost, StepParts, device_shape
-from lopa.bench.turns import in_turns
+from lopa.bench.scaling.model import Decode, ReplayStep, ShareCost, StepParts, device_shape
+from lopa.bench.turns import run_in_turns
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.batch_parts import rows_are_shared
 from lopa.runtime.decoder import Decoder
@@ -29,26 +29,26 @@ from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.runtime.state.batch import batch_from_windows
 
 ROUNDS = 3
-"""Decodes of each prompt on each number of devices."""
+"""Decodes of each prompt with each number of devices."""
 SHARE_ROUNDS = 25
 """Forwards of each share."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One prompt decoded once on some number of devices."""
+    """One prompt decoded once with a number of devices."""
 
     ids: tuple[int, ...]
-    """The ids that the result counts."""
+    """Token ids of the result."""
     steps: Decode
 
 
 def decoders_on_cores(
     opened: ExitStack, path: Path, counts: Sequence[int], *, device_timeout: float
 ) -> dict[int, Decoder]:
-    """Open the bundle at `path` on 1 device and on those of `counts` for which this machine has cores.
+    """Open the bundle at `path` on 1 device and on each of `counts` that this machine has cores for.
 
-    Each device is one core; `opened` closes the decoders. Raises as Decoder.open does.
+    Each device is one core. `opened` closes the decoders. Raises as Decoder.open does.
     """
     cores = sorted(available_cores())
     return {
@@ -60,33 +60,33 @@ def decoders_on_cores(
     }
 
 
-def measured_turns(
+def measure_turns(
     decoders: Mapping[int, Decoder],
     items: Sequence[EvalItem],
     config: GenerationConfig,
     progress: Progress = silent,
 ) -> dict[int, list[Turn]]:
-    """Decode `items` ROUNDS times with each decoder, by its number of devices.
+    """Decode `items` ROUNDS times with each decoder. Return the turns by number of devices.
 
     `progress` receives the number of finished turns.
     """
     for decoder in decoders.values():
-        _decode(decoder, items[0], config)  # the first allocates memory that all others find ready
+        _decode(decoder, items[0], config)  # warm-up: allocates memory
 
     def side(decoder: Decoder) -> Callable[[int], Turn]:
         return lambda turn: _decode(decoder, items[turn % len(items)], config)
 
-    return in_turns({devices: side(each) for devices, each in decoders.items()}, ROUNDS * len(items), progress)
+    return run_in_turns({devices: side(each) for devices, each in decoders.items()}, ROUNDS * len(items), progress)
 
 
-def recorded_step(step: Step) -> RecordedStep:
-    """Return what the model needs of a step of a session over devices; one device named as a core is such a session."""
+def recorded_step(step: Step) -> ReplayStep:
+    """Return what the model needs of a step of a session over devices named as cores."""
     windows, seconds, split = step.windows, step.seconds, step.split
     if split is None:
-        raise ValueError("received a step of a session without a split, expected devices that are named as cores")
+        raise ValueError("received a step of a session without a split, expected devices named as cores")
     engine = max(device.seconds for device in split.devices)
     shared = windows.commit > 0 and rows_are_shared(batch_from_windows([windows], [0], [1.0]), 0, windows.commit)
-    return RecordedStep(
+    return ReplayStep(
         shape=ForwardShape(len(step.branches), max(windows.lengths), tiles(windows.prefix), windows.wanted.shape[1]),
         committed=windows.commit,
         shared=shared,
@@ -101,15 +101,15 @@ def recorded_step(step: Step) -> RecordedStep:
     )
 
 
-def measured_shares(
+def measure_shares(
     decoders: Mapping[int, Decoder],
     counts: Sequence[int],
     shape: ForwardShape,
     progress: Progress = silent,
 ) -> tuple[ShareCost, ...]:
-    """Time the share of `shape` that the fullest of `counts` devices gets, alone and with all of them busy, in turns.
+    """Time the largest share of `shape` for each of `counts` devices, alone and with all devices busy, in alternation.
 
-    A single branch is always among the shares. The devices that compute together have as many branches each.
+    A single branch is always among the shares. Devices that compute together have equally many branches.
     """
     rng = np.random.default_rng(0)
     shares = {count: device_shape(shape, count) for count in sorted({*counts, shape.branches})}
@@ -123,7 +123,7 @@ def measured_shares(
         return max(device.seconds for device in split.devices)
 
     def sides(count: int, branches: int) -> dict[tuple[int, bool], Callable[[int], float]]:
-        """Return the timings by number of devices and whether all of them compute."""
+        """Return the timings by number of devices, and by whether all of them compute."""
         alone = {(count, False): lambda _: engine_seconds(1, branches)}
         together = {(count, True): lambda _: engine_seconds(count, branches * count)}
         return alone | together if count > 1 and count in decoders else alone
@@ -136,7 +136,7 @@ def measured_shares(
         timed: dict[tuple[int, bool], Callable[[int], float]] = {}
         for count, share in shares.items():
             timed |= sides(count, share.branches)
-        found = {side: statistics.median(each) for side, each in in_turns(timed, SHARE_ROUNDS, progress).items()}
+        found = {side: statistics.median(each) for side, each in run_in_turns(timed, SHARE_ROUNDS, progress).items()}
     return tuple(
         ShareCost(
             devices=count,

@@ -1,7 +1,4 @@
-"""Replays the steps of a real decode on another number of devices (docs/scaling.md).
-
-Pure: it knows numbers only, and neither measures nor knows where the costs come from.
-"""
+"""Replay of a real decode's steps with another number of devices (docs/scaling.md). Uses numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,26 +13,26 @@ from lopa.runtime.contract.batch_parts import shares_of_branches
 from lopa.runtime.contract.stored_floats import stored_dtype
 
 _ID_BYTES = 8
-"""Bytes of a token id, a position or the number of a row."""
+"""Bytes of a token id, a position or a row index."""
 
 
 @dataclass(frozen=True)
 class MessageSizes:
-    """Bytes that travel between devices."""
+    """Bytes of the messages between devices."""
 
     cache_row: int
-    """Keys and values of one committed row in all layers."""
+    """Bytes of keys and values of one committed row, all layers."""
     answer_row: int
-    """Statistics of one sampled row: K candidates (id, log-probability) and an entropy."""
+    """Bytes of the statistics of one sampled position: K candidates (id, log-probability) and an entropy."""
 
     def messages(self, shape: ForwardShape, branches: int) -> int:
-        """Return the bytes of the windows of `branches` branches of `shape`, and of their statistics."""
+        """Return the bytes of the windows of `branches` branches of `shape`, plus their statistics."""
         window = 2 * _ID_BYTES * shape.window + shape.window**2 + _ID_BYTES * shape.wanted
         return branches * (window + shape.wanted * self.answer_row)
 
 
 def sizes_from_manifest(manifest: Manifest) -> MessageSizes:
-    """Return the sizes of the messages of a bundle."""
+    """Return the message sizes of a bundle."""
     sizes, item = manifest.dimensions, stored_dtype(manifest.dtype).itemsize
     return MessageSizes(
         cache_row=2 * sizes.layers * sizes.kv_heads * sizes.head_size * item, answer_row=TOP_K * (_ID_BYTES + 4) + 4
@@ -44,13 +41,13 @@ def sizes_from_manifest(manifest: Manifest) -> MessageSizes:
 
 @dataclass(frozen=True)
 class StepParts:
-    """Seconds of one step; together they are the step."""
+    """Seconds of the parts of one step, which add up to the step."""
 
     windows: float
     engine: float
-    """The slowest device's."""
+    """Seconds of the slowest device."""
     gather: float
-    """The forward beyond the engine."""
+    """Seconds of the forward outside the engine."""
     select: float
     commit: float
     spawn: float
@@ -67,75 +64,77 @@ class StepParts:
 
 
 @dataclass(frozen=True)
-class RecordedStep:
+class ReplayStep:
     """One step of a real decode."""
 
     shape: ForwardShape
-    """Its forward, all branches."""
+    """Shape of its forward, all branches."""
     committed: int
-    """Committed rows."""
+    """Number of committed rows."""
     shared: bool
-    """Whether the committed rows are the same on every branch (lopa.runtime.contract.batch_parts)."""
+    """True if the committed rows are equal on all branches (lopa.runtime.contract.batch_parts)."""
     parts: StepParts
 
 
-Decode = tuple[RecordedStep, ...]
+Decode = tuple[ReplayStep, ...]
 
 
 @dataclass(frozen=True)
 class ShareCost:
-    """The engine at the shape that the fullest device gets of the commonest step with all branches."""
+    """Engine cost of the largest share that a device gets of the most common step with all branches."""
 
     devices: int
     branches: int
-    """Branches of the fullest device."""
+    """Branches of the device with the largest share."""
     window: int
     prefix: int
     wanted: int
     alone: float
-    """Seconds while the other devices rest."""
+    """Seconds while the other devices are idle."""
     together: float | None
-    """Seconds of the slowest device while all compute as many branches; None where there are not enough cores."""
+    """Seconds of the slowest device while all compute equally many branches, or None without enough cores."""
 
 
 @dataclass(frozen=True)
 class ScalingModel:
-    """Costs from which recorded steps of one device become steps of several."""
+    """Costs that turn recorded steps of one device into steps of several."""
 
     sizes: MessageSizes
     shares: tuple[ShareCost, ...]
-    """One for every number of devices, and one of a single branch."""
+    """One share per number of devices, and one with a single branch."""
 
-    def steps(self, steps: Sequence[RecordedStep], devices: int, link: Link) -> list[StepParts]:
-        """Return the steps of one decode on `devices` devices joined by `link`; the first device is the host's own.
+    def steps(self, steps: Sequence[ReplayStep], devices: int, link: Link) -> list[StepParts]:
+        """Return the steps of one decode on `devices` devices connected by `link`. The first device is the host's own.
 
-        Committed rows are sent beside the host's work, and the next forward waits for the rest of that transfer.
+        The transfer of committed rows overlaps with the host's work. The next forward waits for its remainder.
         """
-        late, predicted = 0.0, []
+        remaining, predicted = 0.0, []
         for step in steps:
-            took = step.parts
-            gather = took.gather + self.message_seconds(step.shape, devices, link) + max(0.0, late - took.windows)
-            predicted.append(replace(took, engine=self.engine_seconds(step, devices, link), gather=gather))
-            late = max(0.0, self.transfer_seconds(step, devices, link) - took.spawn)
+            parts = step.parts
+            gather = (
+                parts.gather + self.message_seconds(step.shape, devices, link) + max(0.0, remaining - parts.windows)
+            )
+            predicted.append(replace(parts, engine=self.engine_seconds(step, devices, link), gather=gather))
+            remaining = max(0.0, self.transfer_seconds(step, devices, link) - parts.spawn)
         return predicted
 
-    def engine_seconds(self, step: RecordedStep, devices: int, link: Link) -> float:
-        """Return the recorded seconds times the relative cost of the fullest device's share of the branches.
+    def engine_seconds(self, step: ReplayStep, devices: int, link: Link) -> float:
+        """Return the recorded seconds times the relative cost of the largest share of branches.
 
-        The cost is linear between measured shares. Devices that share memory also slow each other down.
+        The cost is linear between measured shares. Devices with shared memory also slow each other down.
         """
         costs = {share.branches: share.alone for share in self.shares}
         known = sorted(costs)
-        share, whole = np.interp(
+        share, total = np.interp(
             (device_shape(step.shape, devices).branches, step.shape.branches), known, [costs[each] for each in known]
         )
         busy = link.name == SHARED_MEMORY and min(devices, step.shape.branches) > 1
-        return float(step.parts.engine * share / whole) * (self.slowdown(devices) if busy else 1.0)
+        return float(step.parts.engine * share / total) * (self.slowdown(devices) if busy else 1.0)
 
     def slowdown(self, devices: int) -> float:
-        """Return how many times longer a forward takes while all of `devices` devices of this machine compute.
+        """Return the factor by which a forward slows down while all of `devices` devices of this machine compute.
 
-        A number of devices that was not measured has the slowdown of the next smaller one; a device alone has 1.
+        A number that was not measured has the factor of the next smaller one. A single device has 1.
         """
         measured = [each for each in self.shares if each.together is not None and each.devices <= devices]
         if not measured:
@@ -145,22 +144,22 @@ class ScalingModel:
         return nearest.together / nearest.alone
 
     def message_seconds(self, shape: ForwardShape, devices: int, link: Link) -> float:
-        """Return the seconds of sending the windows to all devices but the first, and of receiving their statistics.
+        """Return the seconds of sending the windows to all devices but the first and receiving their statistics.
 
-        Latencies of different devices overlap; their bytes go through the host's one link one after another.
+        Latencies of different devices overlap. Their bytes share the host's link.
         """
-        away = shape.branches - device_shape(shape, devices).branches
-        return 2 * link.latency + self.sizes.messages(shape, away) / link.bandwidth if away else 0.0
+        remote = shape.branches - device_shape(shape, devices).branches
+        return 2 * link.latency + self.sizes.messages(shape, remote) / link.bandwidth if remote else 0.0
 
-    def transfer_seconds(self, step: RecordedStep, devices: int, link: Link) -> float:
-        """Return the seconds of sending the committed rows to each device that lacks them, one after another."""
-        lacking = devices - (min(devices, step.shape.branches) if step.shared else 1)
-        if not step.committed or not lacking:
+    def transfer_seconds(self, step: ReplayStep, devices: int, link: Link) -> float:
+        """Return the seconds of sending the committed rows to each device without them, one after another."""
+        receivers = devices - (min(devices, step.shape.branches) if step.shared else 1)
+        if not step.committed or not receivers:
             return 0.0
-        return link.latency + lacking * step.committed * self.sizes.cache_row / link.bandwidth
+        return link.latency + receivers * step.committed * self.sizes.cache_row / link.bandwidth
 
 
 def device_shape(shape: ForwardShape, devices: int) -> ForwardShape:
-    """Return the shape that the device with the most branches of a forward computes."""
+    """Return the shape that the device with the most branches computes."""
     first = shares_of_branches(shape.branches, devices)[0]
     return replace(shape, branches=first.stop - first.start)

@@ -1,4 +1,4 @@
-"""Tokens per second against devices, measured and projected, and where a step's time goes."""
+"""Plot of tokens per second against devices, measured and projected, and of the parts of a step."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _PARTS = ("engine", "gather", "select", "commit", "host")
 
 
 def png_from_scaling(report: ScalingReport) -> bytes:
-    """The PNG file."""
+    """Return the plot as a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.8, 4.6), layout="constrained")
@@ -34,7 +34,7 @@ def _draw_rates(axes: Any, report: ScalingReport) -> None:
         [each.tokens_per_second for each in report.measured],
         "kx",
         markersize=8,
-        label="measured here",
+        label="measured",
     )
     axes.set_xscale("log", base=2)
     counts = sorted({each.devices for each in report.projected})
@@ -53,7 +53,7 @@ def _draw_split(axes: Any, report: ScalingReport) -> None:
         heights = [1e3 * getattr(each.parts, part) for each in report.measured]
         axes.bar(names, heights, bottom=below, width=0.6, label=part)
         below = [low + height for low, height in zip(below, heights, strict=True)]
-    axes.set_ylim(top=1.25 * max(below))  # room for the legend
+    axes.set_ylim(top=1.25 * max(below))  # space for the legend
     axes.set_xlabel("devices, measured")
-    axes.set_ylabel("milliseconds of a step, median of each part")
+    axes.set_ylabel("milliseconds per step, median of each part")
     axes.legend(fontsize=8, ncols=3, loc="upper center")

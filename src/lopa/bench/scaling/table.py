@@ -1,26 +1,26 @@
-"""The tables of a scaling report."""
+"""Tables of a scaling report."""
 
 from lopa.bench.scaling.report import ScalingReport
 from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
 
 
 def tables_from_scaling(report: ScalingReport) -> list[Table]:
-    """Return the measured steps with the model beside them, the engine's shares, and the projections by link."""
+    """Return tables of the measured steps with the model's predictions, the engine's shares, and the projections."""
     return [_measured_table(report), _share_table(report), _projected_table(report)]
 
 
 def _measured_table(report: ScalingReport) -> Table:
     tokens = "same tokens on all numbers of devices"
     if report.other_tokens:
-        tokens = f"OTHER TOKENS for prompts {list(report.other_tokens)}, which are left out"
+        tokens = f"DIFFERENT TOKENS for prompts {list(report.other_tokens)}, which are excluded"
     missing = ""
     if report.not_measured:
         listed = ", ".join(map(str, report.not_measured))
-        missing = f"; {listed} devices are more than the cores here and projected only"
+        missing = f"; {listed} devices exceed the cores here and are projected only"
     single = report.measured[0].tokens_per_second
     return table_from_records(
-        f"Measured: milliseconds of a step, medians; {report.settings['branches']} branches, {report.decodes} "
-        f"prompts of {report.steps} steps x {report.rounds} rounds in turns, one core a device, "
+        f"Measured: milliseconds per step, medians; {report.settings['branches']} branches, {report.decodes} "
+        f"prompts of {report.steps} steps x {report.rounds} alternating rounds, one core per device, "
         f"{report.run.machine.cpu}; {tokens}{missing}; error = (model - step) / step",
         report.measured,
         {
@@ -42,8 +42,8 @@ def _measured_table(report: ScalingReport) -> Table:
 def _share_table(report: ScalingReport) -> Table:
     first = report.shares[0]
     return table_from_records(
-        f"The engine at what the fullest device gets of {first.branches} branches: milliseconds at window "
-        f"{first.window}, prefix {first.prefix}, {first.wanted} sampled rows; together = all devices compute as many",
+        f"Engine time of the largest share of {first.branches} branches: milliseconds at window {first.window}, prefix "
+        f"{first.prefix}, {first.wanted} sampled positions; together = all devices compute as many branches",
         report.shares,
         {
             "devices": lambda share: str(share.devices),
@@ -59,13 +59,13 @@ def _projected_table(report: ScalingReport) -> Table:
     counts = sorted({each.devices for each in report.projected})
     rates = {(each.link, each.devices): each.tokens_per_second for each in report.projected}
     return Table(
-        title="PROJECTED: tokens per second of the same decodes on cores like these, by link; only shared memory slows "
-        f"them down together; a committed row is {report.sizes.cache_row} bytes, the statistics of a sampled row are "
+        title="PROJECTED: tokens per second of the same decodes on similar cores, by link; only shared memory slows "
+        f"devices down; a committed row has {report.sizes.cache_row} bytes, the statistics of a sampled position "
         f"{report.sizes.answer_row}",
         columns=(
             *("link", "latency, us", "GB/s"),
             *(f"{count} device{'s' if count > 1 else ''}" for count in counts),
-            "source of the link's figures",
+            "source of the figures",
         ),
         rows=tuple(
             (

@@ -1,1 +1,1 @@
-"""Our decoder beside a plain eager loop."""
+"""Speed benchmark: our decoder compared with an eager PyTorch loop."""

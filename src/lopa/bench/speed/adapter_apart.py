@@ -1,4 +1,4 @@
-"""The adapter beside the matrices that it changes, as the published loop runs it, in place of merged into them."""
+"""Run an unmerged adapter next to its matrices, as the published loop does."""
 
 from torch import Tensor, nn
 
@@ -8,8 +8,11 @@ from lopa.runtime.errors import BadInputError
 
 
 class LowRankLinear(nn.Module):
-    """x W' + scale * (x A') B', W [outputs, inputs], A [rank, inputs], B [outputs, rank]: two products and a sum more
-    than nn.Linear has where the adapter is merged."""
+    """nn.Linear plus a low-rank adapter: x W' + scale * (x A') B'.
+
+    W [outputs, inputs], A [rank, inputs], B [outputs, rank]. It needs two products and a sum more than a merged
+    adapter.
+    """
 
     def __init__(self, base: nn.Linear, down: Tensor, up: Tensor, scale: float) -> None:
         super().__init__()
@@ -18,19 +21,19 @@ class LowRankLinear(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]"""
+        """Map [..., inputs] to [..., outputs]."""
         added: Tensor = nn.functional.linear(nn.functional.linear(x, self.down), self.up) * self.scale
         product: Tensor = self.base(x)
         return product + added
 
 
-def put_adapter_apart(model: EagerModel, source: Source) -> int:
-    """Take the adapter out of the matrices of a merged `model` of `source` and run it beside them.
+def unmerge_adapter(model: EagerModel, source: Source) -> int:
+    """Unmerge the adapter of `model`, which was built from `source`.
 
-    Return how many there are. Raises BadInputError for no adapter, and for one that replaces matrices whole.
+    Returns the number of matrices. Raises BadInputError without an adapter, and for one that replaces whole matrices.
     """
     names = reference_names(source)
-    apart = 0
+    count = 0
     for planned in source.planned:
         product = source.adapter.products.get(planned.source)
         if product is None:
@@ -42,11 +45,11 @@ def put_adapter_apart(model: EagerModel, source: Source) -> int:
         linear.weight.data = stored.to(linear.weight)
         down, up = (part.read().to(linear.weight) for part in (product.down, product.up))
         setattr(parent, leaf, LowRankLinear(linear, down, up, product.scale))
-        apart += 1
-    if not apart:
+        count += 1
+    if not count:
         raise BadInputError(
-            "an eager loop with its adapter apart, and no adapter with matrices of low rank",
-            expected="the checkpoint and the LoRA adapter that the bundle was made from",
-            remedy="give --lora, or leave --adapter-apart out",
+            "--adapter-apart without a low-rank adapter",
+            expected="the checkpoint and the LoRA adapter of the bundle",
+            remedy="add --lora, or omit --adapter-apart",
         )
-    return apart
+    return count

@@ -1,11 +1,10 @@
-"""transformers' network in eager mode on one cache that the caller keeps: the other side of the speed benchmarks.
+"""The transformers network in eager mode with a cache of the caller, the baseline of the speed benchmarks.
 
-It shares no forward code with the exported graph. Every call concatenates the cached keys and values with the window's,
-runs SDPA with an additive mask and computes the logits of every window row. It does not know blocks or statistics.
+It shares no forward code with the exported graph. Every call concatenates cached and new keys and values, runs SDPA
+with an additive mask, and computes the logits of every window row. It knows no blocks and no statistics.
 
-Beside the published code it is spared three costs: the adapter is merged (there LoRA runs unmerged beside every
-matrix; lopa.bench.speed.adapter_apart does so), dtype and device never change on the way, and there is no model wrapper
-around the layers.
+It avoids three costs of the published code. The adapter is merged, whereas there LoRA runs next to every matrix (as in
+lopa.bench.speed.adapter_apart). Data type and device never change. No model wrapper surrounds the layers.
 
 Shapes: N windows, W window rows, C cached rows, H hidden size, D head size, V vocabulary.
 """
@@ -24,11 +23,11 @@ from lopa.export.verify.reference_names import names_of_architecture
 from lopa.export.weights.plan import PlannedWeight
 
 KeyValue = tuple[Tensor, Tensor]
-"""One layer's keys and values, each [1, Hkv, rows, D] in a cache and [N, Hkv, rows, D] of a window."""
+"""One layer's keys and values: [1, Hkv, rows, D] in a cache, and [N, Hkv, rows, D] in a window."""
 
 
 class EagerModel(nn.Module):
-    """Token ids in, logits of every row out."""
+    """Network that maps token ids to the logits of every row."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class EagerModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights and of the cached rows."""
+        """Data type of the weights and of the cached rows."""
         dtype: torch.dtype = self.network.dtype
         return dtype
 
@@ -48,13 +47,13 @@ class EagerModel(nn.Module):
 
     @property
     def layers(self) -> Any:
-        """transformers' decoder layers."""
+        """Decoder layers of transformers."""
         return self.network.model.layers
 
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor, past: list[KeyValue] | None
     ) -> tuple[Tensor, list[KeyValue]]:
-        """Ids and positions [N, W], `mask` [N or 1, 1, W, C + W]; gives logits [N, W, V] and the windows' rows."""
+        """Map ids and positions [N, W] and `mask` [N or 1, 1, W, C + W] to logits [N, W, V] and the windows' rows."""
         model = self.network.model
         x = model.embed_tokens(ids)
         rotation = model.rotary_emb(x, positions)
@@ -66,14 +65,14 @@ class EagerModel(nn.Module):
 
 
 class _WindowCache:
-    """Cache of one call of one layer: leaves the cached rows as they are and keeps the window's apart."""
+    """Cache for one call of one layer. It keeps the window's rows apart from the cached rows."""
 
     def __init__(self, past: KeyValue | None) -> None:
         self._past = past
         self.new: KeyValue | None = None
 
     def update(self, key: Tensor, value: Tensor, *_: object) -> KeyValue:
-        """Return the cached rows with the window's behind them."""
+        """Return the cached rows followed by the window's."""
         self.new = key, value
         if self._past is None:
             return key, value
@@ -85,9 +84,9 @@ class _WindowCache:
 def run_layer(
     layer: Any, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, past: KeyValue | None
 ) -> tuple[Tensor, KeyValue]:
-    """Return the output of a layer of transformers for `x` [N, W, H], and the windows' own rows.
+    """Return the output of a transformers layer for `x` [N, W, H], and the windows' rows.
 
-    `rotation` is of the network's rotary embedding; `mask` [N or 1, 1, W, C + W] is added to the scores.
+    `rotation` comes from the network's rotary embedding. `mask` [N or 1, 1, W, C + W] is added to the scores.
     """
     cache = _WindowCache(past)
     x = layer(x, attention_mask=mask, past_key_values=cache, position_embeddings=rotation)
@@ -100,7 +99,7 @@ def eager_model_from_checkpoint(
 ) -> EagerModel:
     """Return the model of a checkpoint folder with its adapter merged (in float32), in `dtype` on `device`.
 
-    Raises BadInputError as an export of the same folders would.
+    Raises BadInputError as an export of the same folders does.
     """
     source = source_from_checkpoint(checkpoint, lora)
     weights = {each.name: merged_weight(source, each, device).to(dtype) for each in source.planned}
@@ -108,41 +107,41 @@ def eager_model_from_checkpoint(
 
 
 def eager_model_from_weights(source: Source, weights: Mapping[str, Tensor], device: str) -> EagerModel:
-    """Return a model that holds `weights`, by their names in a bundle and on `device`, without a copy."""
+    """Return a model that uses `weights`, by their bundle names and on `device`, without a copy."""
     network = empty_sdpa_network(source)
     names = reference_names(source)
     load_weights(network, {names[name]: tensor for name, tensor in weights.items()}, source=source.checkpoint)
-    network.model.rotary_emb.to(device)  # not a parameter: it stays float32
+    network.model.rotary_emb.to(device)  # not a parameter, so it stays float32
     return EagerModel(network)
 
 
-def compiled_model(model: EagerModel) -> EagerModel:
-    """Return the same network on the same weights, every layer compiled by torch.compile for each size that it meets.
+def compile_model(model: EagerModel) -> EagerModel:
+    """Return the same network and weights with every layer compiled by torch.compile, once per size.
 
-    Layers share their code, so that a size is compiled once; what is outside of them stays eager.
+    Layers share their code, so a size is compiled only once. The rest stays eager.
     """
     weights = {id(each): each for each in model.parameters()}
-    twin = copy.deepcopy(model, weights)  # deepcopy takes what it finds there for copied
+    twin = copy.deepcopy(model, weights)  # deepcopy treats these objects as copied
     for layer in twin.layers:
-        layer.self_attn.layer_idx = 0  # every layer has a cache of its own, and another number would be another code
+        layer.self_attn.layer_idx = 0  # another index would compile other code; each layer has its own cache
         layer.compile(dynamic=False)
     return twin
 
 
 def empty_sdpa_network(source: Source) -> Any:
-    """Return transformers' network of a checkpoint without values, with the attention that transformers chooses."""
+    """Return transformers' network of a checkpoint without weights, with SDPA attention."""
     return empty_network(source.config.dimensions, source.config.architecture.name, source.checkpoint, attention="sdpa")
 
 
 def reference_names(source: Source) -> dict[str, str]:
-    """Return transformers' name of every tensor by its name in a bundle."""
+    """Return transformers' tensor names by bundle name."""
     names = names_of_architecture(source.config.architecture.name)
     found = {each.name: names.tensor(each.source) for each in source.planned}
-    return found | {"head.weight": names.tensor(names.head)}  # a tied one has the embedding's source
+    return found | {"head.weight": names.tensor(names.head)}  # a tied head has the embedding's source
 
 
 def merged_weight(source: Source, planned: PlannedWeight, device: str) -> Tensor:
-    """One tensor of `source` in float32 on `device`; matrices [outputs, inputs] as nn.Linear has them."""
+    """Return a tensor of `source` in float32 on `device`. Matrices are [outputs, inputs], as in nn.Linear."""
     stored = source.adapter.replaced.get(planned.source, source.stored[planned.source])
     weight = stored.read().to(device).float()
     product = source.adapter.products.get(planned.source)

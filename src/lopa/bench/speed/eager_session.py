@@ -1,16 +1,19 @@
-"""The published way to run a step, behind lopa.runtime's Session: the branches one after another in PyTorch eager mode.
+"""Session that runs a step as the published code does: branches one after another in PyTorch eager mode.
 
-With it our own loop decides on the eager model's numbers, so that both sides of the speed benchmark make the same steps
-and differ in the forward alone. What one forward does:
+Our own loop decodes with the eager model's statistics. Both sides of the speed benchmark therefore make the same steps
+and differ only in the forward. One forward does the following:
 
-- one call of the model for each branch, at that branch's own length, without padding (or, if asked for, one call for
-  all branches of a request, which the published code does not do);
-- the cached rows are concatenated with the window's in every layer of every call;
-- logits of all window rows; softmax, best tokens and entropy of the undecided ones, from those full logits.
+- It calls the model once per branch with that branch's length and no padding.
 
-What the published loop does beside that, and this one is spared: it appends the rows due for the cache once for every
-branch (here once, for the winner), computes confidences again for the fills and, one row at a time, for the lookahead
-candidates, keeps branches as dictionaries that it copies, and collects garbage in every step.
+- Optionally it batches the branches of a request, which the published code does not do.
+
+- Every layer of every call concatenates cached and window rows.
+
+- The logits of all window rows give the softmax, best tokens and entropy of the masked positions.
+
+The published loop has further costs that this one avoids. It appends committed rows once per branch (here once, for
+the winner). It computes confidences again for unmasking and, row by row, for the lookahead candidates. It copies its
+branches, which are dictionaries, and collects garbage in every step.
 """
 
 import numpy as np
@@ -22,30 +25,30 @@ from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, Win
 from lopa.runtime.contract.stored_floats import float32_from_stored
 from lopa.runtime.sessions.session import check_kept
 
-_Found = tuple[Tensor, Tensor, Tensor]
+_BranchStatistics = tuple[Tensor, Tensor, Tensor]
 """One branch's best ids [Q, K], their log-probabilities [Q, K], and entropies [Q]."""
 
 
 class EagerSession:
-    """lopa.runtime.sessions.session.Session where the model's weights are, in their dtype."""
+    """lopa.runtime.sessions.session.Session on the device of the model's weights, in their data type."""
 
     def __init__(self, model: EagerModel, *, together: bool = False) -> None:
-        """With `together` the branches of a request are one batch; otherwise they run one after another."""
+        """Create a session for `model`. With `together` the branches of a request are one batch."""
         self.model = model
         self._together = together
         self._dtype = model.dtype
-        self._place = model.device
+        self._device = model.device
         self._caches: dict[int, list[KeyValue]] = {}
         self._rows: dict[tuple[int, int], list[KeyValue]] = {}
-        """Of the last forward, by request and branch."""
+        """Rows of the last forward, by request and branch."""
 
     @property
     def device(self) -> str:
-        """Names the engine rather than the place."""
+        """Name of the engine."""
         return "eager"
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every branch of every request, one after another or by request."""
+        """Run every branch of every request, one after another or batched by request."""
         self._rows.clear()
         branches = batch.input_ids.shape[1]
         calls = [range(branches)] if self._together else [range(branch, branch + 1) for branch in range(branches)]
@@ -69,14 +72,14 @@ class EagerSession:
         self.append_rows(request, self.read_rows(request, branch, count))
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """The first `count` new rows of `branch` in the last forward, in float32."""
+        """Return the first `count` new rows of `branch` in the last forward, in float32."""
         rows = self._rows[request, branch]
         return CacheRows(tuple(part[0, :, :count].float().cpu().numpy() for layer in rows for part in layer))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
         """Append rows [Hkv, n, D] of every layer, key before value, to the request's cache."""
         parts = [
-            torch.from_numpy(float32_from_stored(array))[None].to(self._place, self._dtype) for array in rows.layers
+            torch.from_numpy(float32_from_stored(array))[None].to(self._device, self._dtype) for array in rows.layers
         ]
         new = list(zip(parts[::2], parts[1::2], strict=True))
         past = self._caches.get(request)
@@ -89,7 +92,7 @@ class EagerSession:
             ]
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten."""
+        """Shorten the request's cache, as Session.shorten does."""
         check_kept(self.prefix_length(request), count)
         if not count:
             self.release(request)
@@ -97,28 +100,28 @@ class EagerSession:
             self._caches[request] = [(key[:, :, :count], value[:, :, :count]) for key, value in self._caches[request]]
 
     def prefix_length(self, request: int) -> int:
-        """Cached rows of the request, 0 for an unknown one."""
+        """Return the number of cached rows of the request, 0 for an unknown one."""
         return int(self._caches[request][0][0].shape[2]) if request in self._caches else 0
 
     def release(self, request: int) -> None:
-        """Forget the request; an unknown one is no error."""
+        """Remove the request, if it exists."""
         self._caches.pop(request, None)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Remove all requests."""
         self._caches.clear()
         self._rows.clear()
 
-    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_Found]:
-        """Return the statistics of the branches `chosen`, N of them, by one call of the model."""
+    def _branches(self, batch: WindowBatch, slot: int, chosen: range) -> list[_BranchStatistics]:
+        """Return the statistics of the N branches `chosen` from one call of the model."""
         request = batch.requests[slot]
         index = batch.logits_index[slot, chosen.start : chosen.stop]
-        seen = batch.window_mask[slot, chosen.start : chosen.stop]
-        length = max(real_length(one, wanted) for one, wanted in zip(seen, index, strict=True))
+        window_mask = batch.window_mask[slot, chosen.start : chosen.stop]
+        length = max(real_length(one, wanted) for one, wanted in zip(window_mask, index, strict=True))
         past = self._caches.get(request)
         cached = self.prefix_length(request)
-        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._place)
-        mask[..., cached:].masked_fill_(~self._tensor(seen[:, None, :length, :length]), float("-inf"))
+        mask = torch.zeros(len(chosen), 1, length, cached + length, dtype=self._dtype, device=self._device)
+        mask[..., cached:].masked_fill_(~self._tensor(window_mask[:, None, :length, :length]), float("-inf"))
         logits, rows = self.model(
             self._tensor(batch.input_ids[slot, chosen.start : chosen.stop, :length]),
             self._tensor(batch.position_ids[slot, chosen.start : chosen.stop, :length]),
@@ -131,21 +134,22 @@ class EagerSession:
         return [_statistics_from_logits(logits[n, self._tensor(index[n])], temperature) for n in range(len(chosen))]
 
     def _tensor(self, array: Bool | Int64) -> Tensor:
-        """A copy where the model is."""
-        return torch.tensor(array, device=self._place)
+        """Return a copy on the model's device."""
+        return torch.tensor(array, device=self._device)
 
 
-def real_length(seen: Bool, wanted: Int64) -> int:
-    """Rows of a window without the padding at its end, which sees itself alone and is seen by nobody.
+def real_length(window_mask: Bool, wanted: Int64) -> int:
+    """Return the number of window rows without the trailing padding.
 
-    `seen` [W, W] is the window's mask; a row in `wanted` [Q] counts as real in any case.
+    A padding row sees only itself in `window_mask` [W, W], and no other row sees it. Rows in `wanted` [Q] always count as
+    real.
     """
-    others = seen & ~np.eye(len(seen), dtype=np.bool_)
+    others = window_mask & ~np.eye(len(window_mask), dtype=np.bool_)
     real = np.flatnonzero(others.any(axis=0) | others.any(axis=1))
     return 1 + max(int(real.max(initial=0)), int(wanted.max()))
 
 
-def _statistics_from_logits(logits: Tensor, temperature: float) -> _Found:
+def _statistics_from_logits(logits: Tensor, temperature: float) -> _BranchStatistics:
     """Return the statistics of rows [Q, V]."""
     logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
     best = torch.topk(logprobs, TOP_K, dim=-1)

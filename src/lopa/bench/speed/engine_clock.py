@@ -1,4 +1,4 @@
-"""The seconds inside the engine itself, without the copies and bindings around a call."""
+"""Clock of the engine calls alone, without the copies and bindings around them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,15 +10,14 @@ import onnxruntime as ort
 from lopa.runtime.openvino.session import OpenVinoBinding
 
 _CALLS: tuple[tuple[Any, str], ...] = ((ort.InferenceSession, "run_with_iobinding"), (OpenVinoBinding, "run"))
-"""The class and the method that is one forward of an engine: ONNX Runtime, OpenVINO."""
+"""Class and method that run one forward of an engine: ONNX Runtime and OpenVINO."""
 
 
 @contextmanager
-def engine_calls_timed() -> Iterator[list[float]]:
-    """A list to which every call of an engine in this process adds its seconds.
+def time_engine_calls() -> Iterator[list[float]]:
+    """Return a context with a list to which every engine call of this process adds its seconds.
 
-    The runtime does not time the call alone, and should not for a benchmark's sake; so the methods are replaced while
-    the context lasts.
+    The runtime does not time the call alone. The context therefore replaces the methods while it lasts.
     """
     seconds: list[float] = []
     originals = [getattr(owner, name) for owner, name in _CALLS]
@@ -32,9 +31,9 @@ def engine_calls_timed() -> Iterator[list[float]]:
 
 
 def _timed(original: Callable[..., None], seconds: list[float]) -> Callable[..., None]:
-    def timed(*arguments: Any, **named: Any) -> None:
+    def measure(*arguments: Any, **named: Any) -> None:
         began = time.perf_counter()
         original(*arguments, **named)
         seconds.append(time.perf_counter() - began)
 
-    return timed
+    return measure

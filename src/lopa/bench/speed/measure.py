@@ -1,8 +1,8 @@
-"""Our decoder beside the published way to run a step, in one process, on the same weights, at equal threads.
+"""Measure our decoder and the published way to run a step in one process, with the same weights and threads.
 
-Both sides run the published behaviour through the same loop of lopa.runtime, so that they make the same steps; what
-differs is the forward: one ONNX Runtime call for all branches, or PyTorch eager calls branch after branch (see
-lopa.bench.speed.eager_session for what the published loop does beside that). The sides take turns, prompt by prompt.
+Both sides run the reference mode through the same loop of lopa.runtime, so they make the same steps. Only the forward
+differs: one ONNX Runtime call for all branches, or PyTorch eager calls per branch. lopa.bench.speed.eager_session
+describes further costs of the published loop. The sides alternate prompt by prompt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,12 @@ import torch
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.progress import Progress, silent
-from lopa.bench.speed.adapter_apart import put_adapter_apart
+from lopa.bench.speed.adapter_apart import unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
-from lopa.bench.speed.engine_clock import engine_calls_timed
-from lopa.bench.speed.report import ROUNDS, Decoded, Measured, StepTime, measured_from_turns
-from lopa.bench.turns import in_turns
+from lopa.bench.speed.engine_clock import time_engine_calls
+from lopa.bench.speed.report import ROUNDS, Decoded, SpeedFigures, StepTime, measured_from_turns
+from lopa.bench.turns import run_in_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.origin import check_origin
 from lopa.runtime.decoder import Decoder
@@ -29,16 +29,16 @@ from lopa.runtime.generation_config import GenerationConfig
 def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adapter_apart: bool = False) -> Decoder:
     """Return a decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
 
-    Its adapter is merged, or apart beside the matrices that it changes. Raises BadInputError for a checkpoint that
-    cannot be read, a missing adapter, and one that cannot be apart; raises CheckFailedError for files from which the
-    bundle was not made.
+    Its adapter is merged, or runs next to its matrices with `adapter_apart`. Raises BadInputError for an unreadable
+    checkpoint, a missing adapter, or one that cannot be unmerged. Raises CheckFailedError if the bundle was made from
+    other files.
     """
     source = source_from_checkpoint(checkpoint, lora)
     check_origin(decoder.bundle.manifest.origin, checkpoint, lora)
     weights = {each.name: merged_weight(source, each, "cpu") for each in source.planned}
     model = eager_model_from_weights(source, weights, "cpu")
     if adapter_apart:
-        put_adapter_apart(model, source)
+        unmerge_adapter(model, source)
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 
@@ -50,27 +50,27 @@ def measured_speed(
     *,
     threads: int,
     progress: Progress = silent,
-) -> Measured:
-    """Decode `items` on both sides in turns, ROUNDS times; torch runs on `threads` threads, as `ours` was opened.
+) -> SpeedFigures:
+    """Decode `items` on both sides in alternation, ROUNDS times. torch uses `threads` threads, like `ours`.
 
-    `progress` hears how many turns (a prompt on both sides) are done.
+    `progress` receives the number of finished turns (a prompt on both sides).
     """
-    with torch_threads(threads), engine_calls_timed() as calls:
-        # The first decode on each side pays for memory that all others find ready.
-        _decoded(ours, items[0], config, calls)
-        _decoded(eager, items[0], config, None)
+    with torch_threads(threads), time_engine_calls() as calls:
+        # Warm-up: the first decode on each side allocates memory.
+        _decode(ours, items[0], config, calls)
+        _decode(eager, items[0], config, None)
         sides: dict[str, Callable[[int], Decoded]] = {
-            "ours": lambda turn: _decoded(ours, items[turn % len(items)], config, calls),
-            "eager": lambda turn: _decoded(eager, items[turn % len(items)], config, None),
+            "ours": lambda turn: _decode(ours, items[turn % len(items)], config, calls),
+            "eager": lambda turn: _decode(eager, items[turn % len(items)], config, None),
         }
-        found = in_turns(sides, ROUNDS * len(items), progress)
+        found = run_in_turns(sides, ROUNDS * len(items), progress)
     turns = list(zip(found["ours"], found["eager"], strict=True))
     return measured_from_turns(turns, prompts=len(items), branches=ours.plan(config).branches)
 
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Torch's operators run on `threads` threads while the context lasts."""
+    """Return a context in which torch's operators use `threads` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -79,13 +79,14 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _decoded(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> Decoded:
-    """One prompt on one side; `calls` is where the engine's clock writes, None for the side without an engine."""
+def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> Decoded:
+    """Decode one prompt on one side. `calls` receives the engine's seconds, or is None for the side without an
+    engine."""
     if calls is not None:
         calls.clear()
     result, steps = result_with_steps(decoder, item.prompt, config)
     if calls is not None and len(calls) != len(steps):
-        raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call a step")
+        raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call per step")
     seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
     return Decoded(
         ids=result.token_ids,

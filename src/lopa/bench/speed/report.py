@@ -1,4 +1,4 @@
-"""What the speed benchmark reports, and its medians and ratios from the seconds of single steps. Does not measure."""
+"""Report of the speed benchmark: medians and ratios of the seconds of single steps."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from lopa.bench.report import PromptFile, Run
 from lopa.bench.turns import median_ratio
 
 ROUNDS = 3
-"""How often each side decodes each prompt."""
+"""Decodes of each prompt on each side."""
 LONG_CALL = 0.010
-"""Seconds of an engine call from which the share outside it is reported apart."""
+"""Seconds of an engine call from which the share outside it is reported separately."""
 FORWARD_INCLUDES = (
-    "forward = session.forward: checking the batch, copying it into bound memory, binding arrays whose shape changed, "
-    "the engine call, copying the statistics out; engine call = ONNX Runtime's InferenceSession.run_with_iobinding or "
-    "OpenVINO's InferRequest.start_async and wait alone"
+    "forward = session.forward: check the batch, copy it into bound memory, bind arrays of new shapes, run the engine, "
+    "copy the statistics; engine call = only InferenceSession.run_with_iobinding of ONNX Runtime, or "
+    "InferRequest.start_async and wait of OpenVINO"
 )
 
 
@@ -27,7 +27,7 @@ class StepTime:
     step: float
     forward: float
     call: float | None
-    """The engine call alone; None for the eager side, which has no single one."""
+    """Seconds of the engine call, or None for the eager side, which has several."""
 
 
 @dataclass(frozen=True)
@@ -35,80 +35,80 @@ class Decoded:
     """One prompt decoded once."""
 
     ids: tuple[int, ...]
-    """All generated positions."""
+    """All generated token ids."""
     steps: tuple[StepTime, ...]
 
     @property
     def seconds(self) -> float:
-        """Of all steps."""
+        """Seconds of all steps."""
         return sum(step.step for step in self.steps)
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Seconds per step on both sides, over the same steps."""
+class StepComparison:
+    """Seconds per step of both sides over the same steps."""
 
     steps: int
-    """On each side, all rounds together."""
+    """Steps per side, all rounds."""
     ours_median: float
     eager_median: float
     ratio_of_medians: float
     ratio_of_totals: float
-    """How many times less time ours took for all these steps."""
+    """Eager seconds divided by our seconds, all steps."""
 
 
 @dataclass(frozen=True)
-class Outside:
-    """The share of our steps that is not spent in the engine."""
+class OutsideShare:
+    """Share of our steps spent outside the engine."""
 
     steps: int
     call_median: float
-    """Seconds of an engine call."""
+    """Median seconds of an engine call."""
     outside_call: float
     outside_forward: float
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the speed benchmark found."""
+class SpeedFigures:
+    """Figures of the speed benchmark."""
 
     rounds: int
     prompts: int
     same_tokens: bool
     other_tokens: tuple[int, ...]
-    """Indexes of the prompts for which the sides decoded other tokens; they are left out of the times."""
-    all_steps: Compared | None
-    """None when no prompt was decoded the same."""
-    full_steps: Compared | None
-    """Only steps with as many branches as asked for; None when there was none."""
+    """Indices of prompts with different tokens, which are excluded from the times."""
+    all_steps: StepComparison | None
+    """All steps, or None if no prompt was decoded equally."""
+    full_steps: StepComparison | None
+    """Steps with the full number of branches, or None if there are none."""
     ratio_by_prompt_median: float | None
-    """Median over all turns of eager seconds / our seconds for the same prompt, one right after the other."""
-    outside: Outside
-    outside_long_calls: Outside | None
-    """Only steps whose engine call took 10 ms or more; None when there was none."""
+    """Median over all turns of eager seconds / our seconds for the same prompt, decoded right after each other."""
+    outside: OutsideShare
+    outside_long_calls: OutsideShare | None
+    """Steps whose engine call took 10 ms or more, or None if there are none."""
 
 
 @dataclass(frozen=True)
 class SpeedReport:
-    """Everything that `lopa-export bench --speed` measured."""
+    """Report of `lopa-export bench speed`."""
 
     benchmark: str
     run: Run
     prompts: PromptFile
     settings: dict[str, Any]
     adapter_apart: bool
-    """Whether the eager side ran the adapter beside the matrices, as published, in place of merged."""
+    """True if the eager side ran the adapter unmerged, as published."""
     forward_includes: str
-    measured: Measured
+    measured: SpeedFigures
 
 
-def measured_from_turns(turns: Sequence[tuple[Decoded, Decoded]], *, prompts: int, branches: int) -> Measured:
-    """Medians, ratios and shares of `turns` (ours, eager), which run through the prompts again and again."""
+def measured_from_turns(turns: Sequence[tuple[Decoded, Decoded]], *, prompts: int, branches: int) -> SpeedFigures:
+    """Return medians, ratios and shares of `turns` (ours, eager), which cycle through the prompts."""
     other = sorted({turn % prompts for turn, (ours, eager) in enumerate(turns) if ours.ids != eager.ids})
     same = [pair for turn, pair in enumerate(turns) if turn % prompts not in other]
     pairs = [pair for ours, eager in same for pair in zip(ours.steps, eager.steps, strict=True)]
     our_steps = [step for ours, _ in turns for step in ours.steps]
-    return Measured(
+    return SpeedFigures(
         rounds=len(turns) // prompts,
         prompts=prompts,
         same_tokens=not other,
@@ -125,11 +125,11 @@ def measured_from_turns(turns: Sequence[tuple[Decoded, Decoded]], *, prompts: in
     )
 
 
-def _compared(pairs: Sequence[tuple[StepTime, StepTime]]) -> Compared | None:
+def _compared(pairs: Sequence[tuple[StepTime, StepTime]]) -> StepComparison | None:
     if not pairs:
         return None
     ours, eager = [pair[0].step for pair in pairs], [pair[1].step for pair in pairs]
-    return Compared(
+    return StepComparison(
         steps=len(pairs),
         ours_median=statistics.median(ours),
         eager_median=statistics.median(eager),
@@ -138,10 +138,10 @@ def _compared(pairs: Sequence[tuple[StepTime, StepTime]]) -> Compared | None:
     )
 
 
-def _outside(steps: Sequence[StepTime]) -> Outside:
+def _outside(steps: Sequence[StepTime]) -> OutsideShare:
     calls = [step.call for step in steps if step.call is not None]
     total = sum(step.step for step in steps)
-    return Outside(
+    return OutsideShare(
         steps=len(steps),
         call_median=statistics.median(calls),
         outside_call=1 - sum(calls) / total,

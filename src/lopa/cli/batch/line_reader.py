@@ -9,7 +9,7 @@ from typing import Any
 from lopa.cli.batch.asked_line import Answers, Asked, asked_of_line, id_of_line
 from lopa.cli.batch.openai_answer import OpenAIAnswers
 from lopa.cli.batch.openai_line import asked_of_openai_line, is_openai_line
-from lopa.cli.batch.prompt_lines import MOST_LINE_BYTES, RawLine
+from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswers
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -122,6 +122,6 @@ class LineReader:
 def _object_of_line(line: RawLine) -> dict[str, Any]:
     if line.content is None:
         raise BadInputError(
-            f"more than {MOST_LINE_BYTES} bytes in one line", expected="a shorter line", remedy="shorten the prompt"
+            f"more than {MAX_LINE_BYTES} bytes in one line", expected="a shorter line", remedy="shorten the prompt"
         )
     return object_from_json(line.content, source="not a JSON object", expected=_EXPECTED, remedy=_REMEDY)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 STANDARD_INPUT = Path("-")
-MOST_LINE_BYTES = 16 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
 """A prompt of a million ids takes some eight."""
 _BLOCK = 2**20
 _DIGITS = 16
@@ -27,7 +27,7 @@ class RawLine:
     number: int
     """Counted from 1, blank lines too."""
     content: bytes | None
-    """None: it has more than MOST_LINE_BYTES, and was not kept."""
+    """None: it has more than MAX_LINE_BYTES, and was not kept."""
     digest: str
     """Of the line and of what it is decoded with."""
 
@@ -61,11 +61,11 @@ def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterato
     Raises BadInputError when reading fails.
     """
     number = 0
-    while piece := _piece(file, path, MOST_LINE_BYTES + 1):
+    while piece := _piece(file, path, MAX_LINE_BYTES + 1):
         number += 1
         digest = hashlib.sha256(decoded_with)
         content: bytes | None = piece
-        if len(piece) > MOST_LINE_BYTES and not piece.endswith(b"\n"):
+        if len(piece) > MAX_LINE_BYTES and not piece.endswith(b"\n"):
             content = None
             digest.update(piece)
             while (piece := _piece(file, path, _BLOCK)) and not piece.endswith(b"\n"):
@@ -78,9 +78,9 @@ def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterato
         yield RawLine(number, content, digest.hexdigest()[:_DIGITS])
 
 
-def _piece(file: BinaryIO, path: Path, most: int) -> bytes:
+def _piece(file: BinaryIO, path: Path, max: int) -> bytes:
     with _reading(path):
-        return file.readline(most)
+        return file.readline(max)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_
 
 _EXPECTED = "results of the same prompts, bundle and options, as far as a run before came"
 _REMEDY = "give what it was made with, or another --output"
-_MOST_RESULT_BYTES = 2**28
+_MAX_RESULT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def kept_results(place: OutputPlace, lines: Iterator[RawLine]) -> Kept:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    while (line := file.readline(_MOST_RESULT_BYTES)).endswith(b"\n"):
+    while (line := file.readline(_MAX_RESULT_BYTES)).endswith(b"\n"):
         yield line
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import AtcProgress
-from lopa.cli.options.plan import gear_plan_from_option
+from lopa.cli.options.plan import bucket_plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.ascend.manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.errors import BadInputError
 
 _PATH = click.Path(path_type=Path)
@@ -19,13 +19,15 @@ _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
 @click.command(name="ascend")
 @click.argument("bundle", type=_PATH)
 @click.option("--soc-version", required=True, metavar="SOC", help="The chip, e.g. Ascend910B1 or Ascend910_9392.")
-@click.option("--gears", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{GEARS_NAME}].")
+@click.option(
+    "--buckets", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{BUCKETS_NAME}]."
+)
 @click.option(
     "--precision",
     type=click.Choice(_PRECISIONS),
     help="The graph's own types, or float32 partly lowered to fp16 or bf16 by ATC [default: origin; with --int8 fp16].",
 )
-@click.option("--int8", is_flag=True, help="Compile a graph that AMCT has quantized: one OM of fixed shape per gear.")
+@click.option("--int8", is_flag=True, help="Compile a graph that AMCT has quantized: one OM of fixed shape per bucket.")
 @click.option("--int8-graph", type=_PATH, metavar="FILE", help="That graph, made from BUNDLE's portable one.")
 @click.option("--dry-run", is_flag=True, help="Write commands and files for a machine with ATC; run nothing.")
 @click.option("-o", "--output", type=_PATH, metavar="DIR", help="Where --dry-run writes [default: ascend-SOC-build].")
@@ -33,7 +35,7 @@ _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
 def command(
     bundle: Path,
     soc_version: str,
-    gears: Path | None,
+    buckets: Path | None,
     precision: Precision | None,
     int8: bool,
     int8_graph: Path | None,
@@ -41,7 +43,7 @@ def command(
     output: Path | None,
     built: Path | None,
 ) -> None:
-    """Compile the portable graph of BUNDLE for the gears (input shapes) of a plan, with Ascend's ATC.
+    """Compile the portable graph of BUNDLE for the buckets (input shapes) of a plan, with Ascend's ATC.
 
     The engine goes into BUNDLE/engines. Whatever ATC is known to refuse is said before it is called. An engine that is
     there and would come out the same is left as it is.
@@ -57,12 +59,14 @@ def command(
         from lopa.export.ascend.build_folder import build_folder_from_job
         from lopa.export.ascend.job import AscendRequest, job_from_bundle
     opened = Bundle.open(bundle)
-    request = AscendRequest(soc_version, gear_plan_from_option(opened, gears).gears, precision, int8, int8_graph)
+    request = AscendRequest(soc_version, bucket_plan_from_option(opened, buckets).buckets, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)
     if dry_run:
         target = Path(f"{engine_folder(opened, job.soc_version).name}-build") if output is None else output
         build_folder_from_job(job, target)
-        click.echo(f"{target}: {len(job.calls)} commands for {len(job.gears)} gears; README.txt says how to run them")
+        click.echo(
+            f"{target}: {len(job.calls)} commands for {len(job.buckets)} buckets; README.txt says how to run them"
+        )
         return
     if int8 and int8_graph is None:
         raise BadInputError(
@@ -77,7 +81,7 @@ def command(
         with AtcProgress() as progress:
             made = engine_from_job(opened, job, progress)
     engine = made.found.engine
-    models = sorted({gear.model for gear in engine.gears})
+    models = sorted({bucket.model for bucket in engine.buckets})
     size = sum(record.size for record in engine.files)
     state = "unchanged, nothing was run" if made.cached else f"{engine.soc_version}, {engine.precision}"
-    click.echo(f"{made.found.folder}: {len(engine.gears)} gears, {len(models)} OM, {size / 1e6:,.1f} MB, {state}")
+    click.echo(f"{made.found.folder}: {len(engine.buckets)} buckets, {len(models)} OM, {size / 1e6:,.1f} MB, {state}")

@@ -54,7 +54,7 @@ class AtcProgress:
         """`seconds` since the start of `stage`; 0 at its start."""
         if seconds == 0:
             self._next_line = _EVERY
-            self._console.print(f"atc compiles {stage}; this takes minutes for each gear", soft_wrap=True)
+            self._console.print(f"atc compiles {stage}; this takes minutes for each bucket", soft_wrap=True)
         if self._console.is_terminal and not quiet():
             self._show(f"atc {stage}: {seconds:.0f} s")
         elif seconds >= self._next_line:

@@ -1,14 +1,14 @@
-"""The forwards of a file that `generate --trace` wrote, for the gear planner. Reads sizes only."""
+"""The forwards of a file that `generate --trace` wrote, for the bucket planner. Reads sizes only."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from lopa.bench.gears.recording import Recording
+from lopa.bench.buckets.recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.gears import Source
+from lopa.runtime.bundle.buckets import Source
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
@@ -18,11 +18,11 @@ from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
 
 _Line = TypeVar("_Line")
 _EXPECTED = "a file written by generate --trace"
-_MOST_BYTES = 2**30
+_MAX_BYTES = 2**30
 """Of a trace, which takes a few kilobytes a step."""
 _ACCELERATOR = "cuda:0"
-_Least0 = Annotated[int, msgspec.Meta(ge=0)]
-_Least1 = Annotated[int, msgspec.Meta(ge=1)]
+_NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
@@ -30,7 +30,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
 
     Raises BadInputError, naming the line, when it is damaged, of another version or of another bundle.
     """
-    text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", most=_MOST_BYTES)
+    text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", max=_MAX_BYTES)
     lines = text.split(b"\n")
     plan = _plan_from_header(_from_line(lines[0], _HeaderLine, f"{path} line 1"), path, bundle)
     requests: dict[int, list[Sizes]] = {}
@@ -65,13 +65,13 @@ class _StepLine(msgspec.Struct):
 
     type: Literal["step"]
     request: int
-    step: _Least1
-    prefix: _Least0
-    commit: _Least0
-    window: _Least1
-    rows_wanted: _Least1
+    step: _Positive
+    prefix: _NonNegative
+    commit: _NonNegative
+    window: _Positive
+    rows_wanted: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
-    prompt: _Least0 | None = None
+    prompt: _NonNegative | None = None
     """Positions of the prompt; older files do not say, and there the first step commits all of it."""
 
 
@@ -88,18 +88,18 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
-    most = bundle.manifest.dimensions.max_positions
+    longest = bundle.manifest.dimensions.max_positions
     largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
-    if largest > most or len(step.branches) > MAX_BRANCHES:
+    if largest > longest or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",
-            expected=f"at most {MAX_BRANCHES} branches and {most} positions, those of {bundle.path}",
+            expected=f"at most {MAX_BRANCHES} branches and {longest} positions, those of {bundle.path}",
             remedy="record a decode of this bundle: generate --trace",
         )
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the plan of the decode, as for an accelerator: gears are for these, whatever device recorded."""
+    """Return the plan of the decode, as for an accelerator: buckets are for these, whatever device recorded."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),

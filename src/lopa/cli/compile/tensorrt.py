@@ -1,4 +1,4 @@
-"""lopa-export tensorrt: an engine for the gears of a plan, by TensorRT for this machine's NVIDIA GPU, or by TensorRT
+"""lopa-export tensorrt: an engine for the buckets of a plan, by TensorRT for this machine's NVIDIA GPU, or by TensorRT
 for RTX for many GPUs on any machine.
 """
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from lopa.cli.compile.build_progress import TensorRTProgress
-from lopa.cli.options.plan import gear_plan_from_option
+from lopa.cli.options.plan import bucket_plan_from_option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.tensorrt.library import RTX, TENSORRT
 from lopa.runtime.tensorrt.manifest import LAYERS_NAME, BuildFlags, TensorRTEngine, target_of_device
@@ -21,7 +21,9 @@ _GIB = 2**30
 
 @click.command(name="tensorrt")
 @click.argument("bundle", type=_PATH)
-@click.option("--gears", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{GEARS_NAME}].")
+@click.option(
+    "--buckets", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{BUCKETS_NAME}]."
+)
 @click.option(
     "--workspace",
     type=click.FloatRange(min=0, min_open=True),
@@ -52,7 +54,7 @@ _GIB = 2**30
 )
 def command(
     bundle: Path,
-    gears: Path | None,
+    buckets: Path | None,
     workspace: float | None,
     timing_cache: Path | None,
     weight_streaming: bool,
@@ -64,7 +66,7 @@ def command(
     rtx: bool,
     capabilities: tuple[str, ...],
 ) -> None:
-    """Build the standard graph of BUNDLE for the gears (input shapes) of a plan, for the first CUDA device.
+    """Build the standard graph of BUNDLE for the buckets (input shapes) of a plan, for the first CUDA device.
 
     With --rtx for all RTX GPUs of some compute capabilities, on a machine with or without one: their kernels are made
     where the engine is opened.
@@ -77,12 +79,12 @@ def command(
     if capabilities and not rtx:
         raise click.UsageError("--compute-capability is for --rtx: TensorRT builds for the GPU of this machine")
     with export_extra_needed("reading ONNX graphs"):
+        from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
         from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
-        from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
         from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
     opened = Bundle.open(bundle).of_dialect("standard")
-    plan = gear_plan_from_option(opened, gears)
-    check_gears_cover_defaults(plan.gears, opened.manifest, "the plan")
+    plan = bucket_plan_from_option(opened, buckets)
+    check_buckets_cover_defaults(plan.buckets, opened.manifest, "the plan")
     flags = BuildFlags(
         workspace=None if workspace is None else int(workspace * _GIB),
         weight_streaming=weight_streaming,
@@ -93,7 +95,7 @@ def command(
     )
     if rtx:
         check_rtx_takes(flags, timing_cache=timing_cache is not None)
-    job = job_from_bundle(opened, plan.gears, flags)
+    job = job_from_bundle(opened, plan.buckets, flags)
     trt = (RTX if rtx else TENSORRT).module()
     target = target_of_rtx(trt, capabilities, flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
     with TensorRTProgress() as progress:
@@ -106,7 +108,7 @@ def _words(engine: TensorRTEngine) -> str:
     size = sum(record.size for record in engine.files)
     verified = f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified"
     return (
-        f"{len(engine.gears)} gears and a range for prompts, {size / 1e6:,.1f} MB, {engine.gpus}, "
+        f"{len(engine.buckets)} buckets and a range for prompts, {size / 1e6:,.1f} MB, {engine.gpus}, "
         f"{engine.target.built_by}, {verified}"
     )
 

@@ -20,8 +20,8 @@ class BranchTally:
         """Return the range and the mean in words, such as "1 to 4 branches per step, 2.3 on average"."""
         if not self._steps:
             return "no step"
-        least, most = min(self._steps), max(self._steps)
-        if least == most:
-            return f"{most} branch{'' if most == 1 else 'es'} in every step"
+        fewest, highest = min(self._steps), max(self._steps)
+        if fewest == highest:
+            return f"{highest} branch{'' if highest == 1 else 'es'} in every step"
         mean = sum(number * steps for number, steps in self._steps.items()) / self._steps.total()
-        return f"{least} to {most} branches per step, {mean:.1f} on average"
+        return f"{fewest} to {highest} branches per step, {mean:.1f} on average"

@@ -10,9 +10,9 @@ from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.environment import EnvironmentCommand
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
-from lopa.runtime.checked_values import MOST_SECONDS, real_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.engine import QUEUE_LIMIT, SLOTS, Engine
+from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT, Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.grammar.limits import GrammarLimits
@@ -43,7 +43,7 @@ _CUT = 143
 )
 @device_options
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
-@click.option("--slots", type=int, default=SLOTS, show_default=True, help="Requests that run at once.")
+@click.option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that run at once.")
 @click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
 @defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
 @chat_template_option
@@ -101,7 +101,7 @@ def command(
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
-    slots: int,
+    max_num_seqs: int,
     queue: int,
     defaults: tuple[str, ...],
     chat_template: str | None,
@@ -137,7 +137,7 @@ def command(
             expected="devices of this process",
             remedy="serve from one process, with several --device if there are several",
         )
-    drain = real_number("--drain", drain, least=0.0, most=MOST_SECONDS)
+    drain = check_float("--drain", drain, min=0.0, max=MAX_SECONDS)
     limits = ServeLimits(
         max_tokens=max_tokens,
         max_branches=max_branches,
@@ -169,7 +169,7 @@ def command(
                 chat_template=chat_template,
                 grammar_limits=GrammarLimits(),
             ) as decoder,
-            Engine(_warmed_up(decoder), slots=slots, queue_limit=queue, observer=metrics) as engine,
+            Engine(_warmed_up(decoder), max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics) as engine,
         ):
             metrics.watch(engine)
             whole = serve_until_stopped(

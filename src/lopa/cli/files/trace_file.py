@@ -80,7 +80,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
             [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
         ],
         "table": _table(step),
-        **({"taken_back": step.taken_back.tolist()} if len(step.taken_back) else {}),
+        **({"remasked": step.remasked.tolist()} if len(step.remasked) else {}),
         "seconds": step.seconds,
         **({} if step.split is None else {"split": asdict(step.split)}),
     }

@@ -7,10 +7,10 @@ import click
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.config import defaults_from_texts, defaults_option
 from lopa.cli.shown.defaults import defaults_text
-from lopa.export.tensorrt.gear_coverage import check_gears_cover_defaults
+from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
-from lopa.runtime.bundle.gears import GEARS_NAME, gear_plan_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -46,16 +46,16 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
     for name, value in before.manifest.defaults.items():
         if name not in edited.manifest.defaults and name not in names:
             click.echo(f"{bundle}: removed {name} {value}, which does not go with the new defaults", err=True)
-    _warn_of_gears(edited)
+    _warn_of_buckets(edited)
     template = "as exported" if edited.manifest.chat_template is None else "set by edit"
     click.echo(f"{bundle}: defaults: {defaults_text(edited.manifest.defaults)}; chat template: {template}")
 
 
-def _warn_of_gears(bundle: Bundle) -> None:
+def _warn_of_buckets(bundle: Bundle) -> None:
     """Say where the bundle's plan of shapes is too small for its new defaults."""
-    path = bundle.path / GEARS_NAME
+    path = bucket_plan_path(bundle.path)
     if path.is_file():
         try:
-            check_gears_cover_defaults(gear_plan_from_file(path, bundle).gears, bundle.manifest, str(path))
+            check_buckets_cover_defaults(bucket_plan_from_file(path, bundle).buckets, bundle.manifest, str(path))
         except BadInputError as error:
             click.echo(f"warning: {error.received}, too little for the new defaults; {error.remedy}", err=True)

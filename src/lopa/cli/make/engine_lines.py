@@ -10,7 +10,7 @@ from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES
 
 
 def engine_lines(bundle: Bundle) -> Iterator[str]:
-    """Folder, chip or GPU, gears, how it was built, and whether it is of the bundle's weights; Ascend's first."""
+    """Folder, chip or GPU, buckets, how it was built, and whether it is of the bundle's weights; Ascend's first."""
     for described, folders in (
         (_ascend, ASCEND_ENGINES.folders(bundle)),
         (_tensorrt, TENSORRT_ENGINES.folders(bundle)),
@@ -28,7 +28,7 @@ def _ascend(bundle: Bundle, folder: Path) -> list[str]:
     engine = found.engine
     return [
         f"for {engine.soc_version}",
-        f"{len(engine.gears)} gears in {len({gear.model for gear in engine.gears})} OM",
+        f"{len(engine.buckets)} buckets in {len({bucket.model for bucket in engine.buckets})} OM",
         f"precision {engine.precision}",
         *(["int8"] if engine.int8 else []),
         "of these weights" if found.fits(bundle) else "of OTHER weights than the bundle's: build it again",
@@ -41,7 +41,7 @@ def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
     return [
         f"for {engine.gpus}",
         engine.target.built_by,
-        f"{len(engine.gears)} gears",
+        f"{len(engine.buckets)} buckets",
         f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified",
         "of these weights" if found.fits(bundle) else "of OTHER weights: build it again",
     ]

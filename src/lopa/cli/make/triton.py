@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.runtime.engine import QUEUE_LIMIT, SLOTS
+from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.serve.triton.groups import groups_of_devices
 from lopa.serve.triton.repository import write_model
@@ -42,7 +42,9 @@ from lopa.serve.triton.settings import TritonSettings, parameters_of_settings
 )
 @click.option("--instances", type=int, default=1, show_default=True, help="Engines of each group, a process each.")
 @click.option("--threads", type=int, help="Threads of each engine [default: its own choice].")
-@click.option("--slots", type=int, default=SLOTS, show_default=True, help="Requests that an engine runs at once.")
+@click.option(
+    "--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that an engine runs at once."
+)
 @click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
 @click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")
 @click.option("--max-branches", type=int, help="Most branches of a request [default: as many as there may be].")
@@ -57,7 +59,7 @@ def command(
     device_timeout: float,
     instances: int,
     threads: int | None,
-    slots: int,
+    max_num_seqs: int,
     queue: int,
     max_tokens: int | None,
     max_branches: int | None,
@@ -69,7 +71,7 @@ def command(
     What is said here stands in config.pbtxt, where it can be changed.
     """
     settings = TritonSettings(
-        slots=slots,
+        max_num_seqs=max_num_seqs,
         queue_limit=queue,
         threads=threads,
         device_timeout=device_timeout,

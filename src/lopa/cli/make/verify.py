@@ -184,7 +184,7 @@ def agreement_of_engine(
         plans = [replace(own, window=window) for window in ("full", "block_causal")] if plain else [own]
         items = eval_set_from_jsonl(EVAL, limit=_GATE_PROMPTS)
         prompts = [ids_from_prompt(item.prompt, own, tokenizer, manifest) for item in items]
-        shapes = [*engine.gears, engine.prefill.least, engine.prefill.most]
+        shapes = [*engine.buckets, engine.prefill.min, engine.prefill.max]
         tolerance = gate_tolerance(manifest, engine.flags.products)
         work = (manifest, prompts, plans, shapes, tolerance, progress)
         if failed is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.forward.costs import LEAST_ROUNDS, CostMeasurement, schedule_for_decoder
+from lopa.bench.forward.costs import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
 from lopa.bench.forward.costs_report import report_from_costs, tables_from_costs
 from lopa.bench.forward.machine_rates import MachineRates, measured_rates
 from lopa.bench.progress import progress_shown
@@ -54,8 +54,8 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
     except (KeyboardInterrupt, SystemExit):
         kept = measurement.costs
         if kept is None:
-            needed = LEAST_ROUNDS * len(measurement.schedule.shapes)
-            click.echo(f"Nothing was kept: a table needs {needed} forwards, {LEAST_ROUNDS} of every size.", err=True)
+            needed = MIN_ROUNDS * len(measurement.schedule.shapes)
+            click.echo(f"Nothing was kept: a table needs {needed} forwards, {MIN_ROUNDS} of every size.", err=True)
         else:
             write_whole(target, json_from_record(kept))
             click.echo(f"What was measured is kept: {target}, from {measurement.forwards} forwards.", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lopa.bench.evaluation.published import DATA_SETS, lines_of_data_set, records_from_jsonl
-from lopa.bench.evaluation.waiting_lines import LEAST_LENGTH, MOST_LENGTH, TASKS, lines_of_task
+from lopa.bench.evaluation.waiting_lines import MAX_LENGTH, MIN_LENGTH, TASKS, lines_of_task
 from lopa.bench.report import check_output
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole
@@ -22,7 +22,7 @@ _OF_DATA = ("--shots", "--shots-from", "--chat", "--last-number")
 @click.argument("data", type=click.Path(path_type=Path), required=False)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Their place.")
 @click.option("--count", type=int, help=f"How many questions about a line [default: {_COUNT}].")
-@click.option("--length", type=int, help=f"People in the line, {LEAST_LENGTH} to {MOST_LENGTH} [default: {_LENGTH}].")
+@click.option("--length", type=int, help=f"People in the line, {MIN_LENGTH} to {MAX_LENGTH} [default: {_LENGTH}].")
 @click.option("--seed", type=int, help="Decides names and places [default: 0].")
 @click.option(
     "--shots",

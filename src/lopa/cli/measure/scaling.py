@@ -25,7 +25,7 @@ def bench_scaling(
     with ExitStack() as opened:
         decoders = decoders_on_cores(opened, bundle, counts, device_timeout=device_timeout)
         # Its model deals branches; rows that they share are computed by each.
-        config = decoders[1].config(strategy="lopa", branches=branches, shared_rows=False)
+        config = decoders[1].config(strategy="lopa", branches=branches, deduplicate_rows=False)
         output.check("scaling")
         report = scaling_report(
             decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=command_line(), quiet=quiet()

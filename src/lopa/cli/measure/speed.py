@@ -36,7 +36,7 @@ def bench_speed(
         from lopa.bench.speed.measure import eager_decoder, measured_speed
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, [device], threads=threads) as ours:
-        config = ours.config(strategy="lopa", published=True, branches=branches)
+        config = ours.config(strategy="lopa", reference=True, branches=branches)
         eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
         output.check("speed")
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())

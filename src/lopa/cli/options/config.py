@@ -15,7 +15,7 @@ from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
 from lopa.runtime.strategy import STRATEGIES, strategy_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_PUBLISHED, _STRATEGY, _STRATEGY_OPTIONS = "published", "strategy", "strategy_options"
+_PUBLISHED, _STRATEGY, _STRATEGY_OPTIONS = "reference", "strategy", "strategy_options"
 _WORDS_FOR_NONE = {"seed": "random"}
 """Options whose None is a request of its own: the words for it on the command line."""
 _FILES = ("json_schema", "grammar")
@@ -164,7 +164,7 @@ class _TextOfFile(click.ParamType[str]):
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
         expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters", "check the path"
-        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, most=4 * MAX_GRAMMAR_CHARACTERS)
+        content = bytes_from_file(Path(value), expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
         with refused_as_bad_input(value, expected=expected, remedy=remedy):
             return content.decode()
 

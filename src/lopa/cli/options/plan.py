@@ -1,19 +1,19 @@
-"""The plan of gears that a build takes: the one it was given, or the bundle's own."""
+"""The plan of buckets that a build takes: the one it was given, or the bundle's own."""
 
 from pathlib import Path
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, GearPlan, gear_plan_from_file
+from lopa.runtime.bundle.buckets import BucketPlan, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.errors import BadInputError
 
 
-def gear_plan_from_option(bundle: Bundle, path: Path | None) -> GearPlan:
+def bucket_plan_from_option(bundle: Bundle, path: Path | None) -> BucketPlan:
     """The plan at `path`, None: in the bundle. Raises BadInputError when there is none that can be used."""
-    plan = bundle.path / GEARS_NAME if path is None else path
+    plan = bucket_plan_path(bundle.path) if path is None else path
     if not plan.is_file():
         raise BadInputError(
             f"{plan} does not exist",
-            expected="a plan of the gears to build for",
+            expected="a plan of the buckets to build for",
             remedy=f"make one: lopa-export plan {bundle.path}",
         )
-    return gear_plan_from_file(plan, bundle)
+    return bucket_plan_from_file(plan, bundle)

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
-MOST_CHARACTERS = 16 * 2**20
+MAX_CHARACTERS = 16 * 2**20
 """Of one prompt: no model takes as many positions."""
 
 
 def text_from_stdin() -> str:
-    """All of it. Raises BadInputError for what is not UTF-8, and for more than MOST_CHARACTERS."""
+    """All of it. Raises BadInputError for what is not UTF-8, and for more than MAX_CHARACTERS."""
     with _utf8() as text:
-        read = text.read(MOST_CHARACTERS + 1)
-        if len(read) > MOST_CHARACTERS:
-            raise ValueError(f"more than {MOST_CHARACTERS} characters")
+        read = text.read(MAX_CHARACTERS + 1)
+        if len(read) > MAX_CHARACTERS:
+            raise ValueError(f"more than {MAX_CHARACTERS} characters")
         return read
 
 

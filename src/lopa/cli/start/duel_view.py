@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-_LEAST_LINES = 6
+_MIN_LINES = 6
 """Of a column, so that it does not grow with every block."""
 _STYLES = {"right": "bold green", "wrong": "bold red"}
 
@@ -63,4 +63,4 @@ class DuelView:
 
 
 def _padded(draft: str) -> Text:
-    return Text(draft + "\n" * max(0, _LEAST_LINES - 1 - draft.count("\n")))
+    return Text(draft + "\n" * max(0, _MIN_LINES - 1 - draft.count("\n")))

@@ -1,1 +1,1 @@
-"""Builds engines with Ascend's ATC."""
+"""Build of engines with Ascend's compiler ATC."""

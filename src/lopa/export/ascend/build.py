@@ -1,6 +1,6 @@
-"""Compiles a job with this machine's ATC into engines/ascend-*/ of the bundle: whole, or not at all.
+"""Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle, complete or not at all.
 
-Does not decide what is compiled (job.py). ATC has not been run by the project's tests, only a stand-in for it.
+job.py decides what is compiled. The project's tests have not run ATC, only a stand-in for it.
 """
 
 import os
@@ -24,7 +24,7 @@ from lopa.runtime.ascend.manifest import (
     ASCEND_ENGINES,
     ENGINE_SCHEMA,
     AscendEngine,
-    EngineGear,
+    EngineBucket,
     StoredAscendEngine,
     engine_folder,
 )
@@ -41,75 +41,75 @@ _LOG_VARIABLE = "ASCEND_PROCESS_LOG_PATH"
 _ENGINE = Product("engine", ENGINE_NAME)
 _ERRORS: dict[int, type[LopaError]] = {1: CheckFailedError, 2: BadInputError, 3: MissingBackendError}
 _TAIL = 15
-"""Lines of ATC's output in an error that is not known."""
+"""Lines of ATC's output in the error for an unknown failure."""
 Elapsed = Callable[[str, float], None]
-"""Called with what is compiled and the seconds since its start; 0 at the start."""
+"""Callback with the name of the compilation and the seconds since its start; 0 at the start."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a build gave."""
+class AscendBuild:
+    """Result of a build."""
 
     found: StoredAscendEngine
     cached: bool
-    """It was there already, and nothing was run."""
+    """True if the engine existed already and nothing was run."""
 
 
-def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> Built:
-    """The engine of `job` in `bundle`: the one that is there, if nothing has changed, or a new one in its place.
+def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendBuild:
+    """Return the engine of `job` in `bundle`. Build it unless an up-to-date one exists.
 
-    Raises MissingBackendError without ATC, and a LopaError with the known cause when ATC fails; its logs are then kept
-    in engines/failed-ascend-*, and an engine that was there stays.
+    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails; its logs are then in
+    engines/failed-ascend-*, and a previous engine stays.
     """
     atc = atc_of_machine()
     version = cann_version(atc)
     destination = engine_folder(bundle, job.soc_version)
     present = _present_engine(destination, job.cache_key(version))
     if present is not None:
-        return Built(present, cached=True)
+        return AscendBuild(present, cached=True)
     failed = destination.with_name(f"failed-{destination.name}")
     with staged_folder(destination, overwrite=True, product=_ENGINE) as folder:
         work = folder / "work"
-        _lay_out(work, job)
+        _create_work_folder(work, job)
         for call, command in zip(job.calls, job.commands, strict=True):
             _compile(atc, command, call, work, failed, elapsed)
         for path in [*(work / ENGINE_FOLDER).iterdir(), work / ATC_LOG]:
             path.rename(folder / path.name)
         shutil.rmtree(work)
         (folder / ENGINE_NAME).write_bytes(json_from_record(_described(job, folder, version)))
-    shutil.rmtree(failed, ignore_errors=True)  # what it tells is no longer so
-    return Built(ASCEND_ENGINES.read(destination), cached=False)
+    shutil.rmtree(failed, ignore_errors=True)  # logs of an earlier failure are obsolete
+    return AscendBuild(ASCEND_ENGINES.read(destination), cached=False)
 
 
-def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> Built:
-    """The engine of `job` from what its commands made elsewhere, in a folder by build_folder.py.
+def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> AscendBuild:
+    """Return the engine of `job`, with the OMs of a folder by build_folder.py whose commands ran elsewhere.
 
-    Raises BadInputError when the folder has other commands, another graph or weights, or lacks an OM.
+    Raises BadInputError if the folder has other commands, another graph or other weights, or lacks an OM.
     """
     check_build_folder(source, job)
-    lacking = [call.name for call in job.calls if _om_of_call(source / ENGINE_FOLDER, call) is None]
-    if lacking:
+    missing = [call.name for call in job.calls if _om_of_call(source / ENGINE_FOLDER, call) is None]
+    if missing:
         raise BadInputError(
-            f"{source / ENGINE_FOLDER} has no {', '.join(f'{name}.om' for name in lacking)}",
+            f"{source / ENGINE_FOLDER} has no {', '.join(f'{name}.om' for name in missing)}",
             expected="an OM for each command",
-            remedy="run the commands there (README.txt), and copy the whole folder back",
+            remedy="run the commands there (README.txt), and copy the complete folder back",
         )
     with staged_folder(engine_folder(bundle, job.soc_version), overwrite=True, product=_ENGINE) as folder:
         shutil.copytree(source / ENGINE_FOLDER, folder, dirs_exist_ok=True)
         (folder / ENGINE_NAME).write_bytes(json_from_record(_described(job, folder, None)))
-    return Built(ASCEND_ENGINES.read(engine_folder(bundle, job.soc_version)), cached=False)
+    return AscendBuild(ASCEND_ENGINES.read(engine_folder(bundle, job.soc_version)), cached=False)
 
 
 def _present_engine(folder: Path, cache_key: str) -> StoredAscendEngine | None:
-    """The engine in `folder` if it was made from the same things and is as it was made; its digests are checked."""
+    """Return the engine in `folder` if it has this cache key and its files match their digests, else None."""
     found = ASCEND_ENGINES.with_key(folder, cache_key)
     if found is None or any(sha256_of_file(folder / record.path) != record.sha256 for record in found.engine.files):
         return None
     return found
 
 
-def _lay_out(work: Path, job: AscendJob) -> None:
-    """The folder that the commands run in. ATC also writes notes of its own there, which nobody needs."""
+def _create_work_folder(work: Path, job: AscendJob) -> None:
+    """Create the folder in which the commands run. ATC also writes files of its own there, which are discarded."""
     work.mkdir()
     (work / MODEL_FOLDER).symlink_to(job.graph.parent.resolve(), target_is_directory=True)
     (work / ENGINE_FOLDER).mkdir()
@@ -120,7 +120,7 @@ def _lay_out(work: Path, job: AscendJob) -> None:
 
 
 def _compile(atc: Path, command: list[str], call: AtcCall, work: Path, failed: Path, elapsed: Elapsed) -> None:
-    """Run ATC once. Raises when it fails or makes no OM, and keeps its logs in `failed`."""
+    """Run ATC once. If it fails or writes no OM, keep its logs in `failed` and raise an error."""
     log = work / ATC_LOG
     stage = f"{call.name} for {call.soc_version}"
     elapsed(stage, 0.0)
@@ -157,7 +157,7 @@ def _error_of_failure(code: int, output: str, call: AtcCall, failed: Path) -> Lo
     codes = ", ".join(codes_of_output(output))
     ended = f"signal {-code}" if code < 0 else f"exit code {code}"
     if code == 0:
-        ended += f" but made no {call.name}.om"
+        ended += f" but wrote no {call.name}.om"
     if known is None:
         tail = "\n    ".join(output.strip().splitlines()[-_TAIL:])
         return CheckFailedError(
@@ -173,17 +173,17 @@ def _error_of_failure(code: int, output: str, call: AtcCall, failed: Path) -> Lo
 
 
 def _om_of_call(folder: Path, call: AtcCall) -> Path | None:
-    """The OM, whose name may have gained the operating system and the architecture."""
+    """Return the OM or None. ATC may add the operating system and the architecture to its name."""
     name = re.compile(rf"{re.escape(call.name)}(_[A-Za-z]\w*)?\.om")
     return next((path for path in sorted(folder.iterdir()) if name.fullmatch(path.name)), None)
 
 
 def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngine:
-    gears = []
-    for index, (gear, numbers) in enumerate(zip(job.gears, job.geared.tuples, strict=True)):
-        model = _om_of_call(folder, job.call_of_gear(index))
-        assert model is not None  # each call was checked for it
-        gears.append(EngineGear(gear=gear, dims=list(numbers), model=model.name))
+    buckets = []
+    for index, (bucket, numbers) in enumerate(zip(job.buckets, job.bucketed.tuples, strict=True)):
+        model = _om_of_call(folder, job.call_of_bucket(index))
+        assert model is not None  # checked after each call
+        buckets.append(EngineBucket(bucket=bucket, dims=list(numbers), model=model.name))
     return AscendEngine(
         schema=ENGINE_SCHEMA,
         contract=CONTRACT_VERSION,
@@ -192,9 +192,9 @@ def _described(job: AscendJob, folder: Path, version: str | None) -> AscendEngin
         precision=job.precision,
         int8=job.int8,
         dynamic=job.dynamic,
-        inputs=list(job.geared.inputs),
+        inputs=list(job.bucketed.inputs),
         outputs=list(job.outputs),
-        gears=gears,
+        buckets=buckets,
         graph_sha256=job.graph_sha256,
         weights_sha256=job.weights_sha256,
         commands=job.commands,

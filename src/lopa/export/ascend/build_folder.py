@@ -1,6 +1,6 @@
-"""A job written down for a machine that has ATC: graph, weights, commands and how to run them. Runs nothing.
+"""Folder with everything that a machine with ATC needs for a job: graph, weights, commands and instructions.
 
-The folder is laid out as build.py lays out its own, so the commands are the same to the letter.
+Its layout is that of the work folder in build.py, so the commands are identical. Nothing is run here.
 """
 
 import shutil
@@ -16,9 +16,9 @@ from lopa.runtime.errors import BadInputError
 
 COMMANDS_NAME = "commands.json"
 _FOLDER = Product("build folder", COMMANDS_NAME)
-_ROOM_BESIDE_WEIGHTS = 1 << 20
+_OVERHEAD_BYTES = 1 << 20
 _RUN = '''\
-"""Runs the commands of commands.json one after another. Needs Python 3 alone, and atc on PATH."""
+"""Run the commands of commands.json one after another. Needs Python 3 only, and atc on PATH."""
 
 import json
 import pathlib
@@ -30,56 +30,58 @@ if shutil.which("atc") is None:
     sys.exit("atc is not on PATH: source set_env.sh of the toolkit first")
 here = pathlib.Path(__file__).resolve().parent
 for number, command in enumerate(json.loads((here / "commands.json").read_text())["commands"], 1):
-    print(f"command {number}: atc takes minutes for each gear", flush=True)
+    print(f"command {number}: atc takes minutes per shape bucket", flush=True)
     code = subprocess.run(command, cwd=here).returncode
     if code:
         sys.exit(f"atc ended with exit code {code}")
 '''
 _README = """\
-Compiles an engine for {soc} with ATC of Ascend's CANN: {gears} in {commands}.
+Compiles an engine for {soc} with ATC of Ascend's CANN: {buckets} in {commands}.
 
 1. Install CANN's toolkit and the operator package of {soc}, and source set_env.sh.
 {int8}{run}. Run: python3 run.py
-   It runs the argument lists of commands.json in this folder. Typed into a shell, a list needs quotes: an unquoted
-   semicolon ends the command (ATC's E10054). ATC takes minutes for each gear, and its memory is that of the largest.
-{back}. Copy this folder back and run, with the options that it was made with and the bundle that it was made of:
+   It runs the argument lists of commands.json in this folder. In a shell, quote the arguments: an unquoted semicolon
+   ends the command (ATC's E10054). ATC takes minutes per shape bucket. The largest one determines its memory.
+{back}. Copy this folder back and run, with the same options and the same bundle as for this folder:
    lopa-export ascend BUNDLE --soc-version {soc} ... --built THIS_FOLDER
 
 model/         the graph and its weights
 commands.json  a list of arguments for each OM; paths are relative to this folder
-gears.json     the gears, and the numbers that stand for every -1 of the inputs in each
-engine/        what the commands make
-cache/         operators that ATC has compiled, for another run
+shape_buckets.json     the shape buckets, and for each the numbers that replace every -1 of the inputs
+engine/        output of the commands
+cache/         compiled operators, for later runs
 """
 _INT8_STEP = """\
-2. Quantize model/{graph} with AMCT (amct_onnx, of CANN) to model/{int8}: the "deploy" graph, its inputs and outputs
-   as they are, with weights beside it. AMCT needs inputs to calibrate with; this project has none recorded and has not
-   run AMCT. In the last step add: --int8-graph THIS_FOLDER/model/{int8}
+2. Quantize model/{graph} with AMCT (amct_onnx, of CANN) to model/{int8}: the "deploy" graph with unchanged inputs and
+   outputs, and its weights in the same folder. AMCT needs inputs for calibration; this project has no recorded ones and
+   has not run AMCT. In the last step add: --int8-graph THIS_FOLDER/model/{int8}
 """
 
 
 def build_folder_from_job(job: AscendJob, destination: Path) -> None:
-    """Write the folder; one that is there is replaced. Weights are copied.
+    """Write the folder, replacing an existing one. Weights are copied.
 
-    Raises BadInputError when `destination` is something else or cannot be written.
+    Raises BadInputError if `destination` exists and is something else, or cannot be written.
     """
     files = [job.graph, *(job.graph.parent / name for name in job.data)]
-    room = sum(path.stat().st_size for path in files) + _ROOM_BESIDE_WEIGHTS
-    with staged_folder(destination, overwrite=True, room=room, product=_FOLDER) as folder:
+    needed = sum(path.stat().st_size for path in files) + _OVERHEAD_BYTES
+    with staged_folder(destination, overwrite=True, needed_bytes=needed, product=_FOLDER) as folder:
         for name in (MODEL_FOLDER, ENGINE_FOLDER, CACHE_FOLDER):
             (folder / name).mkdir()
         for path in files:
             target = folder / MODEL_FOLDER / path.relative_to(job.graph.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)  # no hard link: ONNX refuses weights with two names, the bundle's as well
+            shutil.copyfile(
+                path, target
+            )  # ONNX rejects weights with a second hard link, and the bundle's would have one
         _write_json(folder / COMMANDS_NAME, {"commands": job.commands})
         _write_json(
-            folder / "gears.json",
+            folder / "shape_buckets.json",
             {
-                "inputs": job.geared.inputs,
-                "gears": [
-                    {"gear": gear, "dims": numbers, "model": job.call_of_gear(index).name}
-                    for index, (gear, numbers) in enumerate(zip(job.gears, job.geared.tuples, strict=True))
+                "inputs": job.bucketed.inputs,
+                "buckets": [
+                    {"bucket": bucket, "dims": numbers, "model": job.call_of_bucket(index).name}
+                    for index, (bucket, numbers) in enumerate(zip(job.buckets, job.bucketed.tuples, strict=True))
                 ],
             },
         )
@@ -93,12 +95,12 @@ def check_build_folder(source: Path, job: AscendJob) -> None:
         found = msgspec.json.decode((source / COMMANDS_NAME).read_bytes(), type=dict[str, list[list[str]]])
     except (OSError, msgspec.MsgspecError) as error:
         raise BadInputError(
-            f"{source / COMMANDS_NAME}: {error}", expected="a folder made by --dry-run", remedy="check the path"
+            f"{source / COMMANDS_NAME}: {error}", expected="a folder written by --dry-run", remedy="check the path"
         ) from error
-    again = "run --dry-run again with the options of now, or give the options that the folder was made with"
+    again = "run --dry-run again with the current options, or pass the options of that folder"
     if found.get("commands") != job.commands:
         raise BadInputError(
-            f"{source / COMMANDS_NAME} has other commands than these options and this bundle give",
+            f"{source / COMMANDS_NAME} has other commands than these options and this bundle require",
             expected="the same commands",
             remedy=again,
         )
@@ -106,15 +108,15 @@ def check_build_folder(source: Path, job: AscendJob) -> None:
     for name, digest in zip(names, (job.graph_sha256, *job.data_sha256), strict=True):
         path = source / MODEL_FOLDER / name
         if not path.is_file() or sha256_of_file(path) != digest:
-            raise BadInputError(f"{path} is not what would be compiled now", expected=f"sha256 {digest}", remedy=again)
+            raise BadInputError(f"{path} differs from the current input", expected=f"sha256 {digest}", remedy=again)
 
 
 def _readme(job: AscendJob) -> str:
     waits = job.calls[0].graph == INT8_GRAPH and job.graph.name != INT8_GRAPH
-    gears, commands = len(job.gears), len(job.calls)
+    buckets, commands = len(job.buckets), len(job.calls)
     return _README.format(
         soc=job.soc_version,
-        gears=f"{gears} gear{'s' * (gears > 1)}",
+        buckets=f"{buckets} shape bucket{'s' * (buckets > 1)}",
         commands=f"{commands} command{'s' * (commands > 1)}",
         int8=_INT8_STEP.format(graph=job.graph.name, int8=INT8_GRAPH) if waits else "",
         run=3 if waits else 2,

@@ -1,7 +1,4 @@
-"""What the build takes for granted of ATC, each thing with how it is known: ascend_contract.json, read.
-
-Also recognises a failed run by what it printed. Does not call ATC.
-"""
+"""Assumptions about ATC with their evidence, from contract.json, and diagnosis of a failed run by its output."""
 
 import re
 from functools import cache
@@ -13,11 +10,11 @@ import msgspec
 _TABLE = Path(__file__).with_name("contract.json")
 _CODE = re.compile(r"\bE[A-Z]?\d{4,5}\b")
 Evidence = Literal["doc", "source", "recorded"]
-"""The vendor's documentation, published source, or seen on a machine with CANN."""
+"""Source of an assumption: vendor documentation, published source code, or a recording from a machine with CANN."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that is taken for granted."""
+    """One assumption."""
 
     kind: Literal["flag", "rule", "banner", "exit code", "file", "environment"]
     name: str
@@ -26,16 +23,16 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A way in which ATC is known to fail."""
+    """A known way in which ATC fails."""
 
     codes: list[str]
-    """That it prints, one of them."""
+    """Error codes, one of which it prints."""
     pattern: str | None
-    """A regular expression for its output, where it has no code."""
+    """Regular expression for its output if it has no code."""
     cause: str
     mend: str
     exit_code: Literal[1, 2, 3]
-    """Ours: the graph cannot be compiled, the input is bad, or the installation is."""
+    """Exit code of lopa-export: 1 the graph cannot be compiled, 2 bad input, 3 broken installation."""
     evidence: Evidence
 
 
@@ -49,17 +46,17 @@ class AtcContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def atc_contract() -> AtcContract:
-    """The table that lies here."""
+    """Return the table of contract.json."""
     return msgspec.json.decode(_TABLE.read_bytes(), type=AtcContract)
 
 
 def codes_of_output(output: str) -> list[str]:
-    """The error codes that ATC printed, in order, each once."""
+    """Return the error codes in ATC's output, in order, without repetition."""
     return list(dict.fromkeys(_CODE.findall(output)))
 
 
 def failure_of_output(output: str) -> KnownFailure | None:
-    """What is known of the first code in `output` that is known, or else of its words."""
+    """Return the failure with the first known code in `output`, else the first whose pattern matches, else None."""
     failures = atc_contract().failures
     by_code = {code: failure for failure in failures for code in failure.codes}
     for code in codes_of_output(output):

@@ -1,6 +1,6 @@
-"""All that is decided before ATC is called: which graph, in which shapes, with which commands. Runs and writes nothing.
+"""Decisions before a call of ATC: the graph, its shapes and the commands.
 
-The same job is built here (build.py) or written down for another machine (build_folder.py).
+build.py runs a job on this machine, build_folder.py writes it for another one.
 """
 
 import hashlib
@@ -13,73 +13,73 @@ import onnx
 import onnx.external_data_helper
 
 from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inputs
-from lopa.export.ascend.inputs import GearedInputs, engine_outputs, geared_inputs
+from lopa.export.ascend.inputs import BucketedInputs, bucketed_inputs, engine_outputs
 from lopa.export.ascend.rules import check_call, check_graph
 from lopa.export.ascend.socs import soc_from_name
 from lopa.runtime.ascend.manifest import ENGINE_SCHEMA, EngineOutput, Precision
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
 INT8_GRAPH = "portable_int8.onnx"
-"""What a build folder calls a quantized graph that is not made yet."""
+"""File name in a build folder of a quantized graph that does not exist yet."""
 
 
 @dataclass(frozen=True)
 class AscendRequest:
-    """What the user asked for."""
+    """Options of the user."""
 
     soc_version: str
-    gears: Sequence[Gear]
+    buckets: Sequence[ShapeBucket]
     precision: Precision | None
-    """None: origin, or fp16 for integers, which take no origin."""
+    """None for the default: origin, or fp16 for integers, which do not support origin."""
     int8: bool
     int8_graph: Path | None
-    """AMCT's graph; None with int8: not made yet."""
+    """Graph by AMCT; None with int8 if it does not exist yet."""
 
 
 @dataclass(frozen=True)
 class AscendJob:
-    """What is going to be compiled."""
+    """Everything that ATC compiles."""
 
     graph: Path
-    """The file; for an int8 graph that is not made yet, the graph that it is made from."""
+    """Graph file. For an int8 graph that does not exist yet, the graph to quantize."""
     data: tuple[str, ...]
-    """Files of weights, relative to the graph's folder."""
+    """Weights files, relative to the graph's folder."""
     soc_version: str
     precision: Precision
     int8: bool
-    gears: tuple[Gear, ...]
-    geared: GearedInputs
+    buckets: tuple[ShapeBucket, ...]
+    bucketed: BucketedInputs
     outputs: tuple[EngineOutput, ...]
     calls: tuple[AtcCall, ...]
     graph_sha256: str
     data_sha256: tuple[str, ...]
     weights_sha256: str
-    """Of the bundle."""
+    """Digest of the bundle's weights."""
 
     @property
     def dynamic(self) -> bool:
-        """Whether one OM serves all gears."""
+        """True if one OM serves all shape buckets."""
         return bool(self.calls[0].tuples)
 
     @property
     def commands(self) -> list[list[str]]:
-        """A list of arguments for each OM."""
+        """One list of arguments for each OM."""
         return [arguments_from_call(call) for call in self.calls]
 
-    def call_of_gear(self, index: int) -> AtcCall:
-        """The call whose OM runs gear number `index`."""
-        return self.calls[0 if self.dynamic else self.geared.different.index(self.geared.tuples[index])]
+    def call_of_bucket(self, index: int) -> AtcCall:
+        """Return the call whose OM serves shape bucket number `index`."""
+        return self.calls[0 if self.dynamic else self.bucketed.different.index(self.bucketed.tuples[index])]
 
     def cache_key(self, cann_version: str | None) -> str:
-        """sha256 over all that decides what comes out."""
+        """Return the SHA-256 of all inputs of the build."""
         parts = {
             "schema": ENGINE_SCHEMA,
             "contract": CONTRACT_VERSION,
             "commands": self.commands,
-            "gears": self.gears,
+            "buckets": self.buckets,
             "int8": self.int8,
             "graph": self.graph_sha256,
             "data": dict(zip(self.data, self.data_sha256, strict=True)),
@@ -90,9 +90,9 @@ class AscendJob:
 
 
 def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
-    """Decide and check everything.
+    """Make and check all decisions.
 
-    Raises BadInputError for an unknown chip, a bundle without a portable graph, and whatever ATC would refuse.
+    Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """
     soc = soc_from_name(request.soc_version)
     portable = bundle.of_dialect("portable")
@@ -102,10 +102,10 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     check_graph(model, int8=request.int8_graph is not None)
     _check_same_values(model, portable_model, graph)
     precision = request.precision or ("fp16" if request.int8 else "origin")
-    geared = geared_inputs(portable_model, request.gears)
+    bucketed = bucketed_inputs(portable_model, request.buckets)
     waits = request.int8 and request.int8_graph is None
     calls = calls_from_inputs(
-        geared,
+        bucketed,
         graph=INT8_GRAPH if waits else graph.name,
         soc_version=soc.name,
         precision=precision,
@@ -120,8 +120,8 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
         soc_version=soc.name,
         precision=precision,
         int8=request.int8,
-        gears=tuple(request.gears),
-        geared=geared,
+        buckets=tuple(request.buckets),
+        bucketed=bucketed,
         outputs=tuple(engine_outputs(portable_model)),
         calls=tuple(calls),
         graph_sha256=sha256_of_file(graph),
@@ -133,14 +133,14 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
 def _model_from_file(path: Path) -> onnx.ModelProto:
     try:
         return onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's DecodeError is no public name of onnx
+    except Exception as error:  # onnx does not export protobuf's DecodeError
         raise BadInputError(
             f"{path} cannot be read as ONNX: {error}", expected="an ONNX graph", remedy="check the path"
         ) from error
 
 
 def _check_same_values(model: onnx.ModelProto, portable: onnx.ModelProto, path: Path) -> None:
-    """A quantized graph must still take and give what the portable form does."""
+    """Raise BadInputError unless a quantized graph has the inputs and outputs of the portable graph."""
     for kind in ("input", "output"):
         found, expected = (
             [(value.name, value.type.tensor_type.elem_type) for value in getattr(each.graph, kind)]
@@ -150,27 +150,30 @@ def _check_same_values(model: onnx.ModelProto, portable: onnx.ModelProto, path: 
             raise BadInputError(
                 f"{path} has other {kind}s than the bundle's portable graph",
                 expected=f"the same {len(expected)} {kind}s in the same order, with the same names and types",
-                remedy="quantize the portable graph of this bundle, its inputs and outputs as they are",
+                remedy="quantize the portable graph of this bundle without changing its inputs and outputs",
             )
 
 
 def _data_files(model: onnx.ModelProto, graph: Path) -> list[str]:
-    """External data of the graph, each file once. Raises BadInputError for one that is absent or outside."""
+    """Return the external data files of the graph.
+
+    Raises BadInputError for a missing file or one outside its folder.
+    """
     tensors = [each for each in model.graph.initializer if onnx.external_data_helper.uses_external_data(each)]
     names = dict.fromkeys(entry.value for each in tensors for entry in each.external_data if entry.key == "location")
     for name in names:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not (graph.parent / name).is_file():
             raise BadInputError(
-                f"{graph} keeps weights in {name!r}",
-                expected="a file beside the graph",
+                f"{graph} refers to weights in {name!r}",
+                expected="a file in the folder of the graph or below",
                 remedy="copy the graph with its weights, or export again",
             )
     return list(names)
 
 
 def _digest(bundle: Bundle, path: Path) -> str:
-    """The manifest's where it has one: weights are gigabytes."""
+    """Return the manifest's digest if it has one, since weights are gigabytes; else compute it."""
     for record in bundle.manifest.files:
         if bundle.file(record.path) == path:
             return record.sha256

@@ -1,4 +1,4 @@
-"""Runs one command to its end, its output in a file, and leaves no process behind. Knows nothing of what it runs."""
+"""Run of one command with its output in a file. It leaves no process behind."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 Elapsed = Callable[[float], None]
-"""Called about every second with the seconds since the start."""
+"""Callback with the seconds since the start, called about once per second."""
 _GRACE = 5.0
-"""Seconds between asking a process to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 def run_command(
     command: Sequence[str], *, program: Path, folder: Path, log: Path, environment: Mapping[str, str], elapsed: Elapsed
 ) -> int:
-    """Run the file `program` with the arguments `command` (its own name first) in `folder`; append its output to `log`.
+    """Run the file `program` with the arguments `command` (its name first) in `folder`. Append its output to `log`.
 
-    Gives its exit code, negative for a signal. When this is left early (Ctrl-C), the process and all that it started
-    are ended first: they are a process group of their own.
+    Returns the exit code, negative for a signal. If interrupted (Ctrl-C), it first ends the process and its children,
+    which form a process group.
     """
     start = time.monotonic()
     with log.open("ab") as output:
@@ -44,11 +44,11 @@ def run_command(
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End what is left of the process's group, which has its number."""
+    """End the remaining processes of the group, whose id is the process's."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)
         except (ProcessLookupError, PermissionError):
-            break  # nothing is left
+            break  # no process is left
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)

@@ -1,8 +1,8 @@
-"""What ATC would refuse, said before it is called: it takes minutes to come to that, and says less.
+"""Checks before a call of ATC, which takes minutes to fail and says less.
 
-Every rule is a pure function. The codes are those that the documentation gives for the fault; a rule without one is of
-the documentation alone, and ATC might compile something wrong instead. What cannot occur in an AtcCall has no rule:
-several kinds of dynamic shape at once, both precision modes, an unquoted semicolon.
+Every rule is a pure function. The codes are those that ATC's documentation gives for the fault. A rule without a code
+is also from the documentation, but ATC may silently compile something wrong. Some faults cannot occur in an AtcCall
+and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
 """
 
 from collections import Counter
@@ -15,16 +15,16 @@ from lopa.export.ascend.call import AtcCall
 from lopa.export.ascend.inputs import OPEN
 from lopa.export.ascend.socs import SOCS
 from lopa.export.graph.operator_table import ascend_operators
-from lopa.export.graph.portable_lint import MOST_AXES, violations_of_model
+from lopa.export.graph.portable_lint import MAX_AXES, violations_of_model
 from lopa.runtime.errors import BadInputError
 
-LEAST_GEARS = 2
-MOST_DIMS = 128
-"""Dims of all inputs together that can be set before a forward: pyACL passes them in an aclmdlIODims of so many."""
-_PLAN = "plan again: lopa-export plan BUNDLE --gears N"
+MIN_BUCKETS = 2
+MAX_DIMS = 128
+"""Maximum number of dims of all inputs that can be set before a forward, the size of pyACL's aclmdlIODims."""
+_PLAN = "plan again: lopa-export plan BUNDLE --buckets N"
 _EXPORT = "export the checkpoint again with --dialect portable or both"
-# Rules of the linter that hold for a graph that AMCT has rewritten, and the codes that ATC gives for them. AMCT's own
-# operators have no shapes that ONNX could infer, and its weights are not where the exporter puts them.
+# Linter rules that apply to a graph rewritten by AMCT, and ATC's codes for them. ONNX cannot infer shapes for AMCT's
+# own operators, and its weights have other places than the exporter's.
 _AMCT_RULES = ("opset import", "unregistered operator", "unregistered opset")
 _LINT_CODES = {
     "opset import": "E16005",
@@ -36,10 +36,10 @@ _LINT_CODES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that ATC would refuse."""
+    """A problem that ATC would reject."""
 
     code: str
-    """Its code for it; empty if the documentation names none."""
+    """ATC's code; empty if the documentation names none."""
     found: str
     mend: str
 
@@ -48,55 +48,56 @@ class Fault:
 
 
 def check_call(call: AtcCall, dtype: str) -> None:
-    """Raise BadInputError with everything that ATC would refuse of `call`; `dtype` of the bundle, e.g. float32."""
+    """Raise BadInputError with all faults of `call`; `dtype` is the bundle's, e.g. float32."""
     _refuse([fault for rule in _RULES for fault in rule(call)] + list(bfloat16_without_units(call, dtype)))
 
 
 def check_graph(model: onnx.ModelProto, *, int8: bool) -> None:
-    """Raise BadInputError with the nodes of `model` that ATC would refuse; int8: AMCT has rewritten it."""
+    """Raise BadInputError with the nodes of `model` that ATC would reject; with `int8` it is a graph by AMCT."""
     _refuse(list(faults_of_graph(model, int8=int8)))
 
 
-def number_of_gears(call: AtcCall) -> Iterator[Fault]:
-    """2 to 100 with --dynamic_dims, 256 on the 950."""
-    most = SOCS[call.soc_version].most_gears
-    if call.tuples and len(call.tuples) < LEAST_GEARS:
-        yield Fault("E10035", f"{len(call.tuples)} gear with dynamic_dims, which take at least {LEAST_GEARS}", _PLAN)
-    if len(call.tuples) > most:
-        yield Fault("E10036", f"{len(call.tuples)} gears for {call.soc_version}, which takes at most {most}", _PLAN)
+def bucket_count(call: AtcCall) -> Iterator[Fault]:
+    """Require 2 to 100 shape buckets with --dynamic_dims, at most 256 on the 950."""
+    limit = SOCS[call.soc_version].max_buckets
+    count = len(call.tuples)
+    if call.tuples and count < MIN_BUCKETS:
+        yield Fault("E10035", f"{count} shape bucket with dynamic_dims, which requires {MIN_BUCKETS} or more", _PLAN)
+    if count > limit:
+        yield Fault("E10036", f"{count} shape buckets for {call.soc_version}, whose limit is {limit}", _PLAN)
 
 
 def ragged_tuples(call: AtcCall) -> Iterator[Fault]:
-    """All tuples are equally long."""
+    """Require tuples of equal length."""
     lengths = sorted({len(each) for each in call.tuples})
     if len(lengths) > 1:
-        yield Fault("E10037", f"gears with {' and '.join(map(str, lengths))} numbers", _PLAN)
+        yield Fault("E10037", f"shape buckets with {' and '.join(map(str, lengths))} numbers", _PLAN)
 
 
 def repeated_tuples(call: AtcCall) -> Iterator[Fault]:
-    """No tuple occurs twice; gears of different sizes can fold to one."""
+    """Require distinct tuples; shape buckets of different sizes can fold to the same one."""
     for numbers, count in Counter(call.tuples).items():
         if count > 1:
-            yield Fault("E10039", f"{count} gears with the dims {', '.join(map(str, numbers))}", _PLAN)
+            yield Fault("E10039", f"{count} shape buckets with the dims {', '.join(map(str, numbers))}", _PLAN)
 
 
 def numbers_for_open_axes(call: AtcCall) -> Iterator[Fault]:
-    """A tuple has a number for every -1; without gears there is no -1."""
+    """Require tuples with one number per -1, and no -1 without shape buckets."""
     open_axes = sum(dim == OPEN for each in call.inputs for dim in each.dims)
     if not call.tuples and open_axes:
-        yield Fault("E10001", f"{open_axes} open axes and no gears", _PLAN)
+        yield Fault("E10001", f"{open_axes} dynamic axes without shape buckets", _PLAN)
     if call.tuples and open_axes == 0:
-        yield Fault("E10040", "gears and no open axis", _PLAN)
+        yield Fault("E10040", "shape buckets without a dynamic axis", _PLAN)
     elif call.tuples and any(len(each) != open_axes for each in call.tuples):
         lengths = sorted({len(each) for each in call.tuples})
-        yield Fault("E10045", f"gears with {lengths} numbers for {open_axes} open axes", _PLAN)
+        yield Fault("E10045", f"shape buckets with {lengths} numbers for {open_axes} dynamic axes", _PLAN)
 
 
 def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
-    """At most four axes; every size at least 1, or open."""
+    """Require at most four axes, and sizes that are at least 1 or dynamic."""
     for each in call.inputs:
-        if len(each.dims) > MOST_AXES:
-            yield Fault("", f"{each.name} has {len(each.dims)} axes; keep to {MOST_AXES}", _EXPORT)
+        if len(each.dims) > MAX_AXES:
+            yield Fault("", f"{each.name} has {len(each.dims)} axes, more than {MAX_AXES}", _EXPORT)
     if any(dim < 1 and dim != OPEN for each in call.inputs for dim in each.dims) or any(
         number < 1 for each in call.tuples for number in each
     ):
@@ -104,31 +105,31 @@ def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
 
 
 def dims_at_run_time(call: AtcCall) -> Iterator[Fault]:
-    """With gears pyACL must be able to pass the dims of all inputs; ATC itself would not notice."""
-    if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MOST_DIMS:
-        yield Fault("", f"gears with {dims} dims, of which pyACL sets {MOST_DIMS}", _EXPORT)
+    """Require dims of all inputs that fit pyACL's structure; ATC does not check this."""
+    if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MAX_DIMS:
+        yield Fault("", f"shape buckets with {dims} dims, more than the {MAX_DIMS} of pyACL", _EXPORT)
 
 
-def integers_with_gears(call: AtcCall) -> Iterator[Fault]:
-    """Dynamic shapes are not possible for a quantized graph."""
+def integers_with_buckets(call: AtcCall) -> Iterator[Fault]:
+    """Require fixed shapes for a quantized graph."""
     if call.int8 and call.tuples:
-        yield Fault(
-            "", "int8 with gears in one OM (dynamic_dims), which ATC does not take", "an OM of fixed shape for each"
-        )
+        yield Fault("", "int8 with dynamic_dims, which ATC does not support", "compile one OM of fixed shape for each")
 
 
 def integers_with_origin(call: AtcCall) -> Iterator[Fault]:
-    """A quantized graph must not ask for high precision."""
+    """Require another precision than origin for a quantized graph."""
     if call.int8 and call.precision == "origin":
-        yield Fault("", "int8 with precision origin, which ATC does not take", "choose --precision fp16 or bf16")
+        yield Fault("", "int8 with precision origin, which ATC does not support", "use --precision fp16 or bf16")
 
 
 def bfloat16_without_units(call: AtcCall, dtype: str) -> Iterator[Fault]:
-    """310P computes no bfloat16, neither asked for nor in the graph."""
+    """Require chips with bfloat16 units (not 310P) for bfloat16 as the precision or in the graph."""
     if SOCS[call.soc_version].bfloat16:
         return
     if call.precision == "bf16":
-        yield Fault("", f"precision bf16 for {call.soc_version}, which has no bfloat16", "choose origin or fp16")
+        yield Fault(
+            "", f"precision bf16 for {call.soc_version}, which has no bfloat16", "use --precision origin or fp16"
+        )
     if dtype == "bfloat16":
         yield Fault(
             "",
@@ -138,20 +139,20 @@ def bfloat16_without_units(call: AtcCall, dtype: str) -> Iterator[Fault]:
 
 
 def faults_of_graph(model: onnx.ModelProto, *, int8: bool) -> Iterator[Fault]:
-    """Violations of the portable dialect, with ATC's codes; of a graph by AMCT only what the parser would not know."""
+    """Yield violations of the portable dialect with ATC's codes; for a graph by AMCT those of the parser only."""
     for each in violations_of_model(model, ascend_operators()):
         if not int8 or each.rule in _AMCT_RULES:
             yield Fault(_LINT_CODES.get(each.rule, ""), f"{each.rule}: {each}", _EXPORT)
 
 
 _RULES: tuple[Callable[[AtcCall], Iterator[Fault]], ...] = (
-    number_of_gears,
+    bucket_count,
     ragged_tuples,
     repeated_tuples,
     numbers_for_open_axes,
     sizes_of_inputs,
     dims_at_run_time,
-    integers_with_gears,
+    integers_with_buckets,
     integers_with_origin,
 )
 _SHOWN = 3
@@ -163,6 +164,6 @@ def _refuse(faults: Sequence[Fault]) -> None:
     more = f" (and {len(faults) - _SHOWN} more)" if len(faults) > _SHOWN else ""
     raise BadInputError(
         "; ".join(map(str, faults[:_SHOWN])) + more,
-        expected="what ATC compiles; the codes are those that it would give, and it was not called",
+        expected="input that ATC can compile (checked without calling ATC; the codes are ATC's)",
         remedy="; or ".join(dict.fromkeys(fault.mend for fault in faults[:_SHOWN])),
     )

@@ -1,4 +1,4 @@
-"""Finds ATC and the version of the toolkit that it belongs to. Runs nothing."""
+"""Search for ATC and the version of its toolkit. Runs nothing."""
 
 import os
 import platform
@@ -11,22 +11,22 @@ _INSTALL_INFO = "ascend_toolkit_install.info"
 
 
 def atc_of_machine() -> Path:
-    """Where `atc` is. Raises MissingBackendError when it is not on PATH."""
+    """Return the path of `atc`. Raises MissingBackendError if it is not on PATH."""
     found = shutil.which("atc")
     if found is None:
         raise MissingBackendError(
             "atc is not on PATH",
             expected="Ascend's CANN toolkit with the operator package of the chip",
-            remedy="install them, then `source set_env.sh` of the toolkit in this shell; or, without them, --dry-run "
-            "writes a folder with everything for a machine that has them",
+            remedy="install them, then `source set_env.sh` of the toolkit in this shell; or use --dry-run to write a "
+            "folder for a machine that has them",
         )
     return Path(found)
 
 
 def cann_version(atc: Path) -> str | None:
-    """The version that the toolkit's install file states; None where there is no such file or line.
+    """Return the version in the toolkit's install file; None without such a file or line.
 
-    The toolkit's folder is that of the environment (set_env.sh), or one above the file `atc`.
+    The toolkit's folder comes from the environment (set_env.sh), or is one above the file `atc`.
     """
     homes = [os.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
     folders = [Path(home) for home in homes if home] + list(atc.resolve().parents[:4])

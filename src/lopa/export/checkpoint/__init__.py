@@ -1,1 +1,1 @@
-"""A checkpoint's files, read and checked: config, tensors, adapter, tokenizer."""
+"""Files of a checkpoint, read and checked: config, tensors, adapter, tokenizer."""

@@ -1,6 +1,6 @@
-"""The added tokens of a checkpoint without tokenizer.json, with the ids that its files give them.
+"""Added tokens of a checkpoint without tokenizer.json, with the ids that its files assign.
 
-Reads tokenizer_config.json's content, added_tokens.json and special_tokens_map.json. Knows no merges and makes no ids.
+Reads the content of tokenizer_config.json, added_tokens.json and special_tokens_map.json. Assigns no ids itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,7 @@ from lopa.runtime.errors import BadInputError
 
 ADDED_TOKENS_NAME = "added_tokens.json"
 SPECIAL_TOKENS_MAP_NAME = "special_tokens_map.json"
-GREATEST_ID = 2**32 - 1
-"""The library holds ids in 32 bits."""
+MAX_TOKEN_ID = 2**32 - 1
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _REMEDY = "copy the tokenizer's files again; they must come from one checkpoint"
@@ -24,16 +23,16 @@ _REMEDY = "copy the tokenizer's files again; they must come from one checkpoint"
 def added_tokens_from_checkpoint(
     checkpoint: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]
 ) -> list[tuple[int, AddedToken]]:
-    """Every added token with its id, by rising id; `settings` is the content of tokenizer_config.json.
+    """Return every added token with its id, by ascending id; `settings` is the content of tokenizer_config.json.
 
-    Special are those that added_tokens_decoder says so of, and those that have a role (eos_token and so on). Raises
-    BadInputError for entries that are not tokens, for a token with two ids or none, and for an id with two tokens;
-    `vocabulary` (vocab.json) counts in both.
+    A token is special if added_tokens_decoder marks it as special or if it has a role (eos_token and so on). Raises
+    BadInputError for entries that are not tokens, for tokens with two ids or none, and for ids with two tokens. The
+    tokens of `vocabulary` (vocab.json) count too.
     """
-    roles = _tokens_with_a_role(checkpoint, settings)
+    roles = _role_tokens(checkpoint, settings)
     tokens = list(_tokens_from_decoder(settings, roles, checkpoint))
     listed = {(token_id, token.content) for token_id, token in tokens}
-    # added_tokens.json says no flags: the decoder's entry stays where both have the same token.
+    # added_tokens.json has no flags, so the decoder's entry wins where both have the same token.
     tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
     known = {token.content for _, token in tokens}
     for content in sorted(roles - known):
@@ -49,7 +48,7 @@ def added_tokens_from_checkpoint(
     return sorted(tokens, key=lambda pair: pair[0])
 
 
-def _tokens_with_a_role(checkpoint: Path, settings: Mapping[str, Any]) -> set[str]:
+def _role_tokens(checkpoint: Path, settings: Mapping[str, Any]) -> set[str]:
     path = checkpoint / SPECIAL_TOKENS_MAP_NAME
     sources = [settings]
     if path.is_file():
@@ -58,7 +57,7 @@ def _tokens_with_a_role(checkpoint: Path, settings: Mapping[str, Any]) -> set[st
 
 
 def _contents(source: Mapping[str, Any]) -> Iterable[str]:
-    """A token is written as its text or as an object with `content`."""
+    """Yield the texts of tokens. A token is written as its text or as an object with `content`."""
     values = [value for name, value in source.items() if name.endswith("_token")]
     for name in _LISTS:
         listed = source.get(name)
@@ -77,7 +76,7 @@ def _tokens_from_decoder(
         raise _not_a_token(checkpoint, f"added_tokens_decoder = {decoder!r}")
     for key, entry in decoder.items():
         flags = {name: entry[name] for name in _FLAGS if name in entry} if isinstance(entry, dict) else None
-        is_id = key.isascii() and key.isdigit() and len(key) <= len(str(GREATEST_ID))
+        is_id = key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))
         if not is_id or flags is None or any(not isinstance(flag, bool) for flag in flags.values()):
             raise _not_a_token(checkpoint, f"added_tokens_decoder[{key!r}] = {entry!r}")
         content = entry.get("content")
@@ -98,7 +97,7 @@ def _tokens_from_file(checkpoint: Path, roles: set[str]) -> Iterable[tuple[int, 
 def _token(checkpoint: Path, content: Any, **flags: bool) -> AddedToken:
     try:
         token = AddedToken(content, **flags)
-    except (TypeError, UnicodeError) as error:  # not a text, or one that is not Unicode
+    except (TypeError, UnicodeError) as error:  # not a string, or not valid Unicode
         raise _not_a_token(checkpoint, f"the added token {content!r}") from error
     if not token.content:
         raise _not_a_token(checkpoint, "an added token without text")
@@ -110,7 +109,7 @@ def _check_ids(tokens: Iterable[tuple[int, AddedToken]], vocabulary: Mapping[str
     owners = {token_id: content for content, token_id in vocabulary.items()}
     for token_id, token in tokens:
         content = token.content
-        if not 0 <= token_id <= GREATEST_ID:
+        if not 0 <= token_id <= MAX_TOKEN_ID:
             raise _not_a_token(checkpoint, f"the added token {content!r} with the id {token_id}")
         if ids.setdefault(content, token_id) != token_id:
             raise BadInputError(
@@ -129,6 +128,6 @@ def _check_ids(tokens: Iterable[tuple[int, AddedToken]], vocabulary: Mapping[str
 def _not_a_token(checkpoint: Path, received: str) -> BadInputError:
     return BadInputError(
         f"{checkpoint} has {received[:200]}",
-        expected=f"ids from 0 to {GREATEST_ID}, and for each a token's text and flags (true or false)",
+        expected=f"ids from 0 to {MAX_TOKEN_ID}, each with a token's text and flags (true or false)",
         remedy=_REMEDY,
     )

@@ -1,4 +1,4 @@
-"""config.json of a checkpoint -> the facts that an export needs. Does not read weights or the tokenizer."""
+"""Facts from a checkpoint's config.json. Weights and the tokenizer are read elsewhere."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,53 +12,54 @@ from lopa.runtime.bundle.manifest import ModelDimensions
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
-_MOST_BYTES = 2**20
-_MOST_ENDS = 64
-_REMEDY = "check that this is the checkpoint's folder and that its files are whole"
+_MAX_BYTES = 2**20
+_MAX_ENDS = 64
+_REMEDY = "check that this is the checkpoint's folder and that its files are complete"
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What config.json says, checked."""
+    """Checked content of config.json."""
 
     family: Family
     dimensions: ModelDimensions
     tied_embeddings: bool
-    """True: the head uses the embedding's weight."""
+    """True if the head shares the embedding's weight."""
     token_ids: dict[str, int]
-    """Those of mask, eos, pad and bos that config.json gives."""
+    """Ids of mask, eos, pad and bos, as far as config.json has them."""
     stops: tuple[int, ...]
-    """Further tokens that end an answer, beside the one that is or will be its eos."""
+    """Further tokens that end an answer, besides eos."""
     block_size: int | None
-    """Positions of the blocks that it was trained on, where its family says so in config.json.
+    """Positions per block in training, if config.json says so; None for the family's default.
 
-    None: the family's; an autoregressive checkpoint's config.json does not say.
+    The config.json of an autoregressive checkpoint has no block size.
     """
 
     @property
     def architecture(self) -> Architecture:
-        """The family's network."""
+        """Network of the family."""
         return self.family.architecture
 
 
 def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> CheckpointConfig:
-    """Read and check config.json in the folder `checkpoint`, and which tokens generation_config.json ends with.
+    """Read and check config.json in the folder `checkpoint`, and the end tokens in generation_config.json.
 
-    `family` is that of a checkpoint that does not say so itself. Raises BadInputError for a missing or broken file, a
-    checkpoint of no family or of another than asked for, and settings that the exported forward does not have (scaled
-    rotary positions, sliding windows, experts, another activation, whatever else its family names).
+    `family` is for a checkpoint that does not name its family. Raises BadInputError for a missing or broken file, and
+    for a checkpoint of no family or not of the requested one. Raises it also for settings that the exported forward
+    does not support: scaled rotary positions, sliding windows, experts, other activations, and whatever the family
+    lists.
     """
     config = _values_of(checkpoint / CONFIG_NAME)
     found = family_of_config(config, family)
     check_settings(config, found.settings)
     dimensions = found.sizes(config)
     ids = {role: _ids(config, role, found, dimensions.vocab_size) for role in ("mask", "eos", "pad", "bos")}
-    more = _ends_of_generation(checkpoint, found, dimensions.vocab_size)
+    more = _generation_eos_ids(checkpoint, found, dimensions.vocab_size)
     ends = list(dict.fromkeys([*ids["eos"], *more]))
     return CheckpointConfig(
         family=found,
         dimensions=dimensions,
-        tied_embeddings=config.flag(found.tied),
+        tied_embeddings=config.get_bool(found.tied),
         token_ids={role: given[0] for role, given in ids.items() if given},
         stops=tuple(ends[1:] if ids["eos"] else ends),
         block_size=_block_size(config, found),
@@ -66,27 +67,27 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
 
 
 def _values_of(path: Path) -> JsonValues:
-    return JsonValues(json_object_from_file(path, remedy=_REMEDY, most=_MOST_BYTES), str(path), _REMEDY)
+    return JsonValues(json_object_from_file(path, remedy=_REMEDY, max_bytes=_MAX_BYTES), str(path), _REMEDY)
 
 
 def _block_size(config: JsonValues, family: Family) -> int | None:
     if family.block_size is None:
         return None
-    says_family = config.values.get("model_type") == family.model_type
-    given = says_family or config.values.get(family.block_size) is not None
-    return config.whole_number(family.block_size, most=2**20) if given else None
+    names_family = config.values.get("model_type") == family.model_type
+    given = names_family or config.values.get(family.block_size) is not None
+    return config.get_int(family.block_size, max=2**20) if given else None
 
 
 def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list[int]:
-    """None, one, or of eos several where the family has several."""
+    """Return no id or one; of eos several, where the family allows it."""
     name = f"{role}_token_id"
     value: Any = config.values.get(name)
-    several = _MOST_ENDS if role == "eos" and family.more_ends else 1
+    several = _MAX_ENDS if role == "eos" and family.more_ends else 1
     given = value if isinstance(value, list) and 1 <= len(value) <= several else [value]
-    return [config.whole(name, each, least=0, most=vocab_size - 1) for each in given] if value is not None else []
+    return [config.checked_int(name, each, min=0, max=vocab_size - 1) for each in given] if value is not None else []
 
 
-def _ends_of_generation(checkpoint: Path, family: Family, vocab_size: int) -> list[int]:
-    """The eos_token_id of generation_config.json, one or a list; none without the file."""
+def _generation_eos_ids(checkpoint: Path, family: Family, vocab_size: int) -> list[int]:
+    """Return the eos_token_id of generation_config.json, one or a list; nothing without the file."""
     path = checkpoint / GENERATION_CONFIG_NAME
     return _ids(_values_of(path), "eos", family, vocab_size) if family.more_ends and path.is_file() else []

@@ -1,4 +1,4 @@
-"""Which family a checkpoint is of: what its config.json says, what the user asks for, and whether both agree."""
+"""Family of a checkpoint, from its config.json and the user's request."""
 
 from lopa.export.families import FAMILIES
 from lopa.export.families.family import Family
@@ -12,65 +12,66 @@ _OTHERS = {
     "llada_moe": "LLaDA-MoE, a mixture of experts",
     "diffusion_gemma": "DiffusionGemma, which begins with random tokens and feeds probabilities back",
 }
-"""Values of model_type of diffusion models that this network cannot be."""
+"""Values of model_type of diffusion models that are not supported."""
 
 
-def family_of_config(config: JsonValues, asked: str | None) -> Family:
-    """The family that model_type and architectures say, or that is asked for by its name where they fit it.
+def family_of_config(config: JsonValues, requested: str | None) -> Family:
+    """Return the family that model_type and architectures name, or the requested one if it fits them.
 
-    An autoregressive checkpoint with a family's layers is of that family only when asked for: nothing in it says that
-    it was trained for diffusion. Raises BadInputError for a checkpoint of no family or of two, and for a family that
-    was asked for against what the files say.
+    An autoregressive checkpoint with a family's layers belongs to that family only on request, because nothing in it
+    says that it was trained for diffusion. Raises BadInputError for a checkpoint of no family or of two, and for a
+    request that contradicts the files.
     """
-    if asked is not None and asked not in FAMILIES:
+    if requested is not None and requested not in FAMILIES:
         raise BadInputError(
-            f"the family {shown(asked)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct its name"
+            f"unknown family {shown(requested)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct its name"
         )
     model_type = config.values.get("model_type")
-    said = _said(config, model_type)
-    if len(said) > 1:
+    named = _named_families(config, model_type)
+    if len(named) > 1:
         raise BadInputError(
-            f"{_read(config)}: of {' and '.join(sorted(said))} at once",
+            f"{_entries(config)}, which belong to {' and '.join(sorted(named))}",
             expected="entries of one family",
             remedy="copy the config.json that belongs to these weights",
         )
-    if asked is None:
-        return _only(said, model_type, config)
-    family = FAMILIES[asked]
-    if said - {asked} or model_type not in (family.model_type, *family.lookalikes):
+    if requested is None:
+        return _only(named, model_type, config)
+    family = FAMILIES[requested]
+    if named - {requested} or model_type not in (family.model_type, *family.lookalikes):
         fits = ", ".join(repr(each) for each in (family.model_type, *family.lookalikes))
         raise BadInputError(
-            f"{_read(config)}, and the family {asked} asked for",
-            expected=f"a checkpoint of {family.published}, with model_type {fits}",
-            remedy=f"leave --family out, or ask for {said.pop()}" if said else "ask for another family, or for none",
+            f"{_entries(config)}, but family {requested} was requested",
+            expected=f"a checkpoint of {family.model_names}, with model_type {fits}",
+            remedy=f"drop --family, or use --family {named.pop()}" if named else "use another --family, or none",
         )
     return family
 
 
-def _said(config: JsonValues, model_type: object) -> set[str]:
-    """Names of the families that config.json names."""
+def _named_families(config: JsonValues, model_type: object) -> set[str]:
+    """Return the names of the families that config.json names."""
     classes = config.values.get("architectures")
-    named = {each for each in classes if isinstance(each, str)} if isinstance(classes, list) else set()
+    class_names = {each for each in classes if isinstance(each, str)} if isinstance(classes, list) else set()
     return {
         family.name
         for family in FAMILIES.values()
-        if (family.model_type == model_type and not family.shares_model_type) or not named.isdisjoint(family.classes)
+        if (family.model_type == model_type and not family.shares_model_type)
+        or not class_names.isdisjoint(family.classes)
     }
 
 
-def _only(said: set[str], model_type: object, config: JsonValues) -> Family:
-    """That which the files say, when nobody asked for one."""
-    for name in said:
+def _only(named: set[str], model_type: object, config: JsonValues) -> Family:
+    """Return the family that the files name. Raises BadInputError without one."""
+    for name in named:
         if FAMILIES[name].model_type == model_type:
             return FAMILIES[name]
-    known = "; ".join(f"{name} ({family.published})" for name, family in FAMILIES.items())
+    known = "; ".join(f"{name} ({family.model_names})" for name, family in FAMILIES.items())
     other = _OTHERS.get(model_type) if isinstance(model_type, str) else None
     alike = [name for name, family in FAMILIES.items() if model_type in (*_shared(family), *family.lookalikes)]
     raise BadInputError(
-        _read(config) + ("" if other is None else f": {other}"),
+        _entries(config) + ("" if other is None else f": {other}"),
         expected=f"a checkpoint of one of the families {known}",
-        remedy=f"an autoregressive checkpoint looks the same; if this one was trained as a diffusion model, say as "
-        f"which with --family {', '.join(alike)}"
+        remedy="autoregressive checkpoints look the same; if this is a diffusion model, name its family "
+        f"with --family {', '.join(alike)}"
         if alike
         else "export a checkpoint of one of these families; others are not supported",
     )
@@ -80,8 +81,8 @@ def _shared(family: Family) -> tuple[str, ...]:
     return (family.model_type,) if family.shares_model_type else ()
 
 
-def _read(config: JsonValues) -> str:
-    """What config.json says, for errors."""
+def _entries(config: JsonValues) -> str:
+    """Return model_type and architectures of config.json, for errors."""
     values = config.values
     return (
         f"{config.source} has model_type {shown(values.get('model_type'))} and architectures "

@@ -1,7 +1,6 @@
-"""Check what lies at the path of a checkpoint or of an adapter, by file names and first lines.
+"""Checks of a checkpoint's or an adapter's path by file names and first lines.
 
-Each mistake that users make with such a path gets an error of its own, with its remedy. What the files say is the
-business of the modules beside this one.
+Each common mistake with such a path has an error of its own. Other modules of this package check the contents.
 """
 
 import re
@@ -18,8 +17,8 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
-CHECKPOINT_NEEDED = f"a checkpoint's folder in Hugging Face's format: {CONFIG_NAME}, tokenizer and safetensors weights"
-ADAPTER_NEEDED = f"a PEFT adapter's folder: {ADAPTER_CONFIG_NAME} and {ADAPTER_WEIGHTS_NAME}"
+CHECKPOINT_NEEDED = f"a checkpoint folder in Hugging Face format: {CONFIG_NAME}, tokenizer and safetensors weights"
+ADAPTER_NEEDED = f"a PEFT adapter folder: {ADAPTER_CONFIG_NAME} and {ADAPTER_WEIGHTS_NAME}"
 _DOWNLOAD = "'hf download ORG/NAME --local-dir DIR' downloads one from the Hugging Face Hub"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _HUB_URL = re.compile(r"(?:https?:/{1,2})?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/]+)(?:/.*)?", re.ASCII)
@@ -27,19 +26,19 @@ _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors", re.ASCII)
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MAX_LFS_BYTES = 1024
-"""The format allows a pointer no more."""
+"""Maximum size of a pointer file in the format's specification."""
 _MAX_SHOWN_PATH = 300
 _MAX_NAMES = 10_000
-"""Entries of a folder that are looked at."""
+"""Maximum number of folder entries to check."""
 
 
 def check_checkpoint_folder(path: Path) -> None:
     """Raise BadInputError unless `path` is a folder that looks like a checkpoint with safetensors weights."""
-    with _errors_of_path(path, CHECKPOINT_NEEDED):
+    with _path_errors(path, CHECKPOINT_NEEDED):
         names = _names_in(path, CHECKPOINT_NEEDED)
         _check_lfs(path, names)
         if ADAPTER_CONFIG_NAME in names and not {SINGLE_NAME, INDEX_NAME} & names:
-            raise _adapter_as_checkpoint(path)
+            raise _adapter_is_no_checkpoint(path)
         if CONFIG_NAME not in names:
             raise _without_config(path, names)
         if not {SINGLE_NAME, INDEX_NAME} & names:
@@ -48,7 +47,7 @@ def check_checkpoint_folder(path: Path) -> None:
 
 def check_adapter_folder(path: Path) -> None:
     """Raise BadInputError unless `path` is a folder that looks like a PEFT adapter saved as safetensors."""
-    with _errors_of_path(path, ADAPTER_NEEDED):
+    with _path_errors(path, ADAPTER_NEEDED):
         names = _names_in(path, ADAPTER_NEEDED)
         _check_lfs(path, names)
         if ADAPTER_CONFIG_NAME not in names:
@@ -56,8 +55,8 @@ def check_adapter_folder(path: Path) -> None:
                 raise BadInputError(
                     f"{path} is a checkpoint, not an adapter",
                     expected=ADAPTER_NEEDED,
-                    remedy="give it as the checkpoint, and with --lora the folder of its adapter; without an adapter "
-                    "leave --lora out",
+                    remedy="pass it as the checkpoint, and the folder of its adapter with --lora; drop --lora to "
+                    "export without an adapter",
                 )
             raise BadInputError(
                 f"{path} has no {ADAPTER_CONFIG_NAME}", expected=ADAPTER_NEEDED, remedy="check the path of the adapter"
@@ -66,20 +65,20 @@ def check_adapter_folder(path: Path) -> None:
             raise BadInputError(
                 f"{path} has no {ADAPTER_WEIGHTS_NAME}",
                 expected="an adapter saved as safetensors",
-                remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
+                remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened",
             )
 
 
-def _errors_of_path(path: Path, expected: str) -> AbstractContextManager[None]:
+def _path_errors(path: Path, expected: str) -> AbstractContextManager[None]:
     return refused_as_bad_input(f"{path!s:.{_MAX_SHOWN_PATH}}", expected=expected, remedy="check the path")
 
 
 def _names_in(path: Path, expected: str) -> frozenset[str]:
-    """Return the names in the folder `path`. Raises BadInputError for what is no folder, and for an empty one."""
+    """Return the names in the folder `path`. Raises BadInputError if it is not a folder or is empty."""
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except FileNotFoundError:
-        raise _not_there(path, expected) from None
+        raise _missing_path(path, expected) from None
     if not is_folder:
         raise _not_a_folder(path, expected)
     names = frozenset(entry.name for entry, _ in zip(path.iterdir(), range(_MAX_NAMES), strict=False))
@@ -90,24 +89,24 @@ def _names_in(path: Path, expected: str) -> frozenset[str]:
     return names
 
 
-def _not_there(path: Path, expected: str) -> BadInputError:
-    hub_id = _hub_id_of(path)
+def _missing_path(path: Path, expected: str) -> BadInputError:
+    hub_id = _hub_id_from_path(path)
     if hub_id is None:
         return BadInputError(f"{path} does not exist", expected=expected, remedy=f"check the path; {_DOWNLOAD}")
     folder = hub_id.rpartition("/")[2]
     return BadInputError(
         f"there is no folder {path}, but it looks like a model id of the Hugging Face Hub",
-        expected=f"{expected}; nothing is downloaded here",
-        remedy=f"download it first: hf download {hub_id} --local-dir {folder}, then give the folder {folder}",
+        expected=f"{expected}; the export downloads nothing",
+        remedy=f"download it first: hf download {hub_id} --local-dir {folder}, then pass the folder {folder}",
     )
 
 
-def _hub_id_of(path: Path) -> str | None:
-    """Return the id ORG/NAME that a path which is not there was meant as; None for what looks like a path."""
+def _hub_id_from_path(path: Path) -> str | None:
+    """Return the Hub id ORG/NAME that a missing path looks like; None if it looks like a path."""
     text = str(path)
     if (url := _HUB_URL.fullmatch(text)) is not None:
         text = url[1]
-    elif path.parent.exists():  # a folder of the user's with a misspelt name in it
+    elif path.parent.exists():  # a misspelt name in a folder of the user
         return None
     return text if _HUB_ID.fullmatch(text) else None
 
@@ -121,36 +120,36 @@ def _not_a_folder(path: Path, expected: str) -> BadInputError:
         return BadInputError(
             f"{path} is a single safetensors file",
             expected=expected,
-            remedy=f"give the folder that it lies in, with the other files: {path.parent}",
+            remedy=f"pass its folder, which has the other files: {path.parent}",
         )
-    return BadInputError(f"{path} is not a folder", expected=expected, remedy="give the folder that it lies in")
+    return BadInputError(f"{path} is not a folder", expected=expected, remedy="pass the folder that contains it")
 
 
-def _gguf(path: Path, what: str, expected: str) -> BadInputError:
+def _gguf(path: Path, problem: str, expected: str) -> BadInputError:
     return BadInputError(
-        f"{path} {what}",
+        f"{path} {problem}",
         expected=expected,
-        remedy=f"GGUF weights cannot be exported; take the original checkpoint: {_DOWNLOAD}",
+        remedy=f"GGUF weights cannot be exported; use the original checkpoint: {_DOWNLOAD}",
     )
 
 
-def _pickled(path: Path, what: str, expected: str) -> BadInputError:
+def _pickled(path: Path, problem: str, expected: str) -> BadInputError:
     return BadInputError(
-        f"{path} {what}",
+        f"{path} {problem}",
         expected=expected,
-        remedy="pickled weights can run code and are never opened here; take a checkpoint with safetensors files, or "
-        "convert one that you trust: AutoModel.from_pretrained(OLD).save_pretrained(NEW) of transformers writes them",
+        remedy="pickled weights can run code and are never opened; use a checkpoint with safetensors files, or convert "
+        "a trusted one with transformers: AutoModel.from_pretrained(OLD).save_pretrained(NEW)",
     )
 
 
 def _check_lfs(path: Path, names: Collection[str]) -> None:
-    """Raise BadInputError where JSON files or weights are pointers, as a clone without Git LFS leaves them."""
+    """Raise BadInputError if JSON files or weights are pointers, as a clone without Git LFS leaves them."""
     read = sorted(name for name in names if name.endswith((".json", ".safetensors", ".txt", ".jinja")))
     pointers = [name for name in read if _is_lfs_pointer(path / name)]
     if pointers:
         more = f" and {len(pointers) - 1} more files are Git LFS pointers" if pointers[1:] else " is a Git LFS pointer"
         raise BadInputError(
-            f"{path / pointers[0]}{more}, not the content",
+            f"{path / pointers[0]}{more} without the content",
             expected="the files themselves",
             remedy="run 'git lfs install' and 'git lfs pull' in that clone, or download the model with "
             "'hf download ORG/NAME --local-dir DIR'",
@@ -158,7 +157,7 @@ def _check_lfs(path: Path, names: Collection[str]) -> None:
 
 
 def _is_lfs_pointer(path: Path) -> bool:
-    with suppress(OSError):  # what cannot be read gets its error where it is needed
+    with suppress(OSError):  # the reader of an unreadable file reports it
         found = path.stat()
         if stat.S_ISREG(found.st_mode) and found.st_size <= _MAX_LFS_BYTES:
             with path.open("rb") as file:
@@ -166,7 +165,7 @@ def _is_lfs_pointer(path: Path) -> bool:
     return False
 
 
-def _adapter_as_checkpoint(path: Path) -> BadInputError:
+def _adapter_is_no_checkpoint(path: Path) -> BadInputError:
     base = None
     with suppress(BadInputError):
         base = json_object_from_file(path / ADAPTER_CONFIG_NAME, remedy="").get("base_model_name_or_path")
@@ -174,7 +173,7 @@ def _adapter_as_checkpoint(path: Path) -> BadInputError:
     return BadInputError(
         f"{path} is a PEFT adapter, not a checkpoint",
         expected=CHECKPOINT_NEEDED,
-        remedy=f"give the folder of its base model{known} as the checkpoint, and the adapter with --lora {path}",
+        remedy=f"pass the folder of its base model{known} as the checkpoint, and the adapter with --lora {path}",
     )
 
 
@@ -183,7 +182,7 @@ def _without_config(path: Path, names: Collection[str]) -> BadInputError:
         return BadInputError(
             f"{path} is a bundle, not a checkpoint",
             expected=CHECKPOINT_NEEDED,
-            remedy="give the checkpoint that it was exported from; a bundle is not exported again",
+            remedy="pass the checkpoint that it was exported from; a bundle cannot be exported again",
         )
     if any(name.endswith(".gguf") for name in names):
         return _gguf(path, f"has GGUF weights and no {CONFIG_NAME}", CHECKPOINT_NEEDED)
@@ -193,7 +192,7 @@ def _without_config(path: Path, names: Collection[str]) -> BadInputError:
     return BadInputError(
         f"{path} has no {CONFIG_NAME}",
         expected=CHECKPOINT_NEEDED,
-        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"give the folder in it that has one: {within}",
+        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"pass the folder in it that has one: {within}",
     )
 
 
@@ -202,8 +201,8 @@ def _without_weights(path: Path, names: Collection[str]) -> BadInputError:
     if shards:
         return BadInputError(
             f"{path} has {shards[0]} but no {INDEX_NAME}",
-            expected=f"the index beside the shards of the weights ({INDEX_NAME})",
-            remedy="download the index too; a download may have stopped half-way",
+            expected=f"the index of the shards ({INDEX_NAME})",
+            remedy="download the index too; a download may have been interrupted",
         )
     pickled = sorted(name for name in names if name.startswith("pytorch_model") and name.endswith(_PICKLED))
     pickled += sorted(name for name in names if name.endswith((".pth", ".ckpt")))
@@ -215,6 +214,6 @@ def _without_weights(path: Path, names: Collection[str]) -> BadInputError:
     found = f", only {', '.join(others[:3])}" if others else ""
     return BadInputError(
         f"{path} has neither {SINGLE_NAME} nor {INDEX_NAME}{found}",
-        expected="a checkpoint with safetensors weights under transformers' names",
-        remedy="copy the weights too; a download may have stopped half-way",
+        expected="a checkpoint with safetensors weights under the names that transformers uses",
+        remedy="copy the weights too; a download may have been interrupted",
     )

@@ -1,6 +1,6 @@
-"""A PEFT LoRA adapter: which tensors of its base it changes, and by what.
+"""PEFT LoRA adapters: the tensors of the base that they change, and the changes.
 
-Reads adapter_config.json and adapter_model.safetensors. Does not know what becomes of the merged tensors.
+Reads adapter_config.json and adapter_model.safetensors.
 """
 
 import math
@@ -18,14 +18,14 @@ from lopa.runtime.errors import BadInputError
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
-_OTHER_BASE = "give the adapter that was trained on this checkpoint"
+_OTHER_BASE = "use the adapter that was trained on this checkpoint"
 _SAVE_AGAIN = "save the adapter again, or correct its configuration"
-_MOST_CONFIG_BYTES = 2**22
-_MOST_NAMES = 10_000
-"""In a list or a table of the configuration. A table may name every module of a network by itself: some hundreds."""
-_MOST_SAVED = 1000
-_LEAST_ALPHA, _GREATEST_ALPHA = 1e-6, 1e6
-# Settings that change what an adapter computes; each is off when its value is false, null or empty.
+_MAX_CONFIG_BYTES = 2**22
+_MAX_NAMES = 10_000
+"""Length of a list or table in the configuration. A table may name every module of a network, some hundreds."""
+_MAX_SAVED = 1000
+_MIN_ALPHA, _MAX_ALPHA = 1e-6, 1e6
+# Settings that change what an adapter computes. Each is off when its value is false, null or empty.
 _UNSUPPORTED = (
     "use_dora",
     "lora_bias",
@@ -41,13 +41,13 @@ _UNSUPPORTED = (
     "velora_config",
     "monteclora_config",
 )
-# Initializations that also change the base's own weights, so that the base in the checkpoint is not what was trained.
+# Initializations that also change the base's weights, so that the checkpoint lacks the base that was trained.
 _BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True)
 class LowRankProduct:
-    """scale * up @ down is added to a matrix [outputs, inputs]."""
+    """Addition of scale * up @ down to a matrix [outputs, inputs]."""
 
     down: StoredTensor
     """lora_A, [rank, inputs]"""
@@ -58,11 +58,11 @@ class LowRankProduct:
 
 @dataclass(frozen=True)
 class Adapter:
-    """What an adapter does to its base; both tables are keyed by the base's tensor names."""
+    """Changes to the base model, by the names of its tensors."""
 
     products: dict[str, LowRankProduct]
     replaced: dict[str, StoredTensor]
-    """Tensors that were trained whole (modules_to_save)."""
+    """Tensors that were trained as a whole (modules_to_save)."""
 
 
 NO_ADAPTER = Adapter(products={}, replaced={})
@@ -73,12 +73,12 @@ def adapter_from_folder(
 ) -> Adapter:
     """Read the adapter in `folder` for a base of `architecture` with tensors of `base_shapes`.
 
-    Raises BadInputError for missing or broken files, for kinds of adapter that are not supported, and for an adapter
-    of another base: tensors of other shapes, for modules that the base does not have, or lacking for ones it has.
+    Raises BadInputError for missing or broken files and for unsupported kinds of adapter. Raises it also for the
+    adapter of another base: other shapes, tensors for modules that the base does not have, or missing tensors.
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
-        path, remedy="check the path: a PEFT adapter folder is needed", most=_MOST_CONFIG_BYTES
+        path, remedy="check the path: a PEFT adapter folder is needed", max_bytes=_MAX_CONFIG_BYTES
     )
     config = JsonValues(values, str(path), _SAVE_AGAIN)
     _check_supported(config, path)
@@ -87,7 +87,7 @@ def adapter_from_folder(
         raise BadInputError(
             f"{folder} has no {ADAPTER_WEIGHTS_NAME}",
             expected="an adapter saved as safetensors",
-            remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened here",
+            remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened",
         )
     stored = _by_module_name(weights)
     modules = _target_modules(config, base_shapes, architecture)
@@ -106,12 +106,12 @@ def adapter_from_folder(
 
 
 def _by_module_name(weights: Path) -> dict[str, StoredTensor]:
-    """The adapter's tensors, each by its name in the base and what follows it."""
+    """Return the adapter's tensors by their names without PEFT's prefix."""
     tensors = tensors_from_file(weights)
     stored = {name.removeprefix(_KEY_PREFIX): tensor for name, tensor in tensors.items()}
     if len(stored) < len(tensors):
         raise BadInputError(
-            f"{weights} has a tensor both with {_KEY_PREFIX} before its name and without",
+            f"{weights} has a tensor twice, with and without {_KEY_PREFIX} before its name",
             expected="each tensor once",
             remedy=_SAVE_AGAIN,
         )
@@ -132,14 +132,14 @@ def _check_supported(config: JsonValues, path: Path) -> None:
         raise BadInputError(
             f"{path} has " + ", ".join(f"{name} = {shown(values.get(name))}" for name in wrong),
             expected="a plain LoRA adapter: peft_type LORA, bias none, no DoRA or other extension",
-            remedy="merge this adapter with peft's merge_and_unload, save the result and export that without --lora",
+            remedy="merge this adapter with merge_and_unload of peft, save the result and export that without --lora",
         )
 
 
 def _target_modules(
     config: JsonValues, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
 ) -> list[str]:
-    """Names of the base's matrices that the adapter says it changes."""
+    """Return the names of the base's matrices that the adapter changes."""
     matrices = [
         name.removesuffix(".weight")
         for name, shape in base_shapes.items()
@@ -163,7 +163,7 @@ def _target_modules(
 
 
 def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> frozenset[str]:
-    """Those of `modules` that PEFT's target_modules or exclude_modules, a pattern or a list of endings, names."""
+    """Return those of `modules` that PEFT's target_modules or exclude_modules names, a pattern or a list of endings."""
     names = config.values.get(name)
     if names == "all-linear":
         return frozenset(modules) - {head}
@@ -171,25 +171,25 @@ def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> 
         matches = first_matches([names], modules, source=config.source)
         return frozenset(module for module, match in zip(modules, matches, strict=True) if match is not None)
     if names is not None and not isinstance(names, list | str):
-        raise config.refused(name, names, "a pattern or a list of names")
-    endings = frozenset(config.texts(name, most=_MOST_NAMES) if names else ())
+        raise config.error_for(name, names, "a pattern or a list of names")
+    endings = frozenset(config.get_strings(name, max_count=_MAX_NAMES) if names else ())
     return frozenset(module for module in modules if not endings.isdisjoint(_endings(module)))
 
 
 def _endings(module: str) -> list[str]:
-    """The name and what follows each dot in it."""
+    """Return the name and its parts after each dot."""
     parts = module.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]
 
 
 def _layers(config: JsonValues) -> frozenset[int]:
-    """Empty: all."""
+    """Return the numbers of the layers to change; empty for all."""
     name = "layers_to_transform"
     value = config.values.get(name)
     if value is None:
         return frozenset()
     layers = value if isinstance(value, list) else [value]
-    return frozenset(config.whole(name, layer, least=0) for layer in layers)
+    return frozenset(config.checked_int(name, layer, min=0) for layer in layers)
 
 
 def _layer_of(module: str) -> int | None:
@@ -199,15 +199,15 @@ def _layer_of(module: str) -> int | None:
 
 def _product(
     module: str,
-    given_rank: object,
-    given_alpha: object,
+    rank_value: object,
+    alpha_value: object,
     config: JsonValues,
     path: Path,
     stored: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> LowRankProduct:
-    rank = config.whole("r", given_rank)
-    alpha = config.real("lora_alpha", given_alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
+    rank = config.checked_int("r", rank_value)
+    alpha = config.checked_float("lora_alpha", alpha_value, min=_MIN_ALPHA, max=_MAX_ALPHA)
     outputs, inputs = base_shapes[f"{module}.weight"]
     pair = []
     for part, shape in (("lora_A", (rank, inputs)), ("lora_B", (outputs, rank))):
@@ -225,13 +225,13 @@ def _product(
                 remedy=_OTHER_BASE,
             )
         pair.append(stored[name])
-    root = math.sqrt(rank) if config.flag("use_rslora") else rank
+    root = math.sqrt(rank) if config.get_bool("use_rslora") else rank
     return LowRankProduct(down=pair[0], up=pair[1], scale=alpha / root)
 
 
 def _by_module(config: JsonValues, table: str, modules: Sequence[str], default: str) -> list[object]:
-    """For each module the value of the first pattern that matches its name or the end of it, else the default."""
-    values = config.table(table, most=_MOST_NAMES)
+    """Return for each module the value of the first pattern that matches the end of its name, else the default."""
+    values = config.get_object(table, max_count=_MAX_NAMES)
     matches = first_matches([rf"(.*\.)?({pattern})" for pattern in values], modules, source=config.source)
     choices = list(values.values())
     return [config.values.get(default) if match is None else choices[match] for match in matches]
@@ -262,13 +262,13 @@ def _check_saved_modules(
     replaced: Mapping[str, StoredTensor],
     base_shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    for saved in sorted(set(config.texts("modules_to_save", most=_MOST_SAVED))):
+    for saved in sorted(set(config.get_strings("modules_to_save", max_count=_MAX_SAVED))):
         names = [name for name in base_shapes if name.rpartition(".")[0].endswith(saved)]
         missing = [name for name in names if name not in replaced]
         if missing or not names:
             raise BadInputError(
                 f"{config.source} has {shown(saved)} in modules_to_save, but "
                 + (f"the adapter has no tensor {missing[0]}" if missing else "the checkpoint has no such module"),
-                expected="every tensor of the modules in modules_to_save, for modules of the checkpoint",
+                expected="every tensor of the modules in modules_to_save, all of them modules of the checkpoint",
                 remedy=_OTHER_BASE,
             )

@@ -1,6 +1,6 @@
-"""Regular expressions over the names of modules, matched in a process with limits of time and memory.
+"""Regular expressions over module names, matched in a process with limited time and memory.
 
-An adapter's configuration brings them, and Python's matcher takes time exponential in some of them.
+They come from an adapter's configuration, and Python's matcher takes exponential time for some of them.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lopa.runtime.errors import BadInputError
 
 _MAX_SECONDS = 5
-"""Seconds for all patterns and names of a call. A pattern for each of 560 modules takes less than one."""
+"""Time limit of a call for all patterns and names. One pattern for each of 560 modules takes less than a second."""
 _MAX_BYTES = 2**29
 _EXPECTED = f"regular expressions that match every module within {_MAX_SECONDS} s and {_MAX_BYTES // 2**20} MiB"
 _REMEDY = "name the modules in full in the adapter's configuration"
@@ -20,7 +20,7 @@ import json, re, sys, warnings
 try:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
-except (ImportError, ValueError, OSError):  # not on Linux: there only time is limited
+except (ImportError, ValueError, OSError):  # outside Linux only the time is limited
     pass
 warnings.simplefilter("ignore")
 patterns, names = json.load(sys.stdin)
@@ -36,9 +36,9 @@ json.dump([next((i for i, each in enumerate(compiled) if each.fullmatch(name)), 
 
 
 def first_matches(patterns: Sequence[str], names: Sequence[str], *, source: str) -> list[int | None]:
-    """Return for each of `names` the index of the first pattern that matches the whole of it.
+    """Return for each of `names` the index of the first pattern that matches all of it, or None.
 
-    Raises BadInputError, which names the file `source`, for what is no regular expression, and beyond the limits.
+    Raises BadInputError, which names the file `source`, for an invalid regular expression and beyond the limits.
     """
     if not patterns:
         return [None] * len(names)

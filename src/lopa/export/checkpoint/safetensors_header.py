@@ -1,6 +1,6 @@
-"""The header of a safetensors file, read and checked without touching the values. Does not know what a tensor is for.
+"""Header of a safetensors file, read and checked without touching the values.
 
-The format: the header's length in 8 bytes, little-endian; the header, a JSON object; the values, without gaps.
+File format: length of the header in 8 bytes, little-endian; the header, a JSON object; the values, without gaps.
 """
 
 import json
@@ -14,42 +14,42 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input, regular_file
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of a number, by the format's name of its type: the types that weights may have here."""
+"""Bytes per number by the type's name in the format. Weights may have these types."""
 _LENGTH_SIZE = 8
-_LONGEST = 2**24
-"""Bytes of a header: that of a hundred thousand tensors. The format's own library allows six times as many."""
-_MOST_AXES = 8
-_MOST_ITEMS = 2**62
-"""Numbers along an axis, and bytes of a file."""
+_MAX_LENGTH = 2**24
+"""Bytes of a header: enough for a hundred thousand tensors. The safetensors library allows six times as many."""
+_MAX_AXES = 8
+_MAX_ITEMS = 2**62
+"""Limit for numbers along an axis and for bytes of a file."""
 _METADATA = "__metadata__"
-_COPY = "copy the checkpoint again; a download may have stopped half-way"
+_COPY = "copy the checkpoint again; a download may have been interrupted"
 
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a file says about one tensor."""
+    """Header entry of one tensor."""
 
     dtype: str
     """A key of ITEM_SIZES."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the beginning of the file to the values."""
+    """Bytes from the start of the file to the values."""
     length: int
     """Bytes of the values."""
 
 
 def headers_from_file(path: Path) -> dict[str, TensorHeader]:
-    """Every tensor of the safetensors file `path`, by name.
+    """Return the header of every tensor in the safetensors file `path`, by name.
 
-    Raises BadInputError for a file that is missing, unreadable, truncated or of another format, and for a tensor that
-    does not consist of floating-point numbers.
+    Raises BadInputError for a file that is missing, unreadable, truncated or of another format. Raises it also for a
+    tensor that does not consist of floating-point numbers.
     """
     with regular_file(path, expected="a readable safetensors file", remedy=_COPY) as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(_LENGTH_SIZE), "little")
         start = _LENGTH_SIZE + length
-        if size < _LENGTH_SIZE or length > _LONGEST or start > size:
+        if size < _LENGTH_SIZE or length > _MAX_LENGTH or start > size:
             raise _broken(path, f"it has {size} bytes and a header of {length}")
         text = file.read(length)
     headers = {name: _tensor_header(path, name, entry, start) for name, entry in _entries(path, text).items()}
@@ -58,9 +58,9 @@ def headers_from_file(path: Path) -> dict[str, TensorHeader]:
 
 
 def _entries(path: Path, text: bytes) -> dict[str, Any]:
-    """The header's entries but the metadata."""
+    """Return the header's entries without the metadata."""
     received = f"{path} is truncated or is not a safetensors file: its header is not JSON"
-    with refused_as_bad_input(received, expected="a whole safetensors file", remedy=_COPY):
+    with refused_as_bad_input(received, expected="a complete safetensors file", remedy=_COPY):
         entries = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
     if not isinstance(entries, dict):
         raise _broken(path, "its header is not a JSON object")
@@ -68,11 +68,11 @@ def _entries(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """One object of the header; its names are text that can be written again, which half a surrogate pair is not."""
+    """Return one object of the header. Raises ValueError for repeated names and for names that UTF-8 cannot encode."""
     entries = dict(pairs)
     "".join(entries).encode("utf-8")
     if len(entries) != len(pairs):
-        raise ValueError("a name twice")
+        raise ValueError("a name occurs twice")
     return entries
 
 
@@ -95,9 +95,9 @@ def _tensor_header(path: Path, name: str, entry: object, start: int) -> TensorHe
 
 
 def _are_sizes(values: object) -> bool:
-    if not isinstance(values, list) or len(values) > _MOST_AXES:
+    if not isinstance(values, list) or len(values) > _MAX_AXES:
         return False
-    return all(type(value) is int and 0 <= value <= _MOST_ITEMS for value in values)
+    return all(type(value) is int and 0 <= value <= _MAX_ITEMS for value in values)
 
 
 def _check_without_gaps(path: Path, headers: dict[str, TensorHeader], start: int, size: int) -> None:
@@ -108,12 +108,12 @@ def _check_without_gaps(path: Path, headers: dict[str, TensorHeader], start: int
             raise _broken(path, f"the values of {name} begin at byte {header.offset}, not at {end}")
         end += header.length
     if end != size:
-        raise _broken(path, f"it has {size} bytes, and its header describes {end}")
+        raise _broken(path, f"it has {size} bytes, but its header describes {end}")
 
 
 def _broken(path: Path, reason: str) -> BadInputError:
     return BadInputError(
         f"{path} is truncated or is not a safetensors file: {reason}",
-        expected="a whole safetensors file",
+        expected="a complete safetensors file",
         remedy=_COPY,
     )

@@ -1,8 +1,7 @@
-"""The safetensors files of a checkpoint as one lazy table of tensors. Does not know what a tensor is for.
+"""Safetensors files of a checkpoint as one lazy table of tensors.
 
-Nothing is read but the headers until values are asked for, and then they are read into memory of the caller's choice:
-a mapped file would count as memory as a whole. torch is imported only then: a checkpoint that cannot be exported is
-refused without it.
+Opening reads headers only. Values are read on request, into the caller's memory, because a mapped file would count as
+used memory. Only then torch is imported, so that a bad checkpoint is rejected without it.
 """
 
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-_COPY = "copy the checkpoint again; a download may have stopped half-way"
+_COPY = "copy the checkpoint again; a download may have been interrupted"
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in one file: its header now, its values on request."""
+    """One tensor in one file. Its header is loaded, its values are read on request."""
 
     name: str
     file: Path
@@ -32,19 +31,19 @@ class StoredTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
+        """Shape in the file."""
         return self.header.shape
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The type of its numbers."""
+        """Type of the numbers."""
         import torch
 
         dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
         return dtypes[self.header.dtype]
 
     def read(self) -> "torch.Tensor":
-        """All values, in the file's dtype. Raises BadInputError as read_rows does."""
+        """Return all values in the file's dtype. Raises BadInputError as read_rows does."""
         import torch
 
         values = torch.empty(self.header.length, dtype=torch.uint8)
@@ -52,10 +51,10 @@ class StoredTensor:
         return values.view(self.dtype).reshape(self.shape)
 
     def read_rows(self, start: int, rows: "torch.Tensor") -> None:
-        """Fill `rows` with the tensor's rows from number `start` on.
+        """Fill `rows` with the tensor's rows that begin at number `start`.
 
         `rows` is contiguous, [n, *shape[1:]], of the tensor's dtype. Raises BadInputError when the file cannot be read
-        or has become shorter since its header was.
+        or has become shorter.
         """
         import torch
 
@@ -63,7 +62,7 @@ class StoredTensor:
         self._fill(rows.view(-1).view(torch.uint8), self.header.offset + start * row_size)
 
     def _fill(self, target: "torch.Tensor", offset: int) -> None:
-        """Fill `target`, uint8 [n], with the file's bytes from `offset` on."""
+        """Fill `target`, uint8 [n], with the file's bytes that begin at `offset`."""
         view = target.numpy().data
         try:
             with self.file.open("rb", buffering=0) as file:
@@ -77,16 +76,16 @@ class StoredTensor:
         except OSError as error:
             raise BadInputError(
                 f"{self.file} cannot be read for {self.name}: {error.strerror}",
-                expected="a file that stays as it is until the export is done",
+                expected="a file that does not change during the export",
                 remedy=_COPY,
             ) from error
 
 
 def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the folder `checkpoint`, from model.safetensors or from the shards that its index names.
+    """Return every tensor of the folder `checkpoint`, from model.safetensors or from the shards that its index names.
 
-    Raises BadInputError for a folder without weights, a missing or truncated shard, an index that names a tensor which
-    its shard does not have, and weights that are not floating-point numbers.
+    Raises BadInputError for a folder without weights, a missing or truncated shard, and weights that are not
+    floating-point numbers. Raises it also for an index that places a tensor in a shard without it.
     """
     index = checkpoint / INDEX_NAME
     if index.is_file():
@@ -97,12 +96,12 @@ def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
     raise BadInputError(
         f"{checkpoint} has neither {SINGLE_NAME} nor {INDEX_NAME}",
         expected="a checkpoint folder with safetensors weights",
-        remedy="check the path; convert pickled weights (.bin) to safetensors first, they are never opened here",
+        remedy="check the path; convert pickled weights (.bin) to safetensors first, they are never opened",
     )
 
 
 def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
-    """Every tensor of one safetensors file.
+    """Return every tensor of one safetensors file.
 
     Raises BadInputError for a file that is missing, truncated or of another format, and for weights that are not
     floating-point numbers.
@@ -113,14 +112,14 @@ def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
 def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
     weight_map = json_object_from_file(index, remedy=_COPY).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise BadInputError(f"{index} has no weight_map", expected="a table from tensor to shard", remedy=_COPY)
+        raise BadInputError(f"{index} has no weight_map", expected="an object from tensor to shard", remedy=_COPY)
     paths = {shard: _shard_path(index, shard) for shard in sorted(set(weight_map.values()))}
     _check_shards(index, list(paths.values()))
     shards = {shard: tensors_from_file(path) for shard, path in paths.items()}
     for name, shard in weight_map.items():
         if name not in shards[shard]:
             raise BadInputError(
-                f"{index} says that {shown(name)} is in {shown(shard)}, which does not have it",
+                f"{index} places {shown(name)} in {shown(shard)}, which does not have it",
                 expected="an index that agrees with its shards",
                 remedy=_COPY,
             )
@@ -128,16 +127,16 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
 
 
 def _check_shards(index: Path, paths: list[Path]) -> None:
-    """Raise BadInputError where shards are missing: all of them are known before the first is read."""
-    words = {"expected": f"all {len(paths)} shards that {index.name} names", "remedy": _COPY}
-    with refused_as_bad_input(f"the shards of {index}", **words):
+    """Raise BadInputError if shards are missing, before the first one is read."""
+    hints = {"expected": f"all {len(paths)} shards that {index.name} names", "remedy": _COPY}
+    with refused_as_bad_input(f"the shards of {index}", **hints):
         missing = [path for path in paths if not path.exists()]
     if missing:
         more = f", nor do {len(missing) - 1} more" if missing[1:] else ""
         raise BadInputError(
             f"{missing[0]} does not exist{more}",
-            expected=words["expected"],
-            remedy="download the missing ones: 'hf download' run again goes on where it stopped",
+            expected=hints["expected"],
+            remedy="download the missing files: 'hf download' resumes where it stopped",
         )
 
 

@@ -1,7 +1,7 @@
-"""The tokenizer of a checkpoint -> the tokenizer files of a bundle and the special token ids.
+"""Tokenizer of a checkpoint, converted to the tokenizer files of a bundle and the special token ids.
 
-Reads tokenizer.json and tokenizer_config.json as data, and vocab.json and merges.txt where there is no tokenizer.json;
-does not run any code of the checkpoint.
+Reads tokenizer.json and tokenizer_config.json as data; without a tokenizer.json also vocab.json and merges.txt. Runs
+no code of the checkpoint.
 """
 
 import json
@@ -27,33 +27,33 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 _COPY_AGAIN = "copy the checkpoint again"
 _TOKENIZER_FILE = "a file of the tokenizers library"
-_MOST_SETTINGS_BYTES = 2**24
-_MOST_TEMPLATE_BYTES = 2**20
+_MAX_SETTINGS_BYTES = 2**24
+_MAX_TEMPLATE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What goes into the bundle, and the ids that the decoder needs."""
+    """Tokenizer files of the bundle, and the token ids that the decoder needs."""
 
     tokenizer: bytes
-    """tokenizer.json: the checkpoint's, unchanged, or the one made from its vocabulary files."""
+    """Content of tokenizer.json: the checkpoint's, unchanged, or made from its vocabulary files."""
     tokenizer_config: bytes
-    """tokenizer_config.json, with the chat template in it."""
+    """Content of tokenizer_config.json, including the chat template."""
     special_tokens: SpecialTokens
     assumed_mask: bool
-    """No file of the checkpoint names the mask token: its id is what the family's published code takes."""
+    """True if no file names the mask token. Its id is then the default of the family's reference code."""
 
 
 def tokenizer_files_from_checkpoint(
     checkpoint: Path, config: CheckpointConfig, chat_template: Path | None = None
 ) -> TokenizerFiles:
-    """Read the tokenizer in the folder `checkpoint`; the file `chat_template` takes the place of its own template.
+    """Read the tokenizer in the folder `checkpoint`. The file `chat_template` replaces its own template.
 
-    The beginning-of-text token is the tokenizer's, since prompts are made with it; the others are config.json's, and
-    the tokenizer's where config.json has none. A mask token that neither names is the added token that the family knows
-    by its text, or else has the family's id. Raises BadInputError for a missing or broken tokenizer and for token ids
-    that are missing, contradict each other or lie outside the vocabulary, and for a
-    `chat_template` that is none.
+    The beginning-of-text token comes from the tokenizer, because prompts are made with it. The others come from
+    config.json, else from the tokenizer. If neither names a mask token, the family knows it by its text or its id.
+
+    Raises BadInputError for a missing or broken tokenizer, for an invalid `chat_template`, and for token ids that are
+    missing, contradictory or outside the vocabulary.
     """
     settings = _settings_with_chat_template(checkpoint)
     if chat_template is not None:
@@ -86,29 +86,29 @@ def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Token
             f"{checkpoint} has no {TOKENIZER_NAME}",
             expected=f"a checkpoint with a {TOKENIZER_NAME} (the format of the tokenizers library), or with the "
             f"{VOCABULARY_NAME} and {MERGES_NAME} of Qwen2's tokenizer",
-            remedy="copy the tokenizer's files into the checkpoint; of a tokenizer in another format make a "
-            f"{TOKENIZER_NAME} first: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER)",
+            remedy="copy the tokenizer's files into the checkpoint; to convert a tokenizer of another format to "
+            f"{TOKENIZER_NAME}: transformers.AutoTokenizer.from_pretrained(CHECKPOINT).save_pretrained(FOLDER)",
         )
     return tokenizer_from_vocabulary(checkpoint, settings)
 
 
 def _check_config_ids(tokenizer: Tokenizer, config: CheckpointConfig, checkpoint: Path) -> None:
-    """The roles may differ (Dream's config.json has its end-of-text id as bos_token_id), what the ids are may not."""
+    """Raise BadInputError for an id in config.json of no special token. Roles may differ: Dream's bos is its eos."""
     added = tokenizer.get_added_tokens_decoder()
     for name, token_id in config.token_ids.items():
         if token_id not in added or not added[token_id].special:
             raise BadInputError(
-                f"{checkpoint}: {name}_token_id {token_id} in {CONFIG_NAME} is the id of no special token",
+                f"{checkpoint}: {name}_token_id {token_id} in {CONFIG_NAME} is not the id of a special token",
                 expected=f"one of {sorted(i for i, token in added.items() if token.special)}",
                 remedy=f"correct {CONFIG_NAME}, or copy the tokenizer that belongs to this checkpoint",
             )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path) -> None:
-    greatest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
-    if greatest >= config.dimensions.vocab_size:
+    max_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if max_id >= config.dimensions.vocab_size:
         raise BadInputError(
-            f"{path} has a token with the id {greatest}",
+            f"{path} has a token with the id {max_id}",
             expected=f"ids from 0 to {config.dimensions.vocab_size - 1} (vocab_size in {CONFIG_NAME})",
             remedy="copy the tokenizer that belongs to this checkpoint",
         )
@@ -116,12 +116,12 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
-    settings = json_object_from_file(path, remedy=_COPY_AGAIN, most=_MOST_SETTINGS_BYTES) if path.is_file() else {}
+    settings = json_object_from_file(path, remedy=_COPY_AGAIN, max_bytes=_MAX_SETTINGS_BYTES) if path.is_file() else {}
     template = checkpoint / CHAT_TEMPLATE_NAME
     if template.is_file():
-        words = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
-        text = bytes_from_file(template, most=_MOST_TEMPLATE_BYTES, **words)
-        with refused_as_bad_input(str(template), **words):
+        hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
+        text = bytes_from_file(template, max=_MAX_TEMPLATE_BYTES, **hints)
+        with refused_as_bad_input(str(template), **hints):
             settings["chat_template"] = text.decode("utf-8")
     return settings
 
@@ -129,7 +129,7 @@ def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
 def _special_tokens(
     config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
 ) -> tuple[SpecialTokens, bool]:
-    """And whether the mask's id is in no file."""
+    """Return the special tokens, and True if no file names the mask token."""
     from_config = config.token_ids
     from_tokenizer = {
         name: found for name in ("mask", "eos", "pad", "bos") if (found := _id(tokenizer, settings, name)) is not None
@@ -177,13 +177,13 @@ def _special_tokens(
 
 
 def _mask_by_text(family: Family, tokenizer: Tokenizer) -> int | None:
-    """Of the first added token that the family's mask token may be."""
+    """Return the id of the first added token whose text is one of the family's mask tokens."""
     added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
     return next((added[text] for text in family.mask_tokens if text in added), None)
 
 
 def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
-    """Id of e.g. mask_token, which is a string or an object with the string as `content`; None without one."""
+    """Return the id of e.g. mask_token, a string or an object with the string as `content`; None without one."""
     token = settings.get(f"{name}_token")
     content = token.get("content") if isinstance(token, dict) else token
     return tokenizer.token_to_id(content) if isinstance(content, str) else None

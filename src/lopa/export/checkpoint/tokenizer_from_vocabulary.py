@@ -1,7 +1,7 @@
-"""vocab.json and merges.txt of a checkpoint without tokenizer.json -> a tokenizer of the tokenizers library.
+"""Tokenizer from the vocab.json and merges.txt of a checkpoint without tokenizer.json.
 
-Knows one kind: Qwen2's byte-level BPE, which the tokenizer classes in `_QWEN2_CLASSES` are. Reads files as data; what
-auto_map names is never run, so a class that changed the algorithm under a known name would go unseen.
+Supports Qwen2's byte-level BPE only, under the class names in `_QWEN2_CLASSES`. Files are read as data. The code that
+auto_map names never runs, so a class that changes the algorithm under a known name goes unnoticed.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from lopa.export.checkpoint.added_tokens import GREATEST_ID, added_tokens_from_checkpoint
+from lopa.export.checkpoint.added_tokens import MAX_TOKEN_ID, added_tokens_from_checkpoint
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
@@ -21,8 +21,8 @@ VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"
 _QWEN2_CLASSES = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
 
-# How Qwen2 cuts text before merging, first match first: an English contraction; letters with the one character before
-# them; a single digit; other signs with the space before and the line ends after; line ends; spaces.
+# Qwen2's split of text before merging, first match first: an English contraction; letters with one character before
+# them; a single digit; other signs with the space before and the newlines after; newlines; spaces.
 _PIECES = "|".join(
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -38,22 +38,22 @@ _COPY_AGAIN = f"copy {VOCABULARY_NAME} and {MERGES_NAME} again, both from the sa
 
 
 def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of the folder `checkpoint`, whose tokenizer_config.json has the content `settings`.
+    """Return the tokenizer of the folder `checkpoint`; `settings` is the content of its tokenizer_config.json.
 
-    It gives the ids of transformers' Qwen2Tokenizer, and every added token keeps the id and the flags that the files
-    give it. Raises BadInputError for another tokenizer class, for settings that change the algorithm, when one of the
-    two files is missing or broken, and when they do not belong together.
+    Its ids are those of Qwen2Tokenizer in transformers, and added tokens keep the ids and flags of the files. Raises
+    BadInputError for another tokenizer class and for settings that change the algorithm. Raises it also when one of the
+    two files is missing or broken, and when they do not fit each other.
     """
     _check_kind(checkpoint, settings)
     vocabulary = _vocabulary(checkpoint / VOCABULARY_NAME)
     added = added_tokens_from_checkpoint(checkpoint, settings, vocabulary)
     contents = {token.content: token_id for token_id, token in added}
     merges = _merges(checkpoint / MERGES_NAME, vocabulary)
-    _check_every_token_is_made(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
-    # The added tokens are in the model's vocabulary as well: the library numbers others itself, from its length on.
-    # No merge makes them, so the model never gives them for plain text.
+    _check_tokens_have_merges(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
+    # Added tokens must be in the model's vocabulary too: the library numbers tokens outside it itself, from its length
+    # on. No merge yields them, so the model never produces them for plain text.
     with refused_as_bad_input(
-        f"{checkpoint} has {VOCABULARY_NAME} and {MERGES_NAME} that make no tokenizer",
+        f"{checkpoint}: {VOCABULARY_NAME} and {MERGES_NAME} do not make a tokenizer",
         expected="the vocabulary and the merges of a byte-level BPE",
         remedy=_COPY_AGAIN,
     ):
@@ -76,25 +76,25 @@ def _check_kind(checkpoint: Path, settings: Mapping[str, Any]) -> None:
         raise BadInputError(
             f"{checkpoint} has no tokenizer.json, and its tokenizer_config.json has tokenizer_class = {kind!r}",
             expected=f"a tokenizer.json, or one of the classes {', '.join(_QWEN2_CLASSES)}",
-            remedy="make a tokenizer.json with the checkpoint's own tokenizer and put it into the checkpoint; its code "
-            "is not run here",
+            remedy="make a tokenizer.json with the checkpoint's own tokenizer and add it to the checkpoint; its code "
+            "never runs here",
         )
     for name in ("add_prefix_space", "split_special_tokens"):
         if settings.get(name):
             raise BadInputError(
                 f"{checkpoint} has {name} = {settings[name]!r} in tokenizer_config.json",
-                expected=f"{name} false, as Qwen2's tokenizer has it",
-                remedy="make a tokenizer.json with the checkpoint's own tokenizer and put it into the checkpoint",
+                expected=f"{name} false, as in Qwen2's tokenizer",
+                remedy="make a tokenizer.json with the checkpoint's own tokenizer and add it to the checkpoint",
             )
 
 
 def _vocabulary(path: Path) -> dict[str, int]:
     vocabulary = json_object_from_file(path, remedy=_COPY_AGAIN)
     for token, token_id in vocabulary.items():
-        if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id <= GREATEST_ID:
+        if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id <= MAX_TOKEN_ID:
             raise BadInputError(
                 f"{path} gives the token {token!r} the id {token_id!r}",
-                expected=f"whole numbers from 0 to {GREATEST_ID}",
+                expected=f"whole numbers from 0 to {MAX_TOKEN_ID}",
                 remedy=_COPY_AGAIN,
             )
     by_id = sorted(vocabulary.items(), key=lambda item: item[1])
@@ -116,7 +116,7 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def _merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The pairs in the order of the file, which is their rank."""
+    """Return the pairs in the order of the file, which is their rank."""
     merges = []
     for number, line in enumerate(_lines(path), start=1):
         parts = line.split()
@@ -125,7 +125,7 @@ def _merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
         if len(parts) != 2 or any(token not in vocabulary for token in (*parts, "".join(parts))):
             raise BadInputError(
                 f"{path}, line {number}: {line[:80]!r}",
-                expected=f"two tokens of {VOCABULARY_NAME} that make a third",
+                expected=f"two tokens of {VOCABULARY_NAME} that form a third",
                 remedy=_COPY_AGAIN,
             )
         merges.append((parts[0], parts[1]))
@@ -133,22 +133,22 @@ def _merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _lines(path: Path) -> list[str]:
-    expected = f"{MERGES_NAME} beside {VOCABULARY_NAME}, a text file"
+    expected = f"{MERGES_NAME}, a text file in the folder of {VOCABULARY_NAME}"
     text = bytes_from_file(path, expected=expected, remedy=_COPY_AGAIN)
     with refused_as_bad_input(f"{path} is not UTF-8", expected=expected, remedy=_COPY_AGAIN):
         return text.decode("utf-8").split("\n")
 
 
-def _check_every_token_is_made(
+def _check_tokens_have_merges(
     path: Path, vocabulary: Mapping[str, int], merges: list[tuple[str, str]], *, exempt: AbstractSet[str]
 ) -> None:
-    """A merges.txt that was cut off between two lines is still a list of merges; the tokens without one show it."""
+    """Raise BadInputError for tokens without a merge, a sign that merges.txt was cut off between two lines."""
     made = {first + second for first, second in merges}
     orphans = vocabulary.keys() - made - set(pre_tokenizers.ByteLevel.alphabet()) - exempt
     if orphans:
         example = min(orphans, key=lambda token: vocabulary[token])
         raise BadInputError(
             f"{path} has no merge for {len(orphans)} tokens of {VOCABULARY_NAME}, such as {example!r}",
-            expected="a merge for every token that is longer than a byte",
+            expected="a merge for every token longer than a byte",
             remedy=_COPY_AGAIN,
         )

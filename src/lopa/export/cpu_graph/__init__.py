@@ -1,1 +1,1 @@
-"""Twins of standard graphs in the form that is fastest in ONNX Runtime on a CPU: one file for each pass."""
+"""Twins of standard graphs in the form that is fastest in ONNX Runtime on CPUs. Each pass has its own file."""

@@ -1,16 +1,17 @@
-"""A pass that rounds the rows of integer products in fewer passes over memory, and multiplies by less.
+"""Pass that rounds the rows of integer products with less memory traffic.
 
 export/graph/quantize_pass.py writes rows divided by their scales in standard operators: Abs, ReduceMax, Max, Mul, Div,
-QuantizeLinear, and a float product that ONNX Runtime makes an integer one. Here, with the same scales and integers:
+QuantizeLinear, and a float product that ONNX Runtime converts to an integer product. With the same scales and integers,
+this pass makes three changes:
 
-- the largest magnitude is that of the largest and of the least number of a row: reading twice costs less than writing
-  magnitudes and reading them again;
-- QuantizeLinear divides: a row is one block of it, with its own scale. (A scale for each row of a matrix, along axis 0,
-  is the other standard form; ONNX Runtime shares the blocks among threads, but not those rows.)
-- the product is com.microsoft's MatMulIntegerToFloat, written directly, since the one that ONNX Runtime makes has a
-  vector of the weights' zero points, all 0, which costs time.
+* The largest magnitude comes from the maximum and the minimum of a row. Reading a row twice costs less than writing its
+  magnitudes and reading them.
+* QuantizeLinear divides: a row is one block of it, with its own scale. The other standard form has one scale per row
+  of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows.
+* The product is MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero
+  points, all 0, which costs time.
 
-Does not know which products a model has, nor any weight. Measured: docs/measurements/cpu-int8.md.
+Measurements: docs/measurements/cpu-int8.md.
 """
 
 from collections.abc import Iterator
@@ -21,39 +22,39 @@ from onnx_ir.passes import common
 
 MICROSOFT = "com.microsoft"
 _ZERO_POINT = 128
-"""Of rows: uint8 around 128 is what ONNX Runtime's products on x86 take."""
+"""Zero point of rows: ONNX Runtime's products on x86 take uint8 around 128."""
 
 
 @dataclass(frozen=True, eq=False)
 class _RowRounding:
-    """The nodes that round the rows of one factor: Abs, ReduceMax, Max, Mul, Div and QuantizeLinear."""
+    """Nodes that round the rows of one factor: Abs, ReduceMax, Max, Mul, Div and QuantizeLinear."""
 
     factor: ir.Value
-    """float32 [.., inputs]"""
+    """float32 [.., inputs]."""
     magnitudes: ir.Node
-    """Abs"""
+    """Abs."""
     largest: ir.Node
-    """ReduceMax: float32 [.., 1]"""
+    """ReduceMax, float32 [.., 1]."""
     not_zero: ir.Node
-    """Max with the least magnitude"""
+    """Max with the lower bound of magnitudes."""
     divided: ir.Node
-    """Div by the scales"""
+    """Div by the scales."""
     quantized: ir.Node
-    """QuantizeLinear: uint8 [.., inputs]"""
+    """QuantizeLinear, uint8 [.., inputs]."""
 
     @property
     def scales(self) -> ir.Value:
-        """float32 [.., 1]"""
+        """Scales of the rows, float32 [.., 1]."""
         scales = self.divided.inputs[1]
-        assert scales is not None  # as found
+        assert scales is not None  # by _rounding_of
         return scales
 
 
 class RoundedRowsPass(ir.passes.InPlacePass):
-    """Replaces the rounding of rows and the products of rounded rows; a graph without such is left as it is."""
+    """Pass that replaces the rounding of rows and the products of rounded rows. Other graphs stay unchanged."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace."""
+        """Replace the nodes."""
         zero_points = _ZeroPoints()
         modified = False
         for node in tuple(model.graph):
@@ -72,7 +73,7 @@ class RoundedRowsPass(ir.passes.InPlacePass):
 
 
 def _rounding_of(node: ir.Node) -> _RowRounding | None:
-    """What `node` is the last of, if it is a QuantizeLinear as lopa.export.graph.quantize_pass writes it."""
+    """Return the rounding that ends at `node`, a QuantizeLinear of lopa.export.graph.quantize_pass; None for others."""
     divided = _producer(node, 0, "Div") if node.op_type == "QuantizeLinear" else None
     scales = _producer(divided, 1, "Mul")
     not_zero = _producer(scales, 0, "Max")
@@ -87,14 +88,14 @@ def _rounding_of(node: ir.Node) -> _RowRounding | None:
 
 
 def _producer(node: ir.Node | None, position: int, operator: str) -> ir.Node | None:
-    """The standard node of this operator that makes an input of `node`, None if another does."""
+    """Return the producer of an input of `node` if it is this standard operator, else None."""
     value = node.inputs[position] if node is not None and position < len(node.inputs) else None
     found = value.producer() if value is not None else None
     return found if found is not None and found.op_type == operator and found.domain == "" else None
 
 
 def _inputs_of(rounding: _RowRounding) -> int | None:
-    """Numbers in a row, None where neither the factor's shape nor a weight's says it."""
+    """Return the size of a row; None if neither the factor's shape nor a weight's gives it."""
     for value in (rounding.factor, _before_cast(rounding.factor)):
         if value.shape is not None and isinstance(value.shape[-1], int):
             return value.shape[-1]
@@ -106,7 +107,7 @@ def _inputs_of(rounding: _RowRounding) -> int | None:
 
 
 def known_dims(value: ir.Value) -> tuple[int | str, ...] | None:
-    """Sizes, or names of those that vary; None where one has neither."""
+    """Return the sizes, or the names of dynamic ones; None if an axis has neither."""
     if value.shape is None:
         return None
     dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
@@ -121,14 +122,14 @@ def _before_cast(value: ir.Value) -> ir.Value:
 
 
 class _ZeroPoints:
-    """uint8 128 for every row of a factor, made once for all factors of the same rows."""
+    """uint8 128 for every row of a factor. Factors with the same rows share them."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int | str, ...] | None, ir.Value] = {}
-        """By the dimensions of the rows, where all have names."""
+        """Zero points by the dimensions of the rows, if all have names."""
 
     def of_rows(self, rounding: _RowRounding) -> ir.Value:
-        """[.., 1], as the scales."""
+        """Return zero points [.., 1], the shape of the scales."""
         dims = known_dims(_before_cast(rounding.factor))
         key = None if dims is None else dims[:-1]
         if key in self._made:
@@ -144,15 +145,15 @@ class _ZeroPoints:
 
 
 def _round_in_blocks(rounding: _RowRounding, inputs: int, zero_points: _ZeroPoints) -> None:
-    """Magnitudes from extremes, and a row as one block of QuantizeLinear: the same scales and integers."""
+    """Compute magnitudes from extremes, and quantize each row as one block. Scales and integers stay the same."""
     largest, name = rounding.largest, rounding.largest.name
     largest.replace_input_with(0, rounding.factor)
-    least = ir.node("ReduceMin", [rounding.factor, *largest.inputs[1:]], {"keepdims": 1}, name=f"{name}/least")
-    negative = ir.node("Neg", [least.outputs[0]], name=f"{name}/negative")
+    lower = ir.node("ReduceMin", [rounding.factor, *largest.inputs[1:]], {"keepdims": 1}, name=f"{name}/least")
+    negative = ir.node("Neg", [lower.outputs[0]], name=f"{name}/negative")
     magnitude = ir.node(
         "Max", [largest.outputs[0], negative.outputs[0], *rounding.not_zero.inputs[1:]], name=rounding.not_zero.name
     )
-    rounding.not_zero.prepend([least, negative, magnitude])
+    rounding.not_zero.prepend([lower, negative, magnitude])
     rounding.not_zero.outputs[0].replace_all_uses_with(magnitude.outputs[0])
     quantized = rounding.quantized
     quantized.replace_input_with(0, rounding.factor)
@@ -162,23 +163,23 @@ def _round_in_blocks(rounding: _RowRounding, inputs: int, zero_points: _ZeroPoin
 
 
 def _products_of(rounding: _RowRounding) -> Iterator[ir.Node]:
-    """Every MatMul of the rounded rows and a matrix with a scale for each column."""
+    """Yield every MatMul of the rounded rows and a matrix with a scale per column."""
     for use in rounding.quantized.outputs[0].uses():
         if use.node.op_type != "DequantizeLinear":
             continue
         for product in (use.node for use in use.node.outputs[0].uses()):
             weight = _producer(product, 1, "DequantizeLinear")
-            if product.op_type == "MatMul" and weight is not None and _has_scales_of_columns(weight):
+            if product.op_type == "MatMul" and weight is not None and _has_column_scales(weight):
                 yield product
 
 
-def _has_scales_of_columns(weight: ir.Node) -> bool:
+def _has_column_scales(weight: ir.Node) -> bool:
     axis, block = weight.attributes.get("axis"), weight.attributes.get("block_size")
     return len(weight.inputs) == 2 and axis is not None and axis.as_int() == 1 and block is None
 
 
 def _multiply_integers(product: ir.Node) -> None:
-    """MatMul(DequantizeLinear(rows), DequantizeLinear(weight)) -> MatMulIntegerToFloat(rows, weight)."""
+    """Replace MatMul(DequantizeLinear(rows), DequantizeLinear(weight)) by MatMulIntegerToFloat(rows, weight)."""
     rows, weight = _producer(product, 0, "DequantizeLinear"), _producer(product, 1, "DequantizeLinear")
     assert rows is not None
     assert weight is not None

@@ -1,7 +1,7 @@
-"""A pass that multiplies products of rounded rows by the rows' scales where they are added to the residual.
+"""Pass that fuses the scaling of rounded rows' products with the addition to the residual.
 
-com.microsoft's GatedAdd multiplies and adds in one pass over memory, with the same bits as Mul and Add. Comes after
-lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measured: docs/measurements/cpu-int8.md.
+GatedAdd of com.microsoft multiplies and adds in one pass over memory, bit-equal to Mul and Add. The pass runs after
+lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measurements: docs/measurements/cpu-int8.md.
 """
 
 import onnx_ir as ir
@@ -11,18 +11,18 @@ from lopa.export.cpu_graph.rounded_rows import MICROSOFT, known_dims
 
 
 class RowScalesPass(ir.passes.InPlacePass):
-    """Add(x, Mul(product, scales)) -> GatedAdd(x, product, scales); a graph without such is left as it is."""
+    """Pass that replaces Add(x, Mul(product, scales)) by GatedAdd(x, product, scales). Other graphs stay unchanged."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace."""
-        moved = [_moved_into_sum(node) for node in tuple(model.graph) if _is_scaled_product(node)]
+        """Replace the nodes."""
+        moved = [_fuse_with_sum(node) for node in tuple(model.graph) if _is_scaled_product(node)]
         if any(moved):
             common.RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, modified=any(moved))
 
 
 def _is_scaled_product(node: ir.Node) -> bool:
-    """Mul(MatMulIntegerToFloat(rounded rows, ..), their scales)?"""
+    """Return True for Mul(MatMulIntegerToFloat(rounded rows, ..), scales of the rows)."""
     product = node.inputs[0].producer() if node.op_type == "Mul" and node.inputs[0] is not None else None
     if product is None or product.op_type != "MatMulIntegerToFloat":
         return False
@@ -31,8 +31,8 @@ def _is_scaled_product(node: ir.Node) -> bool:
     return rounding is not None and rounding.op_type == "QuantizeLinear" and rounding.inputs[1] is node.inputs[1]
 
 
-def _moved_into_sum(scaled: ir.Node) -> bool:
-    """Whether the only use of a scaled product is a sum of two float32 values whose shapes are known to be the same."""
+def _fuse_with_sum(scaled: ir.Node) -> bool:
+    """Fuse a scaled product with its only use, a sum of two float32 values of equal known shapes. Return success."""
     product = scaled.outputs[0]
     uses = product.uses()
     if len(uses) != 1 or product.is_graph_output():

@@ -1,7 +1,4 @@
-"""A standard graph in, its twin for ONNX Runtime's CPU out: the same inputs, outputs, weights and answers.
-
-The standard graph stays as it is for everybody else. Does not know what a bundle is.
-"""
+"""Twin of a standard graph for ONNX Runtime's CPU provider, with the same inputs, outputs, weights and results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,16 +7,16 @@ import onnx_ir as ir
 
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
+from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
-from lopa.export.cpu_graph.wanted_rows import WantedRowsPass
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
 
 @dataclass(frozen=True)
 class TwinOf:
-    """What passes may know of the graph that a twin is made from."""
+    """Facts about the original graph for the passes."""
 
     dimensions: ModelDimensions
     part: ModelPart
@@ -28,26 +25,26 @@ class TwinOf:
 PassMaker = Callable[[TwinOf], ir.passes.InPlacePass]
 
 CPU_PASSES: Sequence[PassMaker] = (
-    lambda of: WantedRowsPass(of.part),
+    lambda of: SampledRowsPass(of.part),
     lambda of: VocabularyStatisticsPass(of.dimensions.vocab_size),
     lambda _: RoundedRowsPass(),
     lambda _: RowScalesPass(),
 )
-"""In the order in which they run. Each leaves a graph alone in which it finds nothing to do."""
+"""Passes in their order. Each leaves a graph unchanged if it finds nothing to do."""
 
 
 def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
-    """A copy of `model` after all passes, None if none of them changed anything; `model` itself stays.
+    """Return a copy of `model` after all passes, or None if none changed it.
 
-    Values of weights are not read: they stay in the file that `model` refers to. Raises onnx_ir.passes.PassError when a
-    pass finds its contract broken.
+    Values of weights are not read: they stay in the file that `model` refers to. Raises onnx_ir.passes.PassError if a
+    pass violates its contract.
     """
     twin = _copied(model)
     return twin if _apply_passes(twin, of) else None
 
 
 def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
-    """As `twin_for_cpu`, with int4 matrices unpacked before the other passes; None if `model` has none."""
+    """Return a twin whose int4 matrices are unpacked before the other passes; None if `model` has none."""
     twin = _copied(model)
     if not UnpackedInt4Pass()(twin).modified:
         return None
@@ -61,6 +58,6 @@ def _copied(model: ir.Model) -> ir.Model:
 
 
 def _apply_passes(twin: ir.Model, of: TwinOf) -> bool:
-    """Run all of the passes on `twin`; whether any found something to do."""
+    """Run all passes on `twin`. Return True if any changed it."""
     modified = [make(of)(twin).modified for make in CPU_PASSES]
     return any(modified)

@@ -1,8 +1,8 @@
-"""A pass that puts products with int8 in the place of those with int4 matrices: faster, for twice the memory.
+"""Pass that replaces products with int4 matrices by products with int8 matrices: faster, for twice the memory.
 
-The matrices of the new products are in no file: a session makes them from the packed ones when it opens
-(lopa.runtime.bundle.unpacked_int4) and hands them over as initializers. Their products are those of an int8 bundle
-(lopa.export.graph.quantize_pass): rows are rounded to int8 as well. Does not know any value.
+No file has the new matrices. A session computes them from the packed ones when it opens
+(lopa.runtime.bundle.unpacked_int4) and passes them as initializers. The products are those of an int8 bundle
+(lopa.export.graph.quantize_pass), so rows are rounded to int8 too.
 """
 
 import onnx_ir as ir
@@ -11,22 +11,23 @@ from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts
 from lopa.runtime.bundle.manifest import scale_name
 
 GIVEN_BY_SESSION = "given.by.session"
-"""Where the graph says that their values lie: no file of a bundle has this name."""
+"""Location of the values in the graph. No file of a bundle has this name."""
 
 
 class UnpackedInt4Pass(ir.passes.InPlacePass):
-    """MatMul(x, DequantizeLinear(W int4, scales of blocks)) -> the product of rounded rows with int8 W.
+    """Pass that replaces MatMul(x, DequantizeLinear(W int4, block scales)) by the product of rounded rows with int8 W.
 
-    W keeps its name and becomes int8 [inputs, outputs] with scales float32 [outputs], `scale_name` of it.
+    W keeps its name and becomes int8 [inputs, outputs]. Its scales, float32 [outputs], have the name `scale_name` of
+    it.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace all of them, and forget the packed matrices and their scales."""
+        """Replace the products, and remove the packed matrices and their scales."""
         products = RoundedProducts(model, AROUND_128)
         found = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.INT4]
         for packed in found:
             if packed.name is None or packed.shape is None:
-                raise ir.passes.PassError(f"an int4 matrix without a name or a shape: {packed}")
+                raise ir.passes.PassError(f"int4 matrix without a name or shape: {packed}")
             integers, scales = _given(packed.name, packed.shape.numpy())
             for use in tuple(packed.uses()):
                 _replace(model, products, use.node, integers, scales)
@@ -45,10 +46,10 @@ class UnpackedInt4Pass(ir.passes.InPlacePass):
 def _replace(
     model: ir.Model, products: RoundedProducts, dequantized: ir.Node, integers: ir.Value, scales: ir.Value
 ) -> None:
-    """The products with the matrix that `dequantized` makes of a packed one."""
+    """Replace the products with the matrix that `dequantized` outputs."""
     for use in tuple(dequantized.outputs[0].uses()):
         if use.node.op_type != "MatMul" or use.idx != 1:
-            raise ir.passes.PassError(f"{integers.name} is not only the second factor of products: {use.node.name}")
+            raise ir.passes.PassError(f"{integers.name} must only be the second factor of products: {use.node.name}")
         weight = ir.node("DequantizeLinear", [integers, scales], {"axis": 1}, name=dequantized.name)
         products.replace(use.node, [weight])
     block_scales = dequantized.inputs[1]
@@ -58,7 +59,7 @@ def _replace(
 
 
 def _given(name: str, shape: tuple[int, ...]) -> tuple[ir.Value, ir.Value]:
-    """The int8 matrix and its scales, without values."""
+    """Return the int8 matrix and its scales as initializers without values."""
     return (
         _without_value(name, ir.DataType.INT8, shape),
         _without_value(scale_name(name), ir.DataType.FLOAT, shape[1:]),

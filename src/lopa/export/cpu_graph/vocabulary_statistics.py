@@ -1,16 +1,15 @@
-"""A pass that makes the statistics of the vocabulary row by row, so that a row stays in the processor's cache.
+"""Pass that computes the statistics of the vocabulary row by row, so that a row stays in the processor's cache.
 
-The standard graph makes them of all wanted rows at once: ten passes over [rows, V], which for many rows of a large
-vocabulary lies in no cache. Here a Scan goes over the rows; a row is seen as groups of contiguous ids, [V / G, G]:
+The standard graph computes them for all sampled positions at once. It takes ten passes over [rows, V], which for many
+rows of a large vocabulary does not fit into a cache. Here a Scan iterates over the rows, each viewed as groups of
+contiguous ids, [V / G, G]:
 
-- The best candidates lie in the groups with the greatest maxima. These are few; their members are compared again.
-  Groups of contiguous ids, in their order, leave equal candidates in theirs: by lower id.
-- Sums are made of each group, then of their sums, which loses fewer bits than one sum over V does.
-- The temperature, and the scale that an int8 head's rows were rounded with, are one factor of a row. It is multiplied
-  in where the greatest logit is taken off: BatchNormalization of mean 0 and variance 1 is x * factor + bias.
-- The sum of weights times logits is a product of vectors (com.microsoft's FusedMatMul, of parts of the row).
-
-Does not know where the logits come from.
+* The best candidates are in the groups with the largest maxima. These are few, and their members are compared again.
+  Equal candidates stay in the order of ids, because groups of contiguous ids do.
+* Sums are computed per group, then over groups, which loses fewer bits than one sum over V.
+* The temperature and the scale of an int8 head's rounded rows form one factor per row. It is applied together with
+  the subtraction of the largest logit: BatchNormalization with mean 0 and variance 1 is x * factor + bias.
+* The sum of weights times logits is a dot product (FusedMatMul of com.microsoft, in parts of the row).
 """
 
 import math
@@ -24,25 +23,27 @@ from onnx_ir.passes import common
 
 from lopa.runtime.contract import ENTROPY, LOGITS_INDEX, TOP_K, TOPK_IDS, TOPK_LOGPROBS
 
-LEAST_VOCABULARY = 65_536
-"""Below, what a Scan costs a row may count for more than the cache: of an int8 head (896 inputs) and statistics, in
-docs/measurements/cpu-statistics.md, 8 and 64 rows on two threads took 1.87 and 1.04 times as long at 32,768
-ids, and were 1.01 and 1.33 times faster at 65,536."""
+MIN_VOCABULARY = 65_536
+"""Smallest vocabulary for this pass. Below it, the Scan's overhead per row may outweigh the cache.
+
+Measured for an int8 head (896 inputs) and statistics, 8 and 64 rows, two threads. At 32,768 ids they took 1.87 and 1.04
+times as long. At 65,536 ids they were 1.01 and 1.33 times as fast (docs/measurements/cpu-statistics.md).
+"""
 _BEST_GROUP = 64
 _GROUPS = range(16, 257)
-"""Sizes of a group that are worth it. 32, 64 and 128 differ by 3 %."""
+"""Useful sizes of a group. 32, 64 and 128 differ by 3 %."""
 
 _PARTS = range(16, 65)
-"""Parts of a row whose products of vectors are added up: one over the whole row is off by 7e-5."""
+"""Number of parts of a row whose dot products are added. One dot product over the row has an error of 7e-5."""
 _LAST = np.array([-1])
 _MICROSOFT = "com.microsoft"
 _STATISTICS = (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)
 
 
 class VocabularyStatisticsPass(ir.passes.InPlacePass):
-    """Puts a Scan over rows in the place of the statistics of a vocabulary that is large enough.
+    """Pass that replaces the statistics of a large enough vocabulary by a Scan over rows.
 
-    Leaves other graphs alone: those without statistics, and those whose statistics a function makes.
+    Other graphs stay unchanged: those without statistics, and those whose statistics are computed by a function.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -50,9 +51,9 @@ class VocabularyStatisticsPass(ir.passes.InPlacePass):
         self._vocabulary = vocabulary
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace; names, types and shapes of the outputs stay."""
+        """Replace the nodes. Names, types and shapes of the outputs stay."""
         tempered = _tempered_logits(model.graph)
-        if tempered is None or self._vocabulary < LEAST_VOCABULARY:
+        if tempered is None or self._vocabulary < MIN_VOCABULARY:
             return ir.passes.PassResult(model, modified=False)
         group = group_of_vocabulary(self._vocabulary)
         index = next(value for value in model.graph.inputs if value.name == LOGITS_INDEX)
@@ -79,20 +80,20 @@ class VocabularyStatisticsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Raise PostconditionError when a statistic is lost."""
+        """Raise PostconditionError if an output is lost."""
         lost = set(_STATISTICS) - {value.name for value in model.graph.outputs}
         if lost and len(lost) < len(_STATISTICS):
-            raise ir.passes.PostconditionError(f"outputs that are gone: {sorted(lost)}")
+            raise ir.passes.PostconditionError(f"lost outputs: {sorted(lost)}")
 
 
 def group_of_vocabulary(vocabulary: int) -> int:
-    """G: the ids of a group. 1 where no useful size divides the vocabulary, e.g. a prime one."""
+    """Return the number of ids per group (G); 1 if no useful size divides the vocabulary, e.g. a prime."""
     sizes = [size for size in _GROUPS if vocabulary % size == 0]
     return min(sizes, key=lambda size: abs(math.log(size / _BEST_GROUP)), default=1)
 
 
 class _Nodes:
-    """Nodes of a graph that is being written. Names begin with the scope: a body's must not be the outer graph's."""
+    """Builder of nodes. Names begin with the scope, because a body's names must differ from the outer graph's."""
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
@@ -108,7 +109,7 @@ class _Nodes:
         domain: str = "",
         **attributes: float | ir.Graph,
     ) -> Sequence[ir.Value]:
-        """The outputs of a new node; arrays become initializers."""
+        """Add a node and return its outputs. Arrays become initializers."""
         values = [each if isinstance(each, ir.Value) else self._initializer(each) for each in inputs]
         name = f"{self._scope}/{op}_{len(self.nodes)}"
         node = ir.node(op, values, attributes, domain=domain, num_outputs=outputs, name=name)
@@ -118,7 +119,7 @@ class _Nodes:
         return node.outputs
 
     def one(self, op: str, *inputs: ir.Value | npt.NDArray[Any], domain: str = "", **attributes: float) -> ir.Value:
-        """The one output of a new node."""
+        """Add a node and return its only output."""
         (value,) = self.add(op, inputs, outputs=1, domain=domain, **attributes)
         return value
 
@@ -130,7 +131,7 @@ class _Nodes:
 
 
 def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
-    """The division by the temperature whose result the candidates are taken from."""
+    """Return the division by the temperature that the candidates are taken from, or None."""
     ids = next((value for value in graph.outputs if value.name == TOPK_IDS), None)
     best = ids.producer() if ids is not None else None
     if best is None or best.op_type != "TopK" or best.inputs[0] is None:
@@ -140,10 +141,10 @@ def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
 
 
 def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """[R, B, Q, V] and [R, B, Q, 1], whose product are the tempered logits.
+    """Return [R, B, Q, V] and [R, B, Q, 1], whose product is the tempered logits.
 
-    A product of rounded rows comes without the scales of its rows (lopa.export.graph.quantize_pass multiplies by them
-    next), unless the logits are wanted themselves.
+    For a product of rounded rows, the scales of the rows become part of the factor, unless the logits are an output.
+    The next node multiplies by them (lopa.export.graph.quantize_pass).
     """
     logits, temperature = tempered.inputs
     assert logits is not None
@@ -153,24 +154,24 @@ def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tupl
         product, scales = scaled.inputs
         assert product is not None
         assert scales is not None
-        if scales.producer() is not None:  # not a constant that a model multiplies its logits by
+        if scales.producer() is not None:  # else it is a constant factor of the model's logits
             return product, nodes.one("Div", scales, temperature)
     of_rows = nodes.one("Concat", shape, np.array([1]), axis=0)
     return logits, nodes.one("Expand", nodes.one("Reciprocal", temperature), of_rows)
 
 
 def _statistics_of_row(groups: int, group: int) -> ir.Graph:
-    """float32 [groups, group] and a factor [1] -> int64 [K], float32 [K] and float32 [], as the contract has them."""
+    """Return the Scan's body: float32 [groups, group] and a factor [1] to int64 [K], float32 [K] and float32 []."""
     row = ir.Value(name="row/logits", shape=ir.Shape((groups, group)), type=ir.TensorType(ir.DataType.FLOAT))
     factor = ir.Value(name="row/factor", shape=ir.Shape((1,)), type=ir.TensorType(ir.DataType.FLOAT))
     nodes = _Nodes("row")
     top, ids = _candidates(nodes, row, factor) if group == 1 else _candidates_by_group(nodes, row, factor, group)
-    greatest = nodes.one("Slice", top, np.array([0]), np.array([1]))
-    above = _scaled_and_shifted(nodes, row, factor, nodes.one("Neg", greatest), (groups, group))
+    largest = nodes.one("Slice", top, np.array([0]), np.array([1]))
+    above = _scaled_and_shifted(nodes, row, factor, nodes.one("Neg", largest), (groups, group))
     weights = nodes.one("Exp", above)
     total = _sum(nodes, weights)
     log_total = nodes.one("Log", total)
-    logprobs = nodes.one("Sub", nodes.one("Sub", top, greatest), log_total)
+    logprobs = nodes.one("Sub", nodes.one("Sub", top, largest), log_total)
     mean_above = nodes.one("Div", _sum_of_products(nodes, weights, above, groups * group), total)
     entropy = nodes.one("Squeeze", nodes.one("Sub", log_total, mean_above), _LAST)
     for value, dtype, shape in (
@@ -185,22 +186,22 @@ def _statistics_of_row(groups: int, group: int) -> ir.Graph:
 
 
 def _candidates(nodes: _Nodes, row: ir.Value, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The K greatest of [V, 1] times `factor`, and their ids."""
+    """Return the K largest of [V, 1] times `factor`, and their ids."""
     scaled = nodes.one("Mul", nodes.one("Reshape", row, _LAST), factor)
     top, ids = nodes.add("TopK", (scaled, np.array([TOP_K])), outputs=2)
     return top, ids
 
 
 def _candidates_by_group(nodes: _Nodes, row: ir.Value, factor: ir.Value, group: int) -> tuple[ir.Value, ir.Value]:
-    """The K greatest of [V / G, G] times `factor`, and their ids, from the K groups with the greatest maxima.
+    """Return the K largest of [V / G, G] times `factor`, and their ids, from the K groups with the largest maxima.
 
-    Maxima and members are multiplied before they are compared, as the standard graph does: two logits may differ, and
-    be equal once they are multiplied. The groups are put in the order of their ids: TopK takes the first of equal ones.
+    Maxima and members are multiplied before the comparison, as in the standard graph, because different logits may
+    become equal by it. The groups are sorted by id, because TopK takes the first of equal values.
     """
     count, size = np.array([TOP_K]), np.array(group)
     maxima = nodes.one("Mul", nodes.one("ReduceMax", row, _LAST, keepdims=0), factor)
-    _, greatest = nodes.add("TopK", (maxima, count), outputs=2)
-    groups_by_id, _ = nodes.add("TopK", (greatest, count), outputs=2, largest=0)
+    _, largest = nodes.add("TopK", (maxima, count), outputs=2)
+    groups_by_id, _ = nodes.add("TopK", (largest, count), outputs=2, largest=0)
     members = nodes.one("Mul", nodes.one("Reshape", nodes.one("Gather", row, groups_by_id), _LAST), factor)
     top, places = nodes.add("TopK", (members, count), outputs=2)
     groups = nodes.one("Gather", groups_by_id, nodes.one("Div", places, size))
@@ -210,7 +211,7 @@ def _candidates_by_group(nodes: _Nodes, row: ir.Value, factor: ir.Value, group: 
 def _scaled_and_shifted(
     nodes: _Nodes, row: ir.Value, factor: ir.Value, shift: ir.Value, shape: tuple[int, int]
 ) -> ir.Value:
-    """`row` * `factor` + `shift`, [groups, group], in one pass over memory."""
+    """Return `row` * `factor` + `shift`, [groups, group], in one pass over memory."""
     as_channel = nodes.one("Reshape", row, np.array([1, 1, -1]))
     mean, variance = np.zeros(1, np.float32), np.ones(1, np.float32)
     made = nodes.one("BatchNormalization", as_channel, factor, shift, mean, variance, epsilon=0.0)
@@ -218,7 +219,7 @@ def _scaled_and_shifted(
 
 
 def _sum_of_products(nodes: _Nodes, a: ir.Value, b: ir.Value, count: int) -> ir.Value:
-    """Of two arrays of `count` numbers: [1]"""
+    """Return the dot product, [1], of two arrays of `count` numbers."""
     parts = next((parts for parts in _PARTS if count % parts == 0), 1)
     of_parts = np.array([parts, 1, -1])
     vectors = (nodes.one("Reshape", each, of_parts) for each in (a, b))
@@ -227,12 +228,12 @@ def _sum_of_products(nodes: _Nodes, a: ir.Value, b: ir.Value, count: int) -> ir.
 
 
 def _sum(nodes: _Nodes, x: ir.Value) -> ir.Value:
-    """[groups, group] -> [1]"""
+    """Return the sum, [1], of [groups, group]."""
     return nodes.one("ReduceSum", nodes.one("ReduceSum", x, _LAST, keepdims=0), _LAST, keepdims=1)
 
 
 def _become_output(graph: ir.Graph, name: str, new: ir.Value) -> None:
-    """`new` in the place of the graph's output `name`, which is left unused."""
+    """Make `new` the graph's output `name`; the old value becomes unused."""
     place = [value.name for value in graph.outputs].index(name)
     old = graph.outputs[place]
     new.shape, new.type, old.name, new.name = old.shape, old.type, f"{name}/replaced", name

@@ -1,4 +1,4 @@
-"""The families of networks that can be exported, a small file each; a new one is a file and a line in this table."""
+"""Families of networks that can be exported. A new family is a file and an entry in this table."""
 
 from lopa.export.families.dream import DREAM
 from lopa.export.families.family import Family
@@ -11,4 +11,4 @@ from lopa.export.families.wedlm import WEDLM
 FAMILIES: dict[str, Family] = {
     family.name: family for family in (DREAM, LLADA, FAST_DLLM_V2, SDAR, WEDLM, STABLE_DIFFCODER)
 }
-"""By the name of the architecture in a manifest."""
+"""Families by the name of their architecture in a manifest."""

@@ -1,4 +1,4 @@
-"""What a family of networks is: one record, made in a file of its own for each. Does not read files."""
+"""Record of a family of networks. Each family has its own file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ QWEN2_LAYER = {
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
 }
-"""From the names of a bundle to those of transformers in a layer: of Qwen2, of Llama, and of what has their layers."""
+"""Tensor names in a layer, from bundle to transformers, for Qwen2, Llama and models with the same layers."""
 QWEN3_LAYER = QWEN2_LAYER | {
     "attention.query_norm.weight": "self_attn.q_norm.weight",
     "attention.key_norm.weight": "self_attn.k_norm.weight",
@@ -38,64 +38,64 @@ D2F: Mapping[str, Any] = {
     "decoded_token_threshold": 0.95,
     "skip_threshold": 0.9,
 }
-"""Options of GenerationConfig for which D2F's adapters were trained; a family says what it has otherwise."""
+"""Options of GenerationConfig that D2F's adapters were trained for. A family overrides them."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network, where families with the layers of lopa.export.graph.module differ.
+    """Properties in which networks with the layers of lopa.export.graph.module differ.
 
-    `layer_names` and `outer_names` map the names of a bundle's tensors to those of a checkpoint: every name that there
-    can be; which of them a checkpoint has follows from its dimensions.
+    `layer_names` and `outer_names` map all possible tensor names of a bundle to those of a checkpoint. The dimensions
+    determine which of them a checkpoint has.
     """
 
     name: str
-    """As the manifest and `--family` call it."""
+    """Name in the manifest and for `--family`."""
     prediction_shift: Literal[0, 1]
-    """1: the statistics of a row speak of the next position."""
+    """1 if the statistics of a row predict the next position, else 0."""
     layer_prefix: str = "model.layers.{layer}."
-    """Start of a layer's tensor names, with {layer} for its number."""
+    """Prefix of a layer's tensor names, with {layer} for its number."""
     layer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_LAYER)
     outer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_OUTER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How checkpoints of one kind are known, read and decoded."""
+    """Recognition, sizes and decoding defaults of one kind of checkpoint."""
 
     architecture: Architecture
-    published: str
-    """Names of checkpoints, for errors."""
+    model_names: str
+    """Names of published checkpoints, for errors."""
     model_type: str
-    """Of config.json."""
+    """Value of model_type in config.json."""
     classes: tuple[str, ...]
-    """Names in the `architectures` of config.json that belong to this family alone."""
+    """Names in `architectures` of config.json that belong to this family only."""
     shares_model_type: bool = False
-    """Autoregressive networks have this model_type too: the class alone tells."""
+    """True if autoregressive networks have the same model_type, so that only the class identifies the family."""
     lookalikes: tuple[str, ...] = ()
-    """Values of model_type of autoregressive networks with its tensors; taken when the family is asked for."""
+    """Values of model_type of autoregressive networks with the same tensors. They need the family to be requested."""
     sizes: Callable[[JsonValues], ModelDimensions]
-    """From config.json. Raises BadInputError for a value that is missing or of another type."""
+    """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
     settings: tuple[Setting, ...] = ()
-    """What config.json may ask for and this network has not, beside what none has."""
+    """Settings of config.json that this network does not support, in addition to those that none supports."""
     tied: str = "tie_word_embeddings"
-    """The entry that says whether the head uses the embedding's weight."""
+    """Name of the entry that says if the head shares the embedding's weight."""
     block_size: str | None = None
-    """The entry with the size of the blocks that the checkpoint was trained on."""
+    """Name of the entry with the block size in training, or None."""
     mask_tokens: tuple[str, ...] = ()
-    """Texts of the mask token among the tokenizer's added tokens, for checkpoints that name it nowhere else."""
+    """Texts of the mask token among the added tokens, for checkpoints that name it nowhere else."""
     mask_id: int | None = None
-    """What the published code takes where no file names the mask token."""
+    """Default of the reference code where no file names the mask token."""
     more_ends: bool = False
-    """Several tokens may end an answer: eos_token_id may be a list, and generation_config.json may have others."""
+    """True if several tokens may end an answer: eos_token_id may be a list, generation_config.json may add others."""
     add_bos: bool
-    """Whether a prompt starts with the tokenizer's beginning-of-text token."""
+    """True if prompts start with the tokenizer's beginning-of-text token."""
     decoding: Mapping[str, Any]
-    """Options of GenerationConfig as the checkpoint was trained, where they are not D2F's."""
+    """Options of GenerationConfig that the checkpoint was trained for, where they differ from D2F's."""
     decoding_with_adapter: Mapping[str, Any] | None = None
-    """The same with an adapter, where that makes another model of it; None: no other."""
+    """Options with an adapter, where it changes them; None for no change."""
 
     @property
     def name(self) -> str:
-        """That of its network."""
+        """Name of the architecture."""
         return self.architecture.name

@@ -1,19 +1,19 @@
-"""Fast-dLLM v2, 7B and 1.5B: Qwen2.5 made block-causal, blocks counted from position 0, filled by sub-blocks."""
+"""Fast-dLLM v2, 7B and 1.5B: Qwen2.5 made block-causal, with sub-blocks, blocks aligned to position 0."""
 
 from functools import partial
 
 from lopa.export.families.family import Architecture, Family
-from lopa.export.families.sizes import sizes_with_names_of_transformers
+from lopa.export.families.sizes import sizes_from_transformers_names
 
 FAST_DLLM_V2 = Family(
     architecture=Architecture("fast-dllm-v2", prediction_shift=1),
-    published="Fast_dLLM_v2_7B, Fast_dLLM_v2_1.5B",
+    model_names="Fast_dLLM_v2_7B, Fast_dLLM_v2_1.5B",
     model_type="Fast_dLLM_Qwen",
     classes=("Fast_dLLM_QwenForCausalLM",),
     lookalikes=("qwen2",),
-    sizes=partial(sizes_with_names_of_transformers, qkv_bias=True, qk_norm=False),
+    sizes=partial(sizes_from_transformers_names, qkv_bias=True, qk_norm=False),
     block_size="bd_size",
-    # config.json does not have it; 151665 in the published tokenizers.
+    # config.json does not name it; its id is 151665 in the published tokenizers.
     mask_tokens=("|<MASK>|",),
     more_ends=True,
     add_bos=False,
@@ -22,7 +22,7 @@ FAST_DLLM_V2 = Family(
         "confidence": "probability",
         "skip_threshold": 0.9,
         "alignment": "absolute",
-        "block_add_threshold": 1.0,  # it was trained on decided blocks before the one it decides
+        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
         "window": "block_causal",
         "block_size": 32,
         "sub_block": 8,

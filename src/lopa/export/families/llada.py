@@ -1,6 +1,6 @@
-"""LLaDA-8B, LLaDA-1.5 and D2F-LLaDA: Llama's layers under OLMo's names, each row speaking of its own position.
+"""LLaDA-8B, LLaDA-1.5 and D2F-LLaDA: Llama's layers under OLMo's names; each row predicts its own position.
 
-Settings have OLMo's defaults where config.json lacks them, and those ask for other networks: what differs is needed.
+Settings that config.json lacks have OLMo's defaults. Some of these defaults mean another network, so they are required.
 """
 
 from lopa.export.families.family import Architecture, Family
@@ -11,14 +11,14 @@ from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
 
 
 def _sizes(config: JsonValues) -> ModelDimensions:
-    """`n_kv_heads` null is as many as heads, `mlp_hidden_size` null is `mlp_ratio` times `d_model`.
+    """Return the dimensions. Null means: `n_kv_heads` as many as heads, `mlp_hidden_size` `mlp_ratio` times `d_model`.
 
-    `embedding_size` are the rows of embedding and head; null: those of the vocabulary.
+    `embedding_size` is the number of rows of embedding and head; null means the size of the vocabulary.
     """
     values = config.values
-    hidden, heads = config.whole_number("d_model"), config.whole_number("n_heads")
+    hidden, heads = config.get_int("d_model"), config.get_int("n_heads")
     tokens = vocabulary(config, "vocab_size")
-    rows = config.whole_number("embedding_size", least=tokens) if values.get("embedding_size") is not None else tokens
+    rows = config.get_int("embedding_size", min=tokens) if values.get("embedding_size") is not None else tokens
     has_mlp = values.get("mlp_hidden_size") is not None
     return checked_sizes(
         config,
@@ -26,16 +26,15 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         heads_share_hidden=True,
         vocab_size=rows,
         hidden_size=hidden,
-        intermediate_size=config.whole_number("mlp_hidden_size" if has_mlp else "mlp_ratio")
-        * (1 if has_mlp else hidden),
-        layers=config.whole_number("n_layers", most=MAX_LAYERS),
+        intermediate_size=config.get_int("mlp_hidden_size" if has_mlp else "mlp_ratio") * (1 if has_mlp else hidden),
+        layers=config.get_int("n_layers", max=MAX_LAYERS),
         heads=heads,
-        kv_heads=config.whole_number("n_kv_heads") if values.get("n_kv_heads") is not None else heads,
+        kv_heads=config.get_int("n_kv_heads") if values.get("n_kv_heads") is not None else heads,
         head_size=hidden // heads,
-        max_positions=config.whole_number("max_sequence_length"),
+        max_positions=config.get_int("max_sequence_length"),
         rope_theta=rope_theta(config),
         rms_norm_eps=rms_norm_eps(config),
-        qkv_bias=config.flag("include_qkv_bias"),
+        qkv_bias=config.get_bool("include_qkv_bias"),
         qk_norm=False,
     )
 
@@ -65,7 +64,7 @@ LLADA = Family(
             "head.weight": "model.transformer.ff_out.weight",
         },
     ),
-    published="LLaDA-8B, LLaDA-1.5, D2F-LLaDA",
+    model_names="LLaDA-8B, LLaDA-1.5, D2F-LLaDA",
     model_type="llada",
     classes=("LLaDAModelLM",),
     sizes=_sizes,
@@ -75,19 +74,19 @@ LLADA = Family(
         fixed("layer_norm_type", "rms", has="layer_norm_type rms", needed=True),
         fixed("activation_type", "silu", has="activation_type silu", needed=True),
         fixed("rope", True, has="rotary positions", needed=True),
-        fixed("include_bias", False, has="biases in the products of queries, keys and values at most", needed=True),
+        fixed("include_bias", False, has="no biases except in query, key and value projections", needed=True),
         fixed("alibi", False, has="rotary positions, no ALiBi"),
         fixed("attention_layer_norm", False, has="queries and keys without a norm over all heads"),
         fixed("layer_norm_with_affine", True, has="norms with a weight"),
         fixed("bias_for_layer_norm", False, has="norms without a bias"),
-        fixed("block_group_size", 1, has="blocks one by one"),
-        fixed("multi_query_attention", False, has="key-value heads as n_kv_heads counts them"),
-        fixed("input_emb_norm", False, has="embeddings as they are"),
-        fixed("scale_logits", False, has="logits as they are"),
-        fixed("clip_qkv", has="queries, keys and values as they are"),
+        fixed("block_group_size", 1, has="a block_group_size of 1"),
+        fixed("multi_query_attention", False, has="the number of key-value heads in n_kv_heads"),
+        fixed("input_emb_norm", False, has="embeddings without a norm"),
+        fixed("scale_logits", False, has="unscaled logits"),
+        fixed("clip_qkv", has="unclipped queries, keys and values"),
     ),
     add_bos=True,
-    # Bidirectional: a kept row changes with every token behind it, so none is kept.
+    # Attention is bidirectional: a cached row changes with every later token, so nothing is cached.
     decoding={"strategy": "threshold", "confidence": "probability", "cache": "none"},
     # A D2F adapter makes it block-causal.
     decoding_with_adapter={"window": "block_causal"},

@@ -1,21 +1,21 @@
-"""SDAR, the dense ones (1.7B, 4B, 8B): Qwen3's layers made block-causal, blocks counted from position 0.
+"""Dense SDAR (1.7B, 4B, 8B): Qwen3's layers made block-causal, blocks aligned to position 0.
 
-A head has a size of its own (head_dim), and queries and keys are normalized.
+The head size is set by head_dim, and queries and keys are normalized.
 """
 
 from functools import partial
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
 from lopa.export.families.settings import fixed
-from lopa.export.families.sizes import sizes_with_names_of_transformers
+from lopa.export.families.sizes import sizes_from_transformers_names
 
 SDAR = Family(
     architecture=Architecture("sdar", prediction_shift=0, layer_names=QWEN3_LAYER),
-    published="SDAR-1.7B-Chat to SDAR-8B-Chat",
+    model_names="SDAR-1.7B-Chat to SDAR-8B-Chat",
     model_type="sdar",
     classes=("SDARForCausalLM",),
     lookalikes=("qwen3",),
-    sizes=partial(sizes_with_names_of_transformers, qkv_bias=False, qk_norm=True, head_dim_needed=True),
+    sizes=partial(sizes_from_transformers_names, qkv_bias=False, qk_norm=True, head_dim_needed=True),
     settings=(fixed("attention_bias", False, has="attention without biases"),),
     block_size="block_size",
     more_ends=True,
@@ -25,7 +25,7 @@ SDAR = Family(
         "confidence": "probability",
         "skip_threshold": 0.85,
         "alignment": "absolute",
-        "block_add_threshold": 1.0,  # it was trained on decided blocks before the one it decides
+        "block_add_threshold": 1.0,  # trained with all previous blocks unmasked
         "window": "block_causal",
         "block_size": 4,
     },

@@ -1,4 +1,4 @@
-"""Entries of config.json that ask for another network than the exported one. Knows no family."""
+"""Entries of config.json that select a network other than the exported one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from lopa.runtime.errors import BadInputError
 
 @dataclass(frozen=True)
 class Setting:
-    """One entry, and which of its values ask for nothing else than what is exported."""
+    """One entry, and the values that the exported network supports."""
 
     name: str
     has: str
-    """What the exported network has instead, for the error."""
-    is_taken: Callable[[object], bool]
+    """Property of the exported network, for the error."""
+    is_supported: Callable[[object], bool]
     needed: bool = False
-    """Absent or null it would ask for another network; otherwise for nothing."""
+    """True if an absent entry or null means another network."""
 
 
 def fixed(name: str, *values: object, has: str, needed: bool = False) -> Setting:
-    """A setting that has to have one of `values`, and their type: 0 is not false."""
+    """Return a setting that must have one of `values` and its type: 0 is not false."""
     return Setting(name, has, lambda found: any(type(found) is type(each) and found == each for each in values), needed)
 
 
 def check_settings(config: JsonValues, settings: tuple[Setting, ...]) -> None:
-    """Raise BadInputError for the first entry of `config` that asks for another network."""
-    for setting in (*settings, *_OF_ALL):
+    """Raise BadInputError for the first entry of `config` that selects another network."""
+    for setting in (*settings, *_FOR_ALL_FAMILIES):
         value = config.values.get(setting.name)
-        if (value is None and setting.needed) or (value is not None and not setting.is_taken(value)):
+        if (value is None and setting.needed) or (value is not None and not setting.is_supported(value)):
             raise BadInputError(
                 f"{config.source} has {setting.name} = {shown(value)}",
                 expected=setting.has,
@@ -37,7 +37,7 @@ def check_settings(config: JsonValues, settings: tuple[Setting, ...]) -> None:
 
 
 def _is_unscaled(rope: object) -> bool:
-    """Whether rope_scaling, or rope_parameters as newer files call it, asks for no more than plain rotary positions."""
+    """Return True if rope_scaling, or rope_parameters in newer files, selects plain rotary positions."""
     return (
         isinstance(rope, dict)
         and rope.get("rope_type", rope.get("type", "default")) == "default"
@@ -46,14 +46,14 @@ def _is_unscaled(rope: object) -> bool:
 
 
 def _are_full(kinds: object) -> bool:
-    """Whether layer_types is a list that names one kind of attention only."""
+    """Return True if layer_types is a list of full attention only."""
     return isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
 
 
 _ROPE = "unscaled rotary positions over whole heads"
 _ATTENTION = "attention over all positions in every layer, without a sliding window"
-_MLP = "one MLP in each layer, no mixture of experts"
-_OF_ALL = (
+_MLP = "one MLP per layer, no mixture of experts"
+_FOR_ALL_FAMILIES = (
     fixed("hidden_act", "silu", has="hidden_act silu"),
     Setting("rope_scaling", _ROPE, _is_unscaled),
     Setting("rope_parameters", _ROPE, _is_unscaled),
@@ -66,4 +66,4 @@ _OF_ALL = (
     ),
     fixed("moe_intermediate_size", 0, has=_MLP),
 )
-"""What no family's network has. LLaDA-MoE has the model_type of LLaDA, and is known by its experts alone."""
+"""Settings of all families. LLaDA-MoE has the model_type of LLaDA, and only its experts tell them apart."""

@@ -1,4 +1,4 @@
-"""Sizes of a network from config.json with the names of transformers, and what is checked of any sizes."""
+"""Sizes of a network from config.json under transformers' names, and checks of any sizes."""
 
 from typing import Any
 
@@ -8,18 +8,19 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
 
-def sizes_with_names_of_transformers(
+def sizes_from_transformers_names(
     config: JsonValues, *, qkv_bias: bool, qk_norm: bool, head_dim_needed: bool = False
 ) -> ModelDimensions:
-    """Of Qwen2, Qwen3 or Llama; without `head_dim` a head is its share of the hidden size, unless it is needed.
+    """Return the dimensions of a Qwen2, Qwen3 or Llama network.
 
-    Raises BadInputError for a value that is missing, of another type, or that does not go with the others.
+    Without `head_dim` the heads share the hidden size; with `head_dim_needed` this is an error. Raises BadInputError
+    for values that are missing, of another type or inconsistent.
     """
     values = config.values
-    hidden = config.whole_number("hidden_size")
-    heads = config.whole_number("num_attention_heads")
+    hidden = config.get_int("hidden_size")
+    heads = config.get_int("num_attention_heads")
     has_head_dim = head_dim_needed or values.get("head_dim") is not None
-    # Newer files have rope_theta among the rope_parameters; check_settings has seen that these are an object.
+    # Newer files have rope_theta in rope_parameters, which check_settings has found to be an object.
     rope = JsonValues({**values, **(values.get("rope_parameters") or {})}, config.source, config.remedy)
     return checked_sizes(
         config,
@@ -27,12 +28,12 @@ def sizes_with_names_of_transformers(
         heads_share_hidden=not has_head_dim,
         vocab_size=vocabulary(config, "vocab_size"),
         hidden_size=hidden,
-        intermediate_size=config.whole_number("intermediate_size"),
-        layers=config.whole_number("num_hidden_layers", most=MAX_LAYERS),
+        intermediate_size=config.get_int("intermediate_size"),
+        layers=config.get_int("num_hidden_layers", max=MAX_LAYERS),
         heads=heads,
-        kv_heads=config.whole_number("num_key_value_heads") if "num_key_value_heads" in values else heads,
-        head_size=config.whole_number("head_dim") if has_head_dim else hidden // heads,
-        max_positions=config.whole_number("max_position_embeddings"),
+        kv_heads=config.get_int("num_key_value_heads") if "num_key_value_heads" in values else heads,
+        head_size=config.get_int("head_dim") if has_head_dim else hidden // heads,
+        max_positions=config.get_int("max_position_embeddings"),
         rope_theta=rope_theta(rope),
         rms_norm_eps=rms_norm_eps(config),
         qkv_bias=qkv_bias,
@@ -41,30 +42,30 @@ def sizes_with_names_of_transformers(
 
 
 def vocabulary(config: JsonValues, name: str) -> int:
-    """A number of tokens; a step takes the best TOP_K of them."""
-    return config.whole_number(name, least=TOP_K)
+    """Return a number of tokens, at least TOP_K, since a step uses the best TOP_K of them."""
+    return config.get_int(name, min=TOP_K)
 
 
 def rope_theta(config: JsonValues) -> float:
-    """The base of rotary positions, which every family calls the same."""
-    return config.number("rope_theta", least=1.0, most=1e12)
+    """Return the base of rotary positions, whose name is the same in all families."""
+    return config.get_float("rope_theta", min=1.0, max=1e12)
 
 
 def rms_norm_eps(config: JsonValues) -> float:
-    """What norms add to the mean square, which every family calls the same."""
-    return config.number("rms_norm_eps", least=1e-15, most=0.1)
+    """Return the epsilon of norms, whose name is the same in all families."""
+    return config.get_float("rms_norm_eps", min=1e-15, max=0.1)
 
 
 def checked_sizes(
-    config: JsonValues, called: tuple[str, str, str], *, heads_share_hidden: bool, **sizes: Any
+    config: JsonValues, names: tuple[str, str, str], *, heads_share_hidden: bool, **sizes: Any
 ) -> ModelDimensions:
-    """ModelDimensions of `sizes`, which raises BadInputError where they do not go together.
+    """Return the dimensions of `sizes`. Raises BadInputError for inconsistent ones.
 
-    `called` are the hidden size, heads and key-value heads in config.json. With `heads_share_hidden` all heads together
-    are as wide as the hidden size.
+    `names` are those of the hidden size, heads and key-value heads in config.json. With `heads_share_hidden` the width
+    of all heads together is the hidden size.
     """
     dimensions = ModelDimensions(**sizes)
-    hidden, heads, kv_heads = called
+    hidden, heads, kv_heads = names
     for wrong, expected in (
         (heads_share_hidden and dimensions.hidden_size % dimensions.heads, f"{hidden} a multiple of {heads}"),
         (dimensions.heads % dimensions.kv_heads, f"{heads} a multiple of {kv_heads}"),

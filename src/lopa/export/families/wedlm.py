@@ -1,10 +1,10 @@
-"""WeDLM, 7B and 8B: the layers of Qwen2.5 or Qwen3 as they are, causal; decided rows of a window come before masks.
+"""WeDLM, 7B and 8B: unchanged causal layers of Qwen2.5 or Qwen3; unmasked rows of a window precede masked ones.
 
-config.json says which of the two: `attention_bias` and `qk_norm`, by default Qwen2.5's, and Qwen3's in its own.
+config.json says which of the two by `attention_bias` and `qk_norm`. Their defaults are those of its model_type.
 """
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
-from lopa.export.families.sizes import sizes_with_names_of_transformers
+from lopa.export.families.sizes import sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import ModelDimensions
 
@@ -12,19 +12,19 @@ from lopa.runtime.bundle.manifest import ModelDimensions
 def _sizes(config: JsonValues) -> ModelDimensions:
     values = config.values
     is_qwen3 = values.get("model_type") == "qwen3"
-    qkv_bias = config.flag("attention_bias") if values.get("attention_bias") is not None else not is_qwen3
-    qk_norm = config.flag("qk_norm") if values.get("qk_norm") is not None else is_qwen3
-    return sizes_with_names_of_transformers(config, qkv_bias=qkv_bias, qk_norm=qk_norm)
+    qkv_bias = config.get_bool("attention_bias") if values.get("attention_bias") is not None else not is_qwen3
+    qk_norm = config.get_bool("qk_norm") if values.get("qk_norm") is not None else is_qwen3
+    return sizes_from_transformers_names(config, qkv_bias=qkv_bias, qk_norm=qk_norm)
 
 
 WEDLM = Family(
     architecture=Architecture("wedlm", prediction_shift=0, layer_names=QWEN3_LAYER),
-    published="WeDLM-7B, WeDLM-8B",
+    model_names="WeDLM-7B, WeDLM-8B",
     model_type="wedlm",
     classes=("WeDLMForCausalLM",),
     lookalikes=("qwen2", "qwen3"),
     sizes=_sizes,
-    mask_id=151665,  # unless given, says its engine
+    mask_id=151665,  # default of its engine
     more_ends=True,
     add_bos=False,
     decoding={"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16},

@@ -1,1 +1,1 @@
-"""From sizes to ONNX graphs: modules, tracing, passes, the rules of the portable dialect."""
+"""ONNX graphs from model dimensions: torch modules, tracing, passes, and the rules of the portable dialect."""

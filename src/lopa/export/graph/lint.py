@@ -1,4 +1,4 @@
-"""What rules find in an ONNX graph, place by place. Knows no rule: each dialect has its own, and its own table.
+"""Base of the graph linters: a model with inferred types, and the violations that rules report.
 
 Values in external files are not read.
 """
@@ -10,8 +10,8 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 
-_USUAL_OPSET = 17
-"""Taken where a model imports no ai.onnx at all."""
+_DEFAULT_OPSET = 17
+"""Opset of a model that does not import ai.onnx."""
 
 
 @dataclass(frozen=True)
@@ -19,30 +19,29 @@ class Violation:
     """One place that breaks a rule."""
 
     rule: str
-    """A short name, the same for all places that break the same rule."""
+    """Short name of the rule, the same for all its violations."""
     node: str
-    """The node's name, or that of an input, an output or a constant; empty for the model as a whole."""
+    """Name of the node, input, output or constant; empty for the model as a whole."""
     operator: str
-    """Empty where the place is no node."""
+    """Operator of the node; empty if the violation is not at a node."""
     opset: int
     """The model's ai.onnx opset."""
     dtype: str | None
-    """Of the value that is meant, e.g. BFLOAT16; None where that says nothing or is not known."""
+    """Type of the value in question, e.g. BFLOAT16; None if it is unknown or irrelevant."""
     rank: int | None
-    """Its axes; None as `dtype`."""
+    """Number of axes of the value; None if it is unknown or irrelevant."""
     found: str
-    mend: str
-    """What to do."""
+    remedy: str
 
     def __str__(self) -> str:
         place = " ".join(part for part in (self.operator, self.node) if part) or "model"
         facts = [f"opset {self.opset}", *([self.dtype] if self.dtype else [])]
         facts += [] if self.rank is None else [f"{self.rank} axes"]
-        return f"{place} ({', '.join(facts)}): {self.found}; {self.mend}"
+        return f"{place} ({', '.join(facts)}): {self.found}; {self.remedy}"
 
 
 class LintedGraph:
-    """A model, which may be without its external data, with what rules ask of it."""
+    """A model, with or without its external data, and the queries of rules."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
@@ -52,28 +51,28 @@ class LintedGraph:
 
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto.Tensor]:
-        """Type and shape of the values of which any is known. Inferred; what the model says itself is only a help."""
-        inferred = onnx.shape_inference.infer_shapes(_with_one_import_each(self.model)).graph
+        """Inferred types and shapes of the values, as far as they are known. The model's own records only help."""
+        inferred = onnx.shape_inference.infer_shapes(_with_unique_imports(self.model)).graph
         values = (*inferred.input, *inferred.value_info, *inferred.output)
-        made = {
+        initializers = {
             name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
             for name, tensor in self.initializers.items()
         }
-        return {value.name: value.type.tensor_type for value in values} | made
+        return {value.name: value.type.tensor_type for value in values} | initializers
 
     def dtype(self, name: str) -> str | None:
-        """E.g. BFLOAT16; None if unknown."""
+        """Return the type, e.g. BFLOAT16; None if unknown."""
         known = name in self.types and self.types[name].elem_type
         return onnx.TensorProto.DataType.Name(self.types[name].elem_type) if known else None
 
     def sizes(self, name: str) -> list[int | None] | None:
-        """Of every axis, None for a dynamic one; None if not even their number is known."""
+        """Return the size of every axis, None for a dynamic one; None if the number of axes is unknown."""
         if name not in self.types or not self.types[name].HasField("shape"):
             return None
         return [axis.dim_value if axis.HasField("dim_value") else None for axis in self.types[name].shape.dim]
 
     def rank(self, name: str) -> int | None:
-        """The number of axes; None if unknown."""
+        """Return the number of axes; None if unknown."""
         sizes = self.sizes(name)
         return None if sizes is None else len(sizes)
 
@@ -81,24 +80,24 @@ class LintedGraph:
         self,
         rule: str,
         found: str,
-        mend: str,
+        remedy: str,
         *,
         node: onnx.NodeProto | None = None,
         name: str = "",
         dtype: str | None = None,
         rank: int | None = None,
     ) -> Violation:
-        """At `node`, or at the value `name`, or at the model as a whole."""
+        """Return a violation at `node`, at the value `name`, or of the model as a whole."""
         operator = "" if node is None else node.op_type
         place = name if node is None else node.name or next(iter(node.output), "")
-        return Violation(rule, place, operator, self.opset, dtype, rank, found, mend)
+        return Violation(rule, place, operator, self.opset, dtype, rank, found, remedy)
 
 
-def _with_one_import_each(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for shape inference, which refuses a model with a domain that is imported twice or never."""
-    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": _USUAL_OPSET}
+def _with_unique_imports(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy for shape inference, which rejects a domain that is imported twice or never."""
+    versions = dict.fromkeys((node.domain for node in model.graph.node), 1) | {"": _DEFAULT_OPSET}
     versions |= {each.domain: each.version for each in model.opset_import}
-    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # two names of one domain
+    versions[""] = max(versions[""], versions.pop("ai.onnx", 0))  # both names mean the standard domain
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.opset_import[:]

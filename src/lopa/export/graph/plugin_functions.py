@@ -1,8 +1,7 @@
-"""The functions of domain `lopa`: operators with a faster form in lopa.plugins, their bodies in standard operators.
+"""ONNX functions of domain `lopa`: operators with kernels in lopa.plugins, whose bodies are standard operators.
 
-A backend that has a plugin of a function's name takes it in place of the body; any other one runs the body. The
-confidence head is two functions inside one, since its plugin is two kernels: of splits of the vocabulary, and of rows.
-A body has a single split. Knows operators, not the model.
+A backend that has a plugin of a function's name uses it; any other runs the body. The confidence head has two inner
+functions, because its plugin has two kernels: one per split of the vocabulary, and one per row. The body has one split.
 """
 
 import onnx_ir as ir
@@ -47,7 +46,7 @@ BranchAttention <plugin_namespace>
 }
 """
 
-# hidden [R, B, Q, H], weight [H, V], temperature float32 [R] -> the statistics of the contract
+# hidden [R, B, Q, H], weight [H, V], temperature float32 [R] -> statistics of the contract
 _CONFIDENCE_HEAD = """
 <opset_import: ["" : 23, "lopa" : 1], domain: "lopa">
 ConfidenceHead (hidden, weight, temperature) => (topk_ids, topk_logprobs, entropy)
@@ -60,8 +59,8 @@ ConfidenceHead (hidden, weight, temperature) => (topk_ids, topk_logprobs, entrop
 }
 """
 
-# S splits of the vocabulary -> float32 [R, B, Q, S] (greatest logit, sum of exp(z - greatest), sum of that times
-# z - greatest), and the candidates of every split, [R, B, Q, S, K], float32 and int32
+# For S splits of the vocabulary: float32 [R, B, Q, S] (largest logit, sum of exp(z - largest), sum of that times
+# z - largest), and the candidates of every split, [R, B, Q, S, K], float32 and int32
 _CONFIDENCE_PARTIALS = """
 <opset_import: ["" : 23], domain: "lopa">
 ConfidencePartials <plugin_namespace>
@@ -128,5 +127,5 @@ _TEXTS = {
 
 
 def functions_of_plugin(name: str) -> list[ir.Function]:
-    """The function BRANCH_ATTENTION or CONFIDENCE_HEAD and those that it calls."""
+    """Return the function BRANCH_ATTENTION or CONFIDENCE_HEAD and the functions that it calls."""
     return [ir.serde.deserialize_function(parser.parse_function(text)) for text in _TEXTS[name]]

@@ -1,7 +1,7 @@
-"""A pass that puts the functions of domain `lopa` in the place of the nodes whose work they do; standard dialect only.
+"""Pass that replaces nodes by the functions of domain `lopa` (standard dialect only).
 
-It runs last, on a graph whose attention and head are written as lopa.export.graph.module traces them. Numbers stay
-the same: bodies are the nodes that were there. Does not know what a backend makes of the functions.
+It runs last, on graphs whose attention and head have the form that lopa.export.graph.module traces to. Results do not
+change, because the functions' bodies are the replaced nodes.
 """
 
 import onnx_ir as ir
@@ -13,10 +13,10 @@ from lopa.runtime.contract import ENTROPY, LOGITS, PREFIX_MASK, TEMPERATURE, TOP
 
 
 def with_plugins(model: ir.Model) -> ir.Model:
-    """The same function with plugins.
+    """Return the model with plugins.
 
-    The confidence head is left out where it cannot serve: in a graph without a head, with logits among its outputs, or
-    whose head is quantized. Raises onnx_ir.passes.PassError when an attention is not written as expected.
+    The confidence head is not replaced in a graph without a head, with logits as an output, or with a quantized head.
+    Raises onnx_ir.passes.PassError for an attention of an unexpected form.
     """
     passes = ir.passes.Sequential(
         PluginsPass(), common.RemoveUnusedNodesPass(), common.TopologicalSortPass(), common.NameFixPass()
@@ -25,27 +25,25 @@ def with_plugins(model: ir.Model) -> ir.Model:
 
 
 def plugins_of(model: ir.Model) -> list[str]:
-    """Names of the plugins in the graph, sorted."""
+    """Return the names of the plugins in the graph, sorted."""
     return sorted({node.op_type for node in model.graph if node.domain == DOMAIN})
 
 
 class PluginsPass(ir.passes.InPlacePass):
-    """Replaces every Attention with its prefix by BranchAttention, and the head with its statistics by
-    ConfidenceHead.
-    """
+    """Pass that replaces every Attention and its prefix by BranchAttention, and the head by ConfidenceHead."""
 
     def requires(self, model: ir.Model) -> None:
-        """Raise PreconditionError unless every Attention reads a request's prefix, expanded, and then the window."""
-        strange = [node.name for node in _attentions(model.graph) if _past_and_new(node) is None]
-        if strange:
-            raise ir.passes.PreconditionError(f"attention without a prefix in front of its window: {strange}")
+        """Raise PreconditionError unless every Attention reads a request's expanded prefix and then the window."""
+        unexpected = [node.name for node in _attentions(model.graph) if _past_and_new(node) is None]
+        if unexpected:
+            raise ir.passes.PreconditionError(f"attention without a prefix in front of its window: {unexpected}")
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """What the nodes that are replaced were computed from becomes unused, and is left for another pass."""
+        """Replace the nodes. A later pass removes nodes that become unused."""
         inputs = {value.name: value for value in model.graph.inputs}
         for attention in _attentions(model.graph):
             found = _past_and_new(attention)
-            assert found is not None  # required
+            assert found is not None  # by `requires`
             past_key, key, past_value, value = found
             masks = [inputs[WINDOW_MASK], inputs[PREFIX_MASK]]
             arguments = [attention.inputs[0], key, value, past_key, past_value, *masks]
@@ -77,10 +75,10 @@ class PluginsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """Raise PostconditionError when an Attention is left outside of functions."""
+        """Raise PostconditionError if an Attention remains outside of functions."""
         left = [node.name for node in _attentions(model.graph)]
         if left:
-            raise ir.passes.PostconditionError(f"attention that was not replaced: {left}")
+            raise ir.passes.PostconditionError(f"attention not replaced: {left}")
 
 
 def _attentions(graph: ir.Graph) -> list[ir.Node]:
@@ -88,13 +86,13 @@ def _attentions(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _past_and_new(attention: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value] | None:
-    """The past and the new keys, then the past and the new values."""
+    """Return the past and the new keys, then the past and the new values; None for an unexpected form."""
     key, value = (_past_and_new_rows(rows) for rows in attention.inputs[1:3])
     return None if key is None or value is None else (*key, *value)
 
 
 def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """From Concat(Reshape(Expand(Unsqueeze(past))), new)."""
+    """Return past and new of Concat(Reshape(Expand(Unsqueeze(past))), new); None for an unexpected form."""
     joined = rows.producer() if rows is not None else None
     if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
         return None
@@ -108,19 +106,19 @@ def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | Non
 
 
 def _head_product(graph: ir.Graph) -> ir.Node | None:
-    """The product with the vocabulary, where nothing but statistics is made of it."""
+    """Return the head's product with the vocabulary if only statistics use it, else None."""
     weight = graph.initializers.get(HEAD)
     products = [use.node for use in weight.uses() if use.node.op_type == "MatMul"] if weight is not None else []
     with_logits = any(value.name == LOGITS for value in graph.outputs)
     return products[0] if products and not with_logits else None
 
 
-def _replace(place: ir.Node, new: ir.Node, outputs: list[ir.Value]) -> None:
-    """`new` in front of `place`, its outputs used wherever `outputs` were; those become unused."""
-    place.prepend(new)
-    for ours, theirs in zip(new.outputs, outputs, strict=True):
-        name = theirs.name
-        ours.shape, ours.type = theirs.shape, theirs.type
-        theirs.name = f"{name}/replaced"
-        ours.name = name
-        ir.convenience.replace_all_uses_with(theirs, ours, replace_graph_outputs=True)
+def _replace(before: ir.Node, new: ir.Node, outputs: list[ir.Value]) -> None:
+    """Insert `new` before the node `before`, and use its outputs in place of `outputs`, which become unused."""
+    before.prepend(new)
+    for added, old in zip(new.outputs, outputs, strict=True):
+        name = old.name
+        added.shape, added.type = old.shape, old.type
+        old.name = f"{name}/replaced"
+        added.name = name
+        ir.convenience.replace_all_uses_with(old, added, replace_graph_outputs=True)

@@ -1,7 +1,7 @@
-"""What in an ONNX graph breaks the rules of the portable dialect (docs/contract.md), node by node.
+"""Rules of the portable dialect (docs/contract.md), checked for every node of an ONNX graph.
 
-A pure function of the model and a table of operators. Values in external files are not read, and the insides of
-subgraphs are not looked at: an operator with a subgraph is itself a violation.
+A pure function of the model and a table of operators. Values in external files are not read. Subgraphs are not
+checked, because an operator with a subgraph is itself a violation.
 """
 
 import math
@@ -17,21 +17,21 @@ from lopa.export.graph.operator_table import OperatorTable, ascend_operators
 from lopa.export.graph.portable_passes import OPSET
 from lopa.runtime.errors import CheckFailedError
 
-MOST_AXES = 4
+MAX_AXES = 4
 ALLOWED = frozenset(
     {
         *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Exp", "Log", "Sin", "Cos", "Sigmoid"),
         *("Cast", "Concat", "Slice", "Split", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Gather", "Where"),
         *("Equal", "Less", "Greater", "And", "Or", "Not", "MatMul", "Softmax", "ArgMax"),
         *("ReduceMax", "ReduceMean", "ReduceSum"),
-        # Without it the contract's 8 candidates would be 8 rounds of ReduceMax, ArgMax and a mask, each over the whole
-        # vocabulary. ATC registers it from opset 8 on.
+        # Without TopK the contract's 8 candidates would take 8 rounds of ReduceMax, ArgMax and a mask over the whole
+        # vocabulary. ATC registers it since opset 8.
         "TopK",
     }
 )
 _DECOMPOSE = "write it with plain operators (products, Softmax, ReduceMean, Sqrt, Slice, Concat)"
-_CONSTANT_SHAPE = "make every shape follow from the inputs' own: Reshape with 0 and -1, masks and positions as inputs"
-_MENDS = {
+_CONSTANT_SHAPE = "derive every shape from shapes of the inputs: Reshape with 0 and -1, masks and positions as inputs"
+_REMEDIES = {
     "Attention": _DECOMPOSE,
     "RMSNormalization": _DECOMPOSE,
     "RotaryEmbedding": _DECOMPOSE,
@@ -41,21 +41,21 @@ _MENDS = {
     "Constant": "make it an initializer",
     "Identity": "remove it",
     "Pad": "write it as Slice and Concat",
-    "If": "export the branch that is taken",
+    "If": "export only the branch that is used",
     "Loop": "unroll it",
     "Scan": "unroll it",
     "Gemm": "write it as MatMul and Add",
     "IsNaN": "keep values finite instead",
     "GatherND": "fold the axes into one and use Gather",
-    "ScatterND": "give the new rows out and copy them outside of the graph",
-    "ScatterElements": "give the new rows out and copy them outside of the graph",
-    "QuantizeLinear": "export in floats and quantize with ATC's own tools",
-    "DequantizeLinear": "export in floats and quantize with ATC's own tools",
-    "MatMulInteger": "export in floats and quantize with ATC's own tools",
+    "ScatterND": "output the new rows and copy them outside of the graph",
+    "ScatterElements": "output the new rows and copy them outside of the graph",
+    "QuantizeLinear": "export in floating point and quantize with ATC's tools",
+    "DequantizeLinear": "export in floating point and quantize with ATC's tools",
+    "MatMulInteger": "export in floating point and quantize with ATC's tools",
     **dict.fromkeys(("Shape", "Size", "Range", "Expand", "Tile", "ConstantOfShape"), _CONSTANT_SHAPE),
-    **dict.fromkeys(("NonZero", "Unique", "Compress"), "its output's size depends on values: use masks instead"),
+    **dict.fromkeys(("NonZero", "Unique", "Compress"), "its output size depends on values: use masks instead"),
 }
-# Operators with operands that decide the output's shape, and which operands those are.
+# Operands that determine the output's shape, by operator.
 _SHAPE_OPERANDS = {
     "Reshape": (1,),
     "Slice": (1, 2, 3, 4),
@@ -70,32 +70,32 @@ _SHAPE_OPERANDS = {
     "ConstantOfShape": (0,),
     "Range": (0, 1, 2),
 }
-# Outputs that ONNX has in int64 and ATC in int32.
+# Outputs that are int64 in ONNX and int32 in ATC.
 _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 
 
 def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
-    """Every violation, those of the whole model first, then in the order of the nodes.
+    """Return every violation: first those of the whole model, then those of nodes in their order.
 
-    `model` may be without its external data. Shapes are inferred here; those it carries are only a help.
+    `model` may lack its external data. Shapes are inferred here; those in the model only help.
     """
     graph = _Graph(model, table)
     return [violation for rule in _RULES for violation in rule(graph)]
 
 
 def check_portable(model: onnx.ModelProto, name: str) -> None:
-    """Raise CheckFailedError, with the first violations, unless Ascend's ATC can be expected to read the model."""
+    """Raise CheckFailedError, with the first violations, if Ascend's ATC is expected to reject the model."""
     found = violations_of_model(model, ascend_operators())
     if found:
         raise CheckFailedError(
             f"{name} breaks {len(found)} rules of the portable dialect: {'; '.join(map(str, found[:3]))}",
             expected="a graph that compilers of the portable dialect can read",
-            remedy="report this with the message: the exporter made a graph that it should not make",
+            remedy="this is a bug of the exporter: please report it with this message",
         )
 
 
 class _Graph(LintedGraph):
-    """The model with what the rules ask of it."""
+    """The model with the queries of the rules."""
 
     def __init__(self, model: onnx.ModelProto, table: OperatorTable) -> None:
         super().__init__(model)
@@ -103,7 +103,7 @@ class _Graph(LintedGraph):
 
     @cached_property
     def constants(self) -> set[str]:
-        """Values that follow from constants alone: initializers, and what nodes make of nothing else."""
+        """Values that depend on constants alone: initializers and the outputs of nodes that read nothing else."""
         found = set(self.initializers)
         for node in self.nodes:
             if all(name in found for name in node.input if name):
@@ -115,7 +115,7 @@ def _opset_imports(graph: _Graph) -> Iterator[Violation]:
     imports = [(each.domain or "ai.onnx", each.version) for each in graph.model.opset_import]
     if imports != [("ai.onnx", OPSET)]:
         found = "imports " + (", ".join(f"{domain} {version}" for domain, version in imports) or "no opset")
-        yield graph.violation("opset import", found, f"import ai.onnx {OPSET} and nothing else")
+        yield graph.violation("opset import", found, f"import only ai.onnx {OPSET}")
     for function in graph.model.functions:
         yield graph.violation("opset import", "is a function", "inline it", name=f"{function.domain}::{function.name}")
 
@@ -124,13 +124,12 @@ def _operators(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         opsets = graph.table.opsets_of(node.op_type, node.domain)
         full_name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
-        mend = _MENDS.get(node.op_type, "write it with the operators of the dialect")
+        remedy = _REMEDIES.get(node.op_type, "use operators of the dialect instead")
         if not opsets:
-            yield graph.violation("unregistered operator", f"{full_name} is not registered", mend, node=node)
+            yield graph.violation("unregistered operator", f"{full_name} is not registered", remedy, node=node)
         elif node.domain or node.op_type not in ALLOWED:
-            yield graph.violation(
-                "operator to avoid", f"{full_name} is registered, but not of the dialect", mend, node=node
-            )
+            found = f"{full_name} is registered, but not in the dialect"
+            yield graph.violation("operator to avoid", found, remedy, node=node)
         elif graph.opset not in opsets:
             found = f"{full_name} is registered at opsets {min(opsets)} to {max(opsets)} only"
             yield graph.violation("unregistered opset", found, f"export it in opset {OPSET}", node=node)
@@ -139,17 +138,17 @@ def _operators(graph: _Graph) -> Iterator[Violation]:
 
 
 def _ranks_and_sizes(graph: _Graph) -> Iterator[Violation]:
-    made_by = {name: node for node in graph.nodes for name in node.output if name}
-    values = [*(value.name for value in graph.model.graph.input), *graph.initializers, *made_by]
+    producers = {name: node for node in graph.nodes for name in node.output if name}
+    values = [*(value.name for value in graph.model.graph.input), *graph.initializers, *producers]
     for name in values:
-        node, rank = made_by.get(name), graph.rank(name)
-        if rank is not None and rank > MOST_AXES:
-            mend = f"fold axes until there are {MOST_AXES}"
-            yield graph.violation("rank", f"{name} has {rank} axes", mend, node=node, name=name, rank=rank)
+        node, rank = producers.get(name), graph.rank(name)
+        if rank is not None and rank > MAX_AXES:
+            remedy = f"fold axes until there are {MAX_AXES}"
+            yield graph.violation("rank", f"{name} has {rank} axes", remedy, node=node, name=name, rank=rank)
         sizes = graph.sizes(name)
         if name not in graph.initializers and sizes is not None and 0 in sizes:
             found = f"{name} has the shape {sizes}"
-            yield graph.violation("empty axis", found, "leave it out", node=node, name=name, rank=rank)
+            yield graph.violation("empty axis", found, "remove it", node=node, name=name, rank=rank)
 
 
 def _shapes_from_data(graph: _Graph) -> Iterator[Violation]:
@@ -166,38 +165,37 @@ def _shapes_from_data(graph: _Graph) -> Iterator[Violation]:
 
 
 def _weights_of_products(graph: _Graph) -> Iterator[Violation]:
-    rule, mend = "weight of a product", "store it [inputs, outputs] as an initializer and make it the second input"
+    rule, remedy = "weight of a product", "store it [inputs, outputs] as an initializer and make it the second input"
     for node in graph.nodes:
         if node.op_type != "MatMul" or not any(name in graph.constants for name in node.input):
             continue
         first, second = node.input
         rank = graph.rank(first if first in graph.constants else second)
         if first in graph.constants:
-            yield graph.violation(rule, f"the constant {first} is its first input", mend, node=node, rank=rank)
+            yield graph.violation(rule, f"the constant {first} is its first input", remedy, node=node, rank=rank)
         elif second not in graph.initializers:
-            yield graph.violation(rule, f"{second} is computed from constants", mend, node=node, rank=rank)
+            yield graph.violation(rule, f"{second} is computed from constants", remedy, node=node, rank=rank)
         elif rank != 2:
-            yield graph.violation(rule, f"the constant {second} has {rank} axes", mend, node=node, rank=rank)
+            yield graph.violation(rule, f"the constant {second} has {rank} axes", remedy, node=node, rank=rank)
 
 
 def _infinite_constants(graph: _Graph) -> Iterator[Violation]:
-    held = {
+    constants = {
         node.output[0]: attribute.t
         for node in graph.nodes
         if node.op_type in ("Constant", "ConstantOfShape")
         for attribute in node.attribute
         if attribute.HasField("t")
     }
-    for name, tensor in (graph.initializers | held).items():
+    for name, tensor in (graph.initializers | constants).items():
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             continue
         numbers = onnx.numpy_helper.to_array(tensor)
         if numbers.dtype.kind in "iub" or all(map(math.isfinite, numbers.reshape(-1).tolist())):
             continue
-        mend = "use a finite number that float16 has too, e.g. -1e4 in a mask"
-        yield graph.violation(
-            "infinite constant", f"{name} holds what is not finite", mend, name=name, rank=numbers.ndim
-        )
+        remedy = "use a finite number that fits float16, e.g. -1e4 in a mask"
+        found = f"{name} has values that are not finite"
+        yield graph.violation("infinite constant", found, remedy, name=name, rank=numbers.ndim)
 
 
 def _index_types(graph: _Graph) -> Iterator[Violation]:
@@ -206,8 +204,8 @@ def _index_types(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         index = _INDEX_OUTPUTS.get(node.op_type)
         if index is not None and index < len(node.output) and consumers[node.output[index]]:
-            found = f"its indices {node.output[index]} are used as they are, int64 here and int32 for ATC (E89999)"
-            yield graph.violation("index type", found, "put a Cast behind it", node=node)
+            found = f"its indices {node.output[index]} are used without a Cast: int64 in ONNX, int32 in ATC (E89999)"
+            yield graph.violation("index type", found, "put a Cast after it", node=node)
 
 
 _RULES: tuple[Callable[[_Graph], Iterator[Violation]], ...] = (

@@ -1,4 +1,4 @@
-"""Passes from a tidied graph of opset 18 to the portable dialect. They know operators, not the model."""
+"""Passes from a tidied graph of opset 18 to the portable dialect."""
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -6,13 +6,13 @@ from onnx_ir.passes import common
 OPSET = 17
 """The newest ai.onnx opset that the portable dialect allows."""
 _IR_VERSION = 8
-"""The version of the file format that came with opset 17."""
+"""IR version that belongs to opset 17."""
 _AXES_AS_ATTRIBUTE = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceL2")
-"""Of these the axes are an attribute until opset 17 and an input from 18 on; of ReduceSum they are an input in both."""
+"""Operators whose axes became an input in opset 18; those of ReduceSum are an input in both."""
 
 
 def as_portable(model: ir.Model) -> ir.Model:
-    """The same function in opset 17, its constants as initializers."""
+    """Return the model in opset 17, with its constants as initializers."""
     passes = ir.passes.Sequential(
         Opset17Pass(),
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -22,10 +22,10 @@ def as_portable(model: ir.Model) -> ir.Model:
 
 
 class Opset17Pass(ir.passes.InPlacePass):
-    """Rewrites what opset 18 says in another way than opset 17."""
+    """Pass that rewrites operators whose form differs between opsets 17 and 18."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Raises PassError for a reduction over computed axes, which opset 17 cannot say."""
+        """Rewrite the nodes. Raises PassError for a reduction over computed axes, which opset 17 lacks."""
         for node in model.graph:
             if node.op_type in _AXES_AS_ATTRIBUTE and len(node.inputs) > 1:
                 axes = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])

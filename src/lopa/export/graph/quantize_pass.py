@@ -1,15 +1,14 @@
-"""A pass that puts integer matrices and their scales in the place of floating-point ones. Standard operators only.
+"""Pass that replaces floating-point matrices by integers and scales, in standard operators only.
 
-int8: each row of the other factor is divided by its own scale (its largest magnitude / 127) and rounded to int8; the
-product of the integers, times the scales of the columns, is in float32 and is multiplied by the rows' scales again.
-Written as QuantizeLinear with scale 1 and DequantizeLinear around MatMul, it is one integer product in ONNX Runtime
-(MatMulIntegerToFloat on the CPU) and one that TensorRT's parser takes. A row's result depends on that row alone, so a
-request decodes the same in any company. Rows of a factor that several products share are rounded once.
+int8: each row of the other factor is divided by its scale (its largest magnitude / 127) and rounded to int8. The
+product of the integers times the scales of the columns is float32, and is multiplied by the rows' scales.
+QuantizeLinear with scale 1 and DequantizeLinear around MatMul make it one integer product in ONNX Runtime
+(MatMulIntegerToFloat on CPUs) and in TensorRT. A row's result depends on that row alone, so a request's tokens do not
+depend on its batch mates. Products that share a factor share its rounded rows.
 
-int4: DequantizeLinear in blocks, which ONNX Runtime joins with MatMul to MatMulNBits; the other factor stays as it is.
+int4: DequantizeLinear in blocks, which ONNX Runtime fuses with MatMul to MatMulNBits. The other factor is unchanged.
 
-Does not know any value, nor how the integers were chosen. The products of rounded rows are written here for TensorRT's
-8-bit products as well (lopa.export.tensorrt.products), whose weights stay floats.
+lopa.export.tensorrt.products uses the products of rounded rows for TensorRT's 8-bit products with float weights.
 """
 
 from collections.abc import Mapping
@@ -19,71 +18,73 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-LEAST_MAGNITUDE = 1e-30
-"""Stands for the largest magnitude of a row of zeros."""
+MIN_MAGNITUDE = 1e-30
+"""Lower bound for the largest magnitude of a row, for rows of zeros."""
 
 
 @dataclass(frozen=True)
-class EightBits:
-    """A type of 8 bits that rows are rounded to."""
+class RoundingType:
+    """An 8-bit type that rows are rounded to."""
 
     dtype: ir.DataType
-    greatest: float
+    max_magnitude: float
     zero_point: int = 0
 
     def zeros(self, shape: tuple[int, ...] = ()) -> npt.NDArray[np.generic]:
-        """Zero points, all the same."""
+        """Return an array of zero points."""
         return np.full(shape, self.zero_point, self.dtype.numpy())
 
 
-# What ONNX Runtime's products on the CPU take.
-AROUND_128 = EightBits(ir.DataType.UINT8, 127.0, zero_point=128)
+# The type of ONNX Runtime's integer products on CPUs.
+AROUND_128 = RoundingType(ir.DataType.UINT8, 127.0, zero_point=128)
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedMatrix:
-    """What takes the place of one matrix [inputs, outputs]."""
+    """Replacement of one matrix [inputs, outputs]."""
 
     integers: ir.TensorProtocol
-    """int8 or int4 [inputs, outputs]"""
+    """int8 or int4 [inputs, outputs]."""
     scales: ir.TensorProtocol
-    """[outputs] for int8, [inputs / block, outputs] for int4"""
+    """[outputs] for int8, [inputs / block, outputs] for int4."""
 
     @property
     def block(self) -> int:
-        """Inputs that share an int4 scale."""
+        """Number of inputs that share an int4 scale."""
         return self.integers.shape.numpy()[0] // self.scales.shape.numpy()[0]
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """A factor, each row divided by its scale and rounded."""
+class _RoundedRows:
+    """A factor of a product, each row divided by its scale and rounded."""
 
     rounded: ir.Value
-    """As float32 [.., rows, inputs], of magnitudes up to the greatest of the type."""
+    """float32 [.., rows, inputs], with magnitudes up to the maximum of the type."""
     scales: ir.Value
-    """float32 [.., rows, 1]"""
+    """float32 [.., rows, 1]."""
 
 
 class QuantizedMatricesPass(ir.passes.InPlacePass):
-    """Replaces MatMul(x, W) by the product with W's integers and scales, for every W of `matrices`, by name."""
+    """Pass that replaces MatMul(x, W) by the product with W's integers and scales, for every name W in `matrices`."""
 
     def __init__(self, matrices: Mapping[str, QuantizedMatrix]) -> None:
         super().__init__()
         self._matrices = matrices
 
     def requires(self, model: ir.Model) -> None:
-        """Raise PreconditionError unless every matrix is an initializer that is only ever a MatMul's second factor."""
+        """Raise PreconditionError unless every matrix is an initializer used only as the second factor of MatMul."""
         for name in self._matrices:
             value = model.graph.initializers.get(name)
             if value is None:
                 raise ir.passes.PreconditionError(f"the graph has no initializer {name} to quantize")
             others = [use.node.name for use in value.uses() if use.node.op_type != "MatMul" or use.idx != 1]
             if others or not value.uses():
-                raise ir.passes.PreconditionError(f"{name} is not only the second factor of products: {others}")
+                raise ir.passes.PreconditionError(
+                    f"{name} must only be the second factor of products, but is used by {others}"
+                )
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace; the initializers keep their names."""
+        """Replace the matrices. Initializers keep their names."""
         products = RoundedProducts(model, AROUND_128)
         for name, matrix in self._matrices.items():
             original = model.graph.initializers.pop(name)
@@ -99,7 +100,7 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(self._matrices))
 
     def ensures(self, model: ir.Model) -> None:
-        """Raise PostconditionError unless every matrix is integers now, and only dequantized."""
+        """Raise PostconditionError unless every matrix now is integers and used by DequantizeLinear only."""
         for name in self._matrices:
             value = model.graph.initializers[name]
             operators = {use.node.op_type for use in value.uses()}
@@ -108,7 +109,7 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
 
 
 def _multiply_int4(product: ir.Node, integers: ir.Value, scales: ir.Value, block: int) -> None:
-    """MatMul(x, W) -> MatMul(x, DequantizeLinear(W)), with `block` inputs a scale."""
+    """Replace MatMul(x, W) by MatMul(x, DequantizeLinear(W)), with `block` inputs per scale."""
     dequantized = ir.node(
         "DequantizeLinear", [integers, scales], {"axis": 0, "block_size": block}, name=f"{product.name}/weight"
     )
@@ -117,23 +118,26 @@ def _multiply_int4(product: ir.Node, integers: ir.Value, scales: ir.Value, block
 
 
 class RoundedProducts:
-    """Replaces products of a model by such whose rows are rounded to `kind`; rows and constants are made once."""
+    """Replacement of a model's products by products with rows rounded to `kind`.
 
-    def __init__(self, model: ir.Model, kind: EightBits) -> None:
+    Equal rows and constants are shared.
+    """
+
+    def __init__(self, model: ir.Model, kind: RoundingType) -> None:
         self._model = model
         self._kind = kind
-        self._rows: dict[ir.Value, _Rows] = {}
+        self._rows: dict[ir.Value, _RoundedRows] = {}
         self._constants: dict[str, ir.Value] = {}
 
     def replace(self, product: ir.Node, weight: list[ir.Node]) -> None:
-        """MatMul(x, W) -> MatMul(rounded rows of x, weight) * scales of the rows, all in float32.
+        """Replace MatMul(x, W) by MatMul(rounded rows of x, weight) * scales of the rows, all in float32.
 
-        `weight` are the new nodes that make W; the last gives it in float32. Where the product's own type is another,
-        a Cast follows, which is left out in front of one to float32.
+        `weight` are the new nodes that compute W; the output of the last one is float32. A Cast follows if the product
+        has another type, except before a Cast to float32.
         """
         factor, result = product.inputs[0], product.outputs[0]
         if factor is None or result.dtype is None:
-            raise ir.passes.PassError(f"{product.name} has no first factor, or a result of unknown type")
+            raise ir.passes.PassError(f"{product.name} has no first factor or a result of unknown type")
         if factor not in self._rows:
             self._rows[factor] = self._rounded_rows(product, factor)
         rows = self._rows[factor]
@@ -141,19 +145,19 @@ class RoundedProducts:
         scaled = ir.node("Mul", [rounded.outputs[0], rows.scales], name=f"{product.name}/scaled")
         product.prepend([*weight, rounded, scaled])
         if result.dtype == ir.DataType.FLOAT:
-            _take_place(scaled.outputs[0], result)
+            _replace_value(scaled.outputs[0], result)
         else:
             for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
-                _take_place(scaled.outputs[0], widened.outputs[0])  # not rounded on the way
+                _replace_value(scaled.outputs[0], widened.outputs[0])  # avoids a rounding
                 self._model.graph.remove(widened, safe=True)
             if result.uses() or result.is_graph_output():
                 narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")
                 product.prepend(narrowed)
-                _take_place(narrowed.outputs[0], result)
+                _replace_value(narrowed.outputs[0], result)
         self._model.graph.remove(product, safe=True)
 
-    def _rounded_rows(self, before: ir.Node, factor: ir.Value) -> _Rows:
-        """New nodes in front of `before`, where `factor` is known."""
+    def _rounded_rows(self, before: ir.Node, factor: ir.Value) -> _RoundedRows:
+        """Insert the nodes that round the rows of `factor` before the node `before`, and return their outputs."""
         owner = factor.producer()
         name = f"{owner.name if owner is not None else before.name}/rows"
 
@@ -166,10 +170,10 @@ class RoundedProducts:
         x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
         last_axis = self._constant("last_axis", np.array([-1], np.int64))
         magnitude = add("ReduceMax", [add("Abs", [x]), last_axis], {"keepdims": 1})
-        not_zero = add("Max", [magnitude, self._constant("least", np.float32(LEAST_MAGNITUDE))])
-        scales = add("Mul", [not_zero, self._constant("step", np.float32(1.0 / self._kind.greatest))])
+        not_zero = add("Max", [magnitude, self._constant("least", np.float32(MIN_MAGNITUDE))])
+        scales = add("Mul", [not_zero, self._constant("step", np.float32(1.0 / self._kind.max_magnitude))])
         integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
-        return _Rows(add("DequantizeLinear", [integers, one, zero]), scales)
+        return _RoundedRows(add("DequantizeLinear", [integers, one, zero]), scales)
 
     def _constant(self, key: str, number: np.generic | npt.NDArray[np.generic]) -> ir.Value:
         if key not in self._constants:
@@ -178,14 +182,14 @@ class RoundedProducts:
 
 
 def initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:
-    """A new one of the graph, under the tensor's name."""
+    """Add an initializer to the graph under the tensor's name, and return it."""
     shape = ir.Shape(tensor.shape.numpy())
     value = ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.initializers.add(value)
     return value
 
 
-def _take_place(new: ir.Value, old: ir.Value) -> None:
+def _replace_value(new: ir.Value, old: ir.Value) -> None:
     new.name, new.shape, new.type = old.name, old.shape, old.type
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
 

@@ -1,6 +1,6 @@
-"""Passes over a freshly traced graph that take away what tracing left behind. They know operators, not the model.
+"""Passes that remove what tracing leaves behind in a graph.
 
-Values of weights are never read: at this point they are in no file.
+They do not read weights, which are in no file yet.
 """
 
 import ast
@@ -10,13 +10,13 @@ import onnxscript.optimizer
 from onnx_ir.passes import common
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
-"""Where torch's exporter notes the modules that a node came from."""
+"""Metadata key under which torch's exporter records the modules of a node."""
 
 
 def tidy(model: ir.Model) -> ir.Model:
-    """The same function in fewer nodes: constants folded, equal nodes shared, shape arithmetic removed.
+    """Simplify the model: fold constants, share equal nodes, remove shape arithmetic.
 
-    Raises onnx_ir.passes.PassError when a pass finds its contract broken.
+    Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
     onnxscript.optimizer.fold_constants(model)
     passes = ir.passes.Sequential(
@@ -36,23 +36,23 @@ def tidy(model: ir.Model) -> ir.Model:
 
 
 class NodeNamesPass(ir.passes.InPlacePass):
-    """Names every node after the module that it came from and its operator: layers.0.attention.query/MatMul."""
+    """Pass that names every node after its module and operator: layers.0.attention.query/MatMul."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Rename; equal names get a number from NameFixPass."""
+        """Rename the nodes. NameFixPass adds numbers to equal names."""
         for node in model.graph:
             scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-            # The last scope is the traced operation itself; those before it are modules, outermost first.
+            # The last scope is the traced operation. Those before it are modules, outermost first.
             module = scopes[-2] if len(scopes) > 1 and not scopes[-2].startswith("_") else ""
             node.name = f"{module}/{node.op_type}" if module else node.op_type
         return ir.passes.PassResult(model, modified=True)
 
 
 class DirectShapesPass(ir.passes.InPlacePass):
-    """Reshape(Squeeze(size), [-1]) is `size`: the exporter makes a size a number and then a list again."""
+    """Pass that replaces Reshape(Squeeze(size), [-1]) by `size`: the exporter converts a size to a scalar and back."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Use the list of one size, which Shape gives, directly."""
+        """Use the one-element output of Shape directly."""
         modified = False
         for node in model.graph:
             squeeze = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
@@ -61,20 +61,20 @@ class DirectShapesPass(ir.passes.InPlacePass):
             if not node.outputs[0].uses() or node.outputs[0].is_graph_output():
                 continue
             size = squeeze.inputs[0]
-            if size is not None and (shape := size.producer()) is not None and _is_one_size(shape):
+            if size is not None and (shape := size.producer()) is not None and _is_size_of_one_axis(shape):
                 node.outputs[0].replace_all_uses_with(size)
                 modified = True
         return ir.passes.PassResult(model, modified=modified)
 
 
 class ConstantReshapesPass(ir.passes.InPlacePass):
-    """Writes the target of a Reshape with 0 (copied from the input) and -1 (inferred) where these say the same.
+    """Pass that makes targets of Reshape constant where 0 (copied from the input) and -1 (inferred) suffice.
 
-    A target that still depends on sizes keeps its Concat, with -1 for the product of two axes.
+    A target that still depends on sizes keeps its Concat, with -1 in place of the product of two axes.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Needs the symbolic shapes that the exporter gave the values."""
+        """Replace the targets. Needs the symbolic shapes of the exporter."""
         modified = False
         for node in tuple(model.graph):
             if node.op_type == "Reshape" and _ints(node.inputs[1]) is None:
@@ -83,21 +83,21 @@ class ConstantReshapesPass(ir.passes.InPlacePass):
 
 
 class StandardOperatorsPass(ir.passes.InPlacePass):
-    """Changes nothing; its contract is that every operator is a standard one, in no function."""
+    """Pass that changes nothing and checks that all operators are standard ones outside of functions."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Leave the model as it is."""
+        """Return the unchanged model."""
         return ir.passes.PassResult(model, modified=False)
 
     def ensures(self, model: ir.Model) -> None:
-        """Raise PostconditionError for a node of another domain, and for functions."""
+        """Raise PostconditionError for nodes of other domains and for functions."""
         others = {f"{node.domain}::{node.op_type}" for node in model.graph if node.domain}
         if others or model.functions or set(model.opset_imports) != {""}:
             raise ir.passes.PostconditionError(f"operators outside ai.onnx: {sorted(others)}, {list(model.functions)}")
 
 
 def _constant_target(reshape: ir.Node) -> bool:
-    """Replace the target by a constant if at most one axis would have to be inferred."""
+    """Replace the target by a constant if that leaves at most one axis to infer."""
     source, result = reshape.inputs[0], reshape.outputs[0]
     if source is None or source.shape is None or result.shape is None:
         return False
@@ -116,7 +116,7 @@ def _constant_target(reshape: ir.Node) -> bool:
 
 
 def _inferred_product(reshape: ir.Node) -> bool:
-    """Replace the one part of a concatenated target that is computed, and not simply a size, by -1."""
+    """Replace the one computed part of a concatenated target by -1, if all other parts are constants or sizes."""
     target = reshape.inputs[1]
     concat = target.producer() if target is not None else None
     if concat is None or concat.op_type != "Concat":
@@ -124,7 +124,10 @@ def _inferred_product(reshape: ir.Node) -> bool:
     computed = [
         i
         for i, part in enumerate(concat.inputs)
-        if part is not None and _ints(part) is None and (made := part.producer()) is not None and not _is_one_size(made)
+        if part is not None
+        and _ints(part) is None
+        and (producer := part.producer()) is not None
+        and not _is_size_of_one_axis(producer)
     ]
     if len(computed) != 1:
         return False
@@ -151,15 +154,15 @@ def _constant(before: ir.Node, values: list[int]) -> ir.Value:
 
 
 def _ints(value: ir.Value | None) -> list[int] | None:
-    """The numbers of a small constant; None for anything else."""
+    """Return the numbers of a small constant; None for anything else."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     if tensor is None or tensor.dtype != ir.DataType.INT64:
         return None
     return [int(number) for number in tensor.numpy().reshape(-1)]
 
 
-def _is_one_size(node: ir.Node) -> bool:
-    """A Shape node that gives the size of a single axis."""
+def _is_size_of_one_axis(node: ir.Node) -> bool:
+    """Return True for a Shape node that returns the size of a single axis."""
     if node.op_type != "Shape" or "end" not in node.attributes:
         return False
     start = node.attributes["start"].as_int() if "start" in node.attributes else 0

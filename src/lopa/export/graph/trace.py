@@ -1,7 +1,7 @@
-"""Model dimensions -> the ONNX graph of the engine contract, its weights referring to a file that is written elsewhere.
+"""ONNX graph of the contract from model dimensions. Its weights refer to a file that is written elsewhere.
 
-Traces a module of lopa.export.graph.traced_forms with tensors that have shapes and no values, so the memory needed
-does not depend on the model. Does not know any weight's value.
+Traces a module of lopa.export.graph.traced_forms with fake tensors, which have shapes but no values. The memory it
+needs therefore does not depend on the size of the model.
 """
 
 import logging
@@ -42,16 +42,16 @@ def graph_from_dimensions(
     with_logits: bool,
     part: ModelPart | None = None,
 ) -> ir.Model:
-    """The graph whose initializers are `records`, each in the file `weights_name` beside the graph's own.
+    """Return the graph with the initializers `records`, all in the file `weights_name` in the graph's folder.
 
-    With `part`, the graph of these layers, with their tensors of `records`; in the standard dialect only.
+    With `part`, return the graph of these layers and their tensors; standard dialect only.
     """
     part = part or whole_model(dimensions.layers)
     model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
-    # The others are integers and scales, which take the places of traced matrices at the end.
+    # The others are integers and scales, which replace traced matrices at the end.
     for name in initializers.keys() & tensors.keys():
         if records[name].dtype == dtype:
             initializers[name].const_value = tensors[name]
@@ -70,7 +70,10 @@ def graph_from_dimensions(
 def traced_graph(
     dimensions: ModelDimensions, dialect: Dialect, dtype: Dtype, part: ModelPart, *, with_logits: bool
 ) -> ir.Model:
-    """What torch's exporter makes of the module: as the same arguments always give it, its tensors without values."""
+    """Return the exporter's graph of the module, with tensors without values.
+
+    It is a pure function of the arguments.
+    """
     form = TRACED_FORMS[dialect]
     with FakeTensorMode(), _quiet_exporter():
         program = torch.onnx.export(
@@ -101,7 +104,7 @@ def _external_tensor(name: str, record: TensorRecord, weights_name: str) -> ir.E
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """The exporter warns about its own deprecated calls, axes that share a name, and an absent torchvision."""
+    """Silence the exporter's warnings about its own deprecated calls, shared axis names and a missing torchvision."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     logger.setLevel(logging.ERROR)

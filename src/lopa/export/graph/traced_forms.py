@@ -1,4 +1,4 @@
-"""What tracing has to know of each dialect: its module, example inputs, dynamic axes, opset and last passes."""
+"""Inputs of tracing per dialect: module, example inputs, dynamic axes, opset and final passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ import torch
 from torch import nn
 
 from lopa.export.graph.module import ContractForward, HiddenForward
-from lopa.export.graph.portable_module import PortableForward
+from lopa.export.graph.portable_module import PortableContractForward
 from lopa.export.graph.portable_passes import as_portable
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.contract.portable_form import portable_input_names
 
-# Example sizes of requests, branches, window, prefix and rows: the exporter takes a size of 1 for a constant, and
-# equal sizes for one axis.
+# Example sizes of requests, branches, window, prefix and rows. They differ and are not 1, because the exporter treats
+# a size of 1 as a constant and equal sizes as one axis.
 _REQUESTS, _BRANCHES, _WINDOW, _PREFIX, _ROWS = 2, 3, 11, 13, 7
 
 
 @dataclass(frozen=True)
 class TracedForm:
-    """One dialect, as it is traced."""
+    """Tracing of one dialect."""
 
     module: Callable[[ModelDimensions, torch.dtype, ModelPart, bool], nn.Module]
-    """Of sizes, type and part, and whether logits come out."""
+    """Constructor of the module, by dimensions, type, part, and with or without logits."""
     traced_opset: int
     example_inputs: Callable[[ModelDimensions, torch.dtype, ModelPart], tuple[object, ...]]
     input_names: Callable[[ModelPart], list[str]]
     dynamic_axes: Callable[[ModelDimensions, ModelPart], tuple[object, ...]]
     finish: Callable[[ir.Model], ir.Model]
-    """From the tidied graph to the dialect's."""
+    """Final passes, from the tidied graph to the dialect's."""
 
 
 def _standard_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
@@ -45,13 +45,13 @@ def _standard_module(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
 def _standard_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
     window = torch.zeros(_REQUESTS, _BRANCHES, _WINDOW, dtype=torch.int64)
     hidden = torch.zeros(2, *window.shape, dimensions.hidden_size)
-    wanted = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
+    sampled = (torch.zeros(_REQUESTS, _BRANCHES, _ROWS, dtype=torch.int64), torch.ones(_REQUESTS))
     return (
         window if part.is_first else hidden,
         torch.zeros_like(window),
         torch.ones(_REQUESTS, _BRANCHES, _WINDOW, _WINDOW, dtype=torch.bool),
         torch.ones(_REQUESTS, _PREFIX, dtype=torch.bool),
-        *(wanted if part.is_last else ()),
+        *(sampled if part.is_last else ()),
         _past(dimensions, dtype, part),
     )
 
@@ -63,21 +63,21 @@ def _standard_names(part: ModelPart) -> list[str]:
 def _standard_axes(_: ModelDimensions, part: ModelPart) -> tuple[object, ...]:
     requests, branches, window, prefix, rows = _axes("requests", "branches", "window", "prefix", "rows")
     row = {0: requests, 1: branches, 2: window}
-    wanted = ({0: requests, 1: branches, 2: rows}, {0: requests})
+    sampled = ({0: requests, 1: branches, 2: rows}, {0: requests})
     return (
         row if part.is_first else {1: requests, 2: branches, 3: window},
         row,
         {**row, 3: window},
         {0: requests, 1: prefix},
-        *(wanted if part.is_last else ()),
+        *(sampled if part.is_last else ()),
         [{0: requests, 2: prefix}] * len(part.past_names),
     )
 
 
 def _portable_module(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart, with_logits: bool) -> nn.Module:
     if part != whole_model(dimensions.layers):
-        raise ValueError(f"received {part}, expected all layers: stages are standard graphs")
-    return PortableForward(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
+        raise ValueError(f"received {part}, expected all layers: only standard graphs have stages")
+    return PortableContractForward(network_from_dimensions(dimensions), dtype=dtype, with_logits=with_logits)
 
 
 def _portable_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: ModelPart) -> tuple[object, ...]:
@@ -125,7 +125,7 @@ def _unchanged(model: ir.Model) -> ir.Model:
     return model
 
 
-# 23 is the first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization; 18 the lowest that torch's
+# 23 is the first ai.onnx opset with Attention, RotaryEmbedding and RMSNormalization. 18 is the lowest that torch's
 # exporter writes.
 TRACED_FORMS: dict[Dialect, TracedForm] = {
     "standard": TracedForm(_standard_module, 23, _standard_inputs, _standard_names, _standard_axes, _unchanged),

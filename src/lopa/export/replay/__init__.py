@@ -1,1 +1,1 @@
-"""Forwards with their right answers, written so that Polygraphy can run them again (docs/polygraphy.md)."""
+"""Forwards with correct results, saved so that Polygraphy can run them again (docs/polygraphy.md)."""

@@ -1,7 +1,4 @@
-"""A forward and its right answer in host memory, and both as the inputs and outputs of a graph.
-
-Knows arrays and names; not who answered, nor how they are written.
-"""
+"""A forward and its correct results in host memory, also as the inputs and outputs of a graph."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +18,17 @@ Arrays = dict[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class AnsweredForward:
-    """What a forward was asked and what is right for it. The arrays stay as they are."""
+    """Inputs of a forward and its correct results. The arrays must not change."""
 
     batch: WindowBatch
     prefix: Prefix
     statistics: Statistics
     rows: tuple[Rows, ...]
-    """In the order of contract.window_names: each dtype [R, B, Hkv, W, D]."""
+    """New rows in the order of contract.window_names, each [R, B, Hkv, W, D] in the bundle's dtype."""
 
 
 def inputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
-    """All inputs of a graph of `dialect` by name."""
+    """Return all inputs of a graph of `dialect` by name."""
     batch, prefix = forward.batch, forward.prefix
     if dialect == "portable":
         return portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
@@ -47,7 +44,7 @@ def inputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
 
 
 def outputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
-    """All outputs likewise, as a right graph gives them."""
+    """Return all outputs of a correct graph of `dialect` by name."""
     statistics = forward.statistics
     found: Arrays = {
         contract.TOPK_IDS: statistics.topk_ids,
@@ -59,12 +56,12 @@ def outputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
     rows = dict(zip(window_names(len(forward.rows) // 2), forward.rows, strict=True))
     if dialect == "standard":
         return found | rows
-    wanted = forward.batch.logits_index.size
-    folded = {name: array.reshape(wanted, *array.shape[3:]) for name, array in found.items()}
-    return folded | {name: _branches_in_a_row(array) for name, array in rows.items()}
+    queries = forward.batch.logits_index.size
+    folded = {name: array.reshape(queries, *array.shape[3:]) for name, array in found.items()}
+    return folded | {name: _concatenate_branches(array) for name, array in rows.items()}
 
 
-def _branches_in_a_row(rows: Rows) -> Rows:
-    """[R, B, Hkv, W, D] -> [R, Hkv, B x W, D]"""
+def _concatenate_branches(rows: Rows) -> Rows:
+    """Return [R, Hkv, B x W, D] for [R, B, Hkv, W, D]."""
     requests, _, heads, _, head_size = rows.shape
     return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(requests, heads, -1, head_size)

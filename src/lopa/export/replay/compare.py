@@ -1,9 +1,9 @@
-"""Holds a run of Polygraphy against saved answers as lopa-export verify would; prints what is beyond the rule.
+"""Compare a run of Polygraphy with saved results by the rules of lopa-export verify. Print outputs beyond tolerance.
 
     polygraphy run GRAPH --onnxrt --load-inputs inputs.json --load-outputs outputs.json --compare-func-script compare.py
 
-A copy of this file lies beside saved forwards, and the rule for them in rule.json. Needs numpy and nothing of lopa, so
-that the folder can be used where lopa is not installed. Knows no bundle.
+Folders of saved forwards have a copy of this file, and its tolerances in rule.json. It needs numpy but not lopa, so the
+folder can be used where lopa is not installed.
 """
 
 import json
@@ -18,12 +18,12 @@ Float64 = npt.NDArray[np.float64]
 
 _IDS, _LOGPROBS, _ENTROPY = "topk_ids", "topk_logprobs", "entropy"
 _STATISTICS = (_IDS, _LOGPROBS, _ENTROPY)
-"""In nats (ids by how probable they are): an error counts relative to 1 at least."""
-_LEAST = float(np.finfo(np.float32).tiny)
+"""Outputs in nats, where ids count as their log-probabilities. Their errors are relative to 1 or more."""
+_MIN = float(np.finfo(np.float32).tiny)
 
 
-class Answers(Protocol):
-    """What a runner gave for one forward: polygraphy.comparator.IterationResult."""
+class RunnerOutputs(Protocol):
+    """Outputs of a runner for one forward: polygraphy.comparator.IterationResult."""
 
     runner_name: str
 
@@ -32,33 +32,33 @@ class Answers(Protocol):
     def __getitem__(self, name: str) -> Any: ...
 
 
-def compare_outputs(first: Answers, second: Answers) -> dict[str, bool]:
-    """Polygraphy calls this for every forward: whether each output of the saved answers was found again."""
+def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bool]:
+    """Return for each saved output if the run reproduces it. Polygraphy calls this for every forward."""
     rule = json.loads(Path(__file__).with_name("rule.json").read_text(encoding="utf-8"))
     expected, found = (first, second) if first.runner_name == rule["reference"] else (second, first)
     return outputs_found(expected, found, rule)
 
 
-def outputs_found(expected: Answers, found: Answers, rule: dict[str, Any]) -> dict[str, bool]:
-    """By output. `rule` has `tolerance`, `by_rms` (it is for the root mean square, not the largest) and `margin`."""
-    there = set(found.keys())
+def outputs_found(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
+    """Return for each output if it is correct. `rule` has the fields of lopa.export.replay.folder.ComparisonRule."""
+    existing = set(found.keys())
     verdicts = {}
-    for name in expected.keys():  # noqa: SIM118 (of a dictionary of Polygraphy's)
-        error = _relative_error(name, expected, found, by_rms=rule["by_rms"]) if name in there else np.inf
+    for name in expected.keys():  # noqa: SIM118 (a Polygraphy class without __iter__)
+        error = _relative_error(name, expected, found, by_rms=rule["by_rms"]) if name in existing else np.inf
         verdicts[name] = bool(error <= rule["tolerance"])
         if not verdicts[name]:
-            print(f"{name}: {error:.1e}, where {rule['tolerance']:.1e} is allowed")
-    if rule["margin"] is not None and _IDS in there:
+            print(f"{name}: relative error {error:.1e}, tolerance {rule['tolerance']:.1e}")
+    if rule["margin"] is not None and _IDS in existing:
         others = _other_tokens(expected, found, rule["margin"])
         if others:
             verdicts[_IDS] = False
-            print(f"{_IDS}: {others} rows with another first token, which lead by more than {rule['margin']} nats")
+            print(f"{_IDS}: wrong first token in {others} rows whose expected token leads by > {rule['margin']} nats")
     return verdicts
 
 
-def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: bool) -> float:
-    """Infinite for another shape; not a number, which is within no tolerance, where something found is none."""
-    least = 1.0 if name in _STATISTICS else _LEAST
+def _relative_error(name: str, expected: RunnerOutputs, found: RunnerOutputs, *, by_rms: bool) -> float:
+    """Return the relative error: infinity for another shape, NaN (within no tolerance) if a found value is NaN."""
+    lower = 1.0 if name in _STATISTICS else _MIN
     if name == _IDS:
         right, given = _logprobs_of_ids(expected, found)
     else:
@@ -67,16 +67,16 @@ def _relative_error(name: str, expected: Answers, found: Answers, *, by_rms: boo
         return float("inf")
     errors = given - right
     if by_rms:
-        size = max(float(np.square(right).sum()), right.size * least**2)
+        size = max(float(np.square(right).sum()), right.size * lower**2)
         return float(np.sqrt(np.square(errors).sum() / size))
-    return float(np.abs(errors).max() / max(float(np.abs(right).max()), least))
+    return float(np.abs(errors).max() / max(float(np.abs(right).max()), lower))
 
 
-def _logprobs_of_ids(expected: Answers, found: Answers) -> tuple[Float64, Float64]:
-    """The expected log-probability at each rank, [.., K], and that of the id which was found there.
+def _logprobs_of_ids(expected: RunnerOutputs, found: RunnerOutputs) -> tuple[Float64, Float64]:
+    """Return the expected log-probability at each rank, [.., K], and that of the id found there.
 
-    So ids may change places where they are as probable. One that is not among the K expected ones counts as the last of
-    them: it is at most as probable. Not a number where ids are equal or have another shape.
+    Ids may therefore swap places if they are equally probable. An id that is not among the K expected ones counts as
+    the last of them, since it is at most as probable. Returns NaN for repeated ids or another shape.
     """
     right, given = np.asarray(expected[_IDS]), np.asarray(found[_IDS])
     logprobs = _numbers(expected[_LOGPROBS])
@@ -87,8 +87,8 @@ def _logprobs_of_ids(expected: Answers, found: Answers) -> tuple[Float64, Float6
     return logprobs, np.where(same.any(axis=-1), known, logprobs[..., -1:])
 
 
-def _other_tokens(expected: Answers, found: Answers, margin: float) -> int:
-    """Rows whose first id is another, although the expected one leads the next by more than `margin` nats."""
+def _other_tokens(expected: RunnerOutputs, found: RunnerOutputs, margin: float) -> int:
+    """Count rows with another first id although the expected one leads the next by more than `margin` nats."""
     right, given = np.asarray(expected[_IDS]), np.asarray(found[_IDS])
     if given.shape != right.shape:
         return right[..., 0].size
@@ -98,6 +98,6 @@ def _other_tokens(expected: Answers, found: Answers, margin: float) -> int:
 
 
 def _numbers(array: Any) -> Float64:
-    """Of a numpy array, or of a torch tensor: as which Polygraphy keeps bfloat16."""
+    """Convert a numpy array or a torch tensor, which Polygraphy uses for bfloat16."""
     values = array if isinstance(array, np.ndarray) else array.detach().cpu().double().numpy()
     return np.asarray(values, np.float64)

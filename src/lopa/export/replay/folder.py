@@ -1,6 +1,6 @@
-"""Answered forwards as a folder that Polygraphy reads: inputs.json, outputs.json, and how they are to be compared.
+"""Forwards with results in a folder for Polygraphy: inputs.json, outputs.json, and rules for their comparison.
 
-Polygraphy is imported when a folder is checked or written. Does not know what forwards are worth saving.
+Polygraphy is imported only when a folder is checked or written.
 """
 
 import importlib.util
@@ -23,27 +23,27 @@ from lopa.runtime.install_hint import pip_install
 _BFLOAT16_BITS = stored_dtype("bfloat16")
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """When a forward is as it should be (lopa.export.replay.compare)."""
+class ComparisonRule(msgspec.Struct, frozen=True):
+    """Tolerances of lopa.export.replay.compare."""
 
     reference: str
-    """Who answered."""
+    """Device of the expected results."""
     tolerance: float
-    """Relative, of every output of one forward."""
+    """Relative tolerance for every output of one forward."""
     by_rms: bool
-    """Whether that is for the root mean square of the errors, not for the largest."""
+    """True if the tolerance limits the root mean square of the errors, not the largest error."""
     margin: float | None
-    """Nats by which a token must lead so that no other may be first; None: only how probable it is counts."""
+    """Lead in nats from which the first token must be the expected one; None to check probabilities only."""
 
 
 def check_folder(folder: Path, dtype: str) -> None:
-    """Raise BadInputError when `folder` exists, MissingBackendError when forwards of `dtype` cannot be written here."""
-    with refused_as_bad_input(str(folder), expected="a path that can be made", remedy="choose another"):
+    """Raise BadInputError if `folder` exists, MissingBackendError if this machine cannot save forwards of `dtype`."""
+    with refused_as_bad_input(str(folder), expected="a valid path", remedy="choose another"):
         exists = folder.resolve().exists()
     if exists:
         raise BadInputError(
             f"{folder} exists",
-            expected="a folder that does not: forwards are saved into a new one",
+            expected="a new folder for the forwards",
             remedy="choose another, or remove it",
         )
     if importlib.util.find_spec("polygraphy") is None:
@@ -55,15 +55,15 @@ def check_folder(folder: Path, dtype: str) -> None:
     if dtype == "bfloat16" and importlib.util.find_spec("torch") is None:
         raise MissingBackendError(
             "torch is not installed",
-            expected="torch for a bundle in bfloat16: Polygraphy keeps such numbers as its tensors",
+            expected="torch for a bfloat16 bundle: Polygraphy stores such numbers as torch tensors",
             remedy=pip_install("export"),
         )
 
 
-def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: Dialect, rule: Rule) -> None:
-    """Write `forwards`, at least one, for the graph of `dialect` into `folder`, which exists and has none of its files.
+def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: Dialect, rule: ComparisonRule) -> None:
+    """Write `forwards`, at least one, for the graph of `dialect` to the existing folder `folder`.
 
-    All of them are in memory several times over meanwhile: the text is made as one piece.
+    Takes several times the memory of the forwards, because the JSON text is made in one piece.
     """
     from polygraphy.comparator import RunResults
     from polygraphy.json import save_json
@@ -71,10 +71,10 @@ def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: D
     inputs = [inputs_of_graph(forward, dialect) for forward in forwards]
     answers = RunResults()
     answers.add(
-        [_as_polygraphy_has_it(outputs_of_graph(forward, dialect)) for forward in forwards],
+        [_polygraphy_arrays(outputs_of_graph(forward, dialect)) for forward in forwards],
         runner_name=rule.reference,
     )
-    save_json([_as_polygraphy_has_it(arrays) for arrays in inputs], str(folder / "inputs.json"))
+    save_json([_polygraphy_arrays(arrays) for arrays in inputs], str(folder / "inputs.json"))
     save_json(answers, str(folder / "outputs.json"))
     (folder / "compare.py").write_text(inspect.getsource(compare), "utf-8")
     (folder / "rule.json").write_bytes(msgspec.json.format(msgspec.json.encode(rule), indent=2) + b"\n")
@@ -82,23 +82,23 @@ def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: D
 
 
 def shape_options(inputs: Sequence[Arrays]) -> str:
-    """Options that give TensorRT one range of shapes for all of `inputs`, best for the largest: words and spaces."""
+    """Return command-line options with one range of shapes for all of `inputs`, optimal for the largest."""
     shapes = {name: np.array([arrays[name].shape for arrays in inputs]) for name in inputs[0]}
-    least = {name: found.min(axis=0) for name, found in shapes.items()}
-    most = {name: found.max(axis=0) for name, found in shapes.items()}
+    smallest = {name: found.min(axis=0) for name, found in shapes.items()}
+    largest = {name: found.max(axis=0) for name, found in shapes.items()}
     lines = [
         " ".join([f"--trt-{which}-shapes", *(f"{name}:[{','.join(map(str, sizes))}]" for name, sizes in found.items())])
-        for which, found in (("min", least), ("opt", most), ("max", most))
+        for which, found in (("min", smallest), ("opt", largest), ("max", largest))
     ]
     return "\n".join(lines) + "\n"
 
 
-def _as_polygraphy_has_it(arrays: Arrays) -> dict[str, Any]:
+def _polygraphy_arrays(arrays: Arrays) -> dict[str, Any]:
     return {name: _tensor_of_bits(array) if array.dtype == _BFLOAT16_BITS else array for name, array in arrays.items()}
 
 
 def _tensor_of_bits(bits: Array) -> Any:
-    """The bfloat16 numbers of `bits`, as a tensor of torch."""
+    """Return the bfloat16 numbers in `bits` as a torch tensor."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(bits).view(np.int16)).view(torch.bfloat16)

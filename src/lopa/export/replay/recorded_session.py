@@ -1,6 +1,6 @@
-"""A session whose forwards can be had with all that they read: prefixes are gathered as they are committed.
+"""Session that records the inputs of its last forward, prefixes included.
 
-Knows sessions, no file and no tolerance. Every commit costs a copy of its rows to host memory.
+Every commit costs a copy of its rows to host memory.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from lopa.runtime.sessions.session import Session
 
 
 class RecordedSession:
-    """The Session protocol, by `inner`; `last_forward` is what is recorded of it."""
+    """Session protocol on top of `inner`. `last_forward` returns the recording."""
 
     def __init__(self, inner: Session, shape: CacheShape) -> None:
         self._inner = inner
@@ -22,12 +22,12 @@ class RecordedSession:
 
     @property
     def device(self) -> str:
-        """The session's."""
+        """Device of the inner session."""
         return self._inner.device
 
     def last_forward(self) -> AnsweredForward:
-        """The last forward with its answer; nothing of it was committed yet. The arrays are the caller's."""
-        assert self._last is not None, "a forward before"
+        """Return copies of the last forward's inputs and results. Nothing of it may have been committed."""
+        assert self._last is not None, "no forward yet"
         batch, statistics = self._last
         branches, width = batch.input_ids.shape[1:]
         rows = [
@@ -46,43 +46,43 @@ class RecordedSession:
         )
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Session.forward"""
+        """Call and record Session.forward."""
         self._last = None
         statistics = self._inner.forward(batch)
         self._last = (batch, statistics)
         return statistics
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Session.commit"""
+        """Call Session.commit, and copy the rows."""
         rows = self._inner.read_rows(request, branch, count)
         self._inner.commit(request, branch, count)
         self._cache(request).append(rows.layers)
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Session.read_rows"""
+        """Call Session.read_rows."""
         return self._inner.read_rows(request, branch, count)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Session.append_rows"""
+        """Call Session.append_rows, and copy the rows."""
         self._inner.append_rows(request, rows)
         self._cache(request).append(rows.layers)
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten"""
+        """Call Session.shorten, and shorten the copy."""
         self._inner.shorten(request, count)
         self._cache(request).shorten(count)
 
     def prefix_length(self, request: int) -> int:
-        """Session.prefix_length"""
+        """Call Session.prefix_length."""
         return self._inner.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Session.release"""
+        """Call Session.release, and drop the copy."""
         self._inner.release(request)
         self._caches.pop(request, None)
 
     def close(self) -> None:
-        """Session.close"""
+        """Call Session.close."""
         self._inner.close()
 
     def _cache(self, request: int) -> PrefixCache:

@@ -1,4 +1,4 @@
-"""The check cases of lopa-export verify with numpy's answers, as a folder for Polygraphy."""
+"""Cases of lopa-export verify with numpy's results, in a folder for Polygraphy."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lopa.export.progress import Progress
 from lopa.export.replay.answered_forward import AnsweredForward
-from lopa.export.replay.folder import Rule, write_forwards
+from lopa.export.replay.folder import ComparisonRule, write_forwards
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.staging import Product, staged_folder
 from lopa.export.verify.cases import Case, cases_from_manifest
@@ -19,15 +19,18 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 SAVED = Product("folder of forwards", "rule.json")
 _STAGE = "saving cases"
 _SCATTER = 3.0
-"""For tolerances of the root mean square, which are for all cases together: in one of them, of a single row, errors are
-larger. Measured with the tiny checkpoint over 20 seeds: at most 0.33 in int8 and 0.087 in int4, both of the entropy."""
+"""Factor for RMS tolerances of single cases, since these tolerances are meant for all cases together.
+
+A case of one row has larger errors. Measured with the tiny checkpoint over 20 seeds: at most 0.33 in int8 and 0.087 in
+int4, both of the entropy.
+"""
 
 
 def save_cases(bundle: Bundle, folder: Path, progress: Progress) -> None:
-    """Write the cases for every graph of `bundle`; `folder` appears whole or not at all.
+    """Write the cases for every graph of `bundle`. `folder` appears complete or not at all.
 
-    Those of the first graph lie in `folder` itself, those of a second in a folder in it with the name of its dialect.
-    Raises BadInputError when it cannot be written.
+    It has the files for the first graph, and a folder for a second one with the name of its dialect. Raises
+    BadInputError if it cannot be written.
     """
     forwards = list(_answered_cases(bundle, progress))
     rule = _rule_of_cases(bundle.manifest)
@@ -39,10 +42,10 @@ def save_cases(bundle: Bundle, folder: Path, progress: Progress) -> None:
             write_forwards(staged / dialect, forwards, dialect, rule)
 
 
-def _rule_of_cases(manifest: Manifest) -> Rule:
+def _rule_of_cases(manifest: Manifest) -> ComparisonRule:
     tolerance = gate_tolerance(manifest, "graph")
     allowed = tolerance.statistics * _SCATTER if tolerance.by_rms else tolerance.statistics
-    return Rule(reference="numpy", tolerance=allowed, by_rms=tolerance.by_rms, margin=None)
+    return ComparisonRule(reference="numpy", tolerance=allowed, by_rms=tolerance.by_rms, margin=None)
 
 
 def _answered_cases(bundle: Bundle, progress: Progress) -> Iterator[AnsweredForward]:

@@ -1,1 +1,1 @@
-"""Builds engines with TensorRT."""
+"""Build of engines with TensorRT."""

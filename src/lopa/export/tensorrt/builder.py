@@ -1,7 +1,7 @@
-"""One build with TensorRT: a model in memory becomes a file with a serialized engine, and a timing cache.
+"""One build with TensorRT, from a model in memory to a file with a serialized engine (plan) and a timing cache.
 
-Strongly typed: every product and sum has the type that the graph says. Knows no bundle. `trt` is the module of a
-TensorRTLibrary, or what stands in for it in tests.
+Networks are strongly typed: every operation has the types of the graph. `trt` is the module of a TensorRTLibrary, or
+a stand-in for it in tests.
 """
 
 import ctypes
@@ -26,63 +26,63 @@ from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_log
 from lopa.runtime.tensorrt.profiles import ProfileRange
 
 _M_MMAP_THRESHOLD = -3
-"""Of glibc's mallopt: blocks from this size on are the system's own, and go back to it when they are freed."""
+"""Parameter of glibc's mallopt. Blocks from this size on are mapped separately and unmapped when they are freed."""
 _BLOCK = 256 * 2**10
-"""Bytes. glibc raises its threshold to 32 MB as such blocks are freed, and keeps what the compiler frees then."""
+"""Block size in bytes. By default glibc raises the threshold to 32 MB and keeps the compiler's freed blocks."""
 
 
 @dataclass(frozen=True)
 class TimingCache:
-    """What was timed by earlier builds of the same version on the same GPU."""
+    """Timings of earlier builds with the same version on the same GPU."""
 
     content: bytes
-    """Empty: nothing yet."""
+    """Content of the file; empty if there is none yet."""
     name: str
-    """For messages."""
+    """Name for messages."""
 
 
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """What is to be built."""
+    """Inputs of one build."""
 
     model: bytes
     """ONNX without its external data."""
-    beside: Path
-    """A path in the folder that external data is named relative to."""
+    graph_path: Path
+    """Path in the folder that external data is relative to."""
     manifest: Manifest
-    """Of the bundle: its shapes."""
+    """Manifest of the bundle, for the shapes of inputs."""
     profiles: Sequence[ProfileRange]
     flags: BuildFlags
     target: EngineTarget
     timing_cache: TimingCache | None
-    """None: nothing is timed."""
+    """None for a library that does not time kernels."""
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
-    """What came of it."""
+class BuiltPlan:
+    """Result of one build."""
 
     plan: FileRecord
-    """The file, by its name."""
+    """Record of the plan file."""
     timing_cache: bytes | None
 
 
-def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: Progress) -> Built:
-    """Build, and write the plan to the new file `path`; minutes. Ctrl-C ends the build at its next step.
+def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: Progress) -> BuiltPlan:
+    """Build an engine and write its plan to the new file `path`. Takes minutes; Ctrl-C ends it at the next step.
 
-    TensorRT builds on the current CUDA device, TensorRT for RTX without one. Raises BadInputError when the model
-    cannot be parsed or built, a profile contradicts itself, or the timing cache is of another version or GPU; OSError.
+    TensorRT builds on the current CUDA device; TensorRT for RTX needs none. Raises BadInputError if the model cannot
+    be parsed or built, a profile is inconsistent, or the timing cache is of another version or GPU. Raises OSError.
     """
-    give_freed_memory_back()
+    return_freed_memory()
     with garbage_held():
         try:
-            return _built_from_request(trt, request, path, tell)
+            return _built_from_request(trt, request, path, report)
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # whoever keeps the error is not to keep a builder with it
+            traceback.clear_frames(error.__traceback__)  # a stored error must not keep the builder alive
             raise
 
 
-def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell: Progress) -> Built:
+def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: Progress) -> BuiltPlan:
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -92,46 +92,49 @@ def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, tell
     _add_profiles(builder, config, network, request)
     if request.timing_cache is not None:
         _set_timing_cache(config, request.timing_cache)
-    monitor = progress_monitor(trt, tell)
+    monitor = progress_monitor(trt, report)
     config.progress_monitor = monitor
     file = _PlanFile(path)
     try:
-        built = _built(builder, network, config, _writer_to_file(trt, file), monitor)
+        built = _build(builder, network, config, _writer_to_file(trt, file), monitor)
     finally:
         file.close()
     if file.error is not None:
         raise file.error
     if not built:
         raise _cannot_build(f"{request.target.built_by} could not build the network", messages)
-    return Built(file.record, None if request.timing_cache is None else bytes(config.get_timing_cache().serialize()))
+    timings = None if request.timing_cache is None else bytes(config.get_timing_cache().serialize())
+    return BuiltPlan(file.record, timings)
 
 
-def give_freed_memory_back() -> None:
-    """Have freed blocks given back to the system, for the rest of the process, where there is glibc: what the compiler
-    frees before it has the plan is half as much as a plan of 1.3 GB."""
+def return_freed_memory() -> None:
+    """Make glibc return freed blocks to the system for the rest of the process.
+
+    The compiler frees half the size of a 1.3 GB plan before the plan is complete.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _BLOCK)
 
 
 class _PlanFile:
-    """Takes a plan as it comes; the file is made with its first bytes."""
+    """Writer of a plan. The first bytes create the file."""
 
     def __init__(self, path: Path) -> None:
         self.error: OSError | None = None
-        """Why it does not have them all."""
+        """Reason why the file is incomplete, or None."""
         self._path = path
         self._file: BinaryIO | None = None
         self._size = 0
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """How many of them were taken: all or none."""
+        """Write `data` and return how many bytes were written: all or none."""
         try:
             if self._file is None:
                 self._file = self._path.open("wb")
             self._file.write(data)
-        except OSError as error:  # TensorRT would only say that it could not build
+        except OSError as error:  # TensorRT's own error would not name the reason
             self.error = error
             return 0
         self._size += len(data)
@@ -139,18 +142,18 @@ class _PlanFile:
         return len(data)
 
     def close(self) -> None:
-        """Raises OSError when the last bytes cannot be written."""
+        """Close the file. Raises OSError if the last bytes cannot be written."""
         if self._file is not None:
             self._file.close()
 
     @property
     def record(self) -> FileRecord:
-        """Of what was written."""
+        """Record of the written file."""
         return FileRecord(path=self._path.name, size=self._size, sha256=self._digest.hexdigest())
 
 
 def _writer_to_file(trt: ModuleType, file: _PlanFile) -> Any:
-    """An IStreamWriter of the module `trt`: TensorRT for RTX 1.7.1 needs less memory so than for a whole plan."""
+    """Return an IStreamWriter of the module `trt`. TensorRT for RTX 1.7.1 needs less memory with it than without."""
 
     class _Writer(trt.IStreamWriter):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -164,10 +167,10 @@ def _writer_to_file(trt: ModuleType, file: _PlanFile) -> Any:
 
 def _parse(trt: ModuleType, network: Any, messages: Messages, request: BuildRequest) -> None:
     parser = trt.OnnxParser(network, messages)
-    if not parser.parse(request.model, str(request.beside)):
+    if not parser.parse(request.model, str(request.graph_path)):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         places = [f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors]
-        raise _cannot_build(f"TensorRT's parser refuses the graph: {'; '.join(places)}", messages)
+        raise _cannot_build(f"TensorRT's parser rejects the graph: {'; '.join(places)}", messages)
 
 
 def _add_profiles(builder: Any, config: Any, network: Any, request: BuildRequest) -> None:
@@ -175,25 +178,25 @@ def _add_profiles(builder: Any, config: Any, network: Any, request: BuildRequest
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     names = {each.name: [each.get_dimension_name(axis) for axis in range(len(each.shape))] for each in inputs}
     for number, profile_range in enumerate(request.profiles):
-        least, best, most = (
-            arrays.input_shapes(sizes) for sizes in (profile_range.least, profile_range.best, profile_range.most)
+        smallest, best, largest = (
+            arrays.input_shapes(sizes) for sizes in (profile_range.min, profile_range.best, profile_range.max)
         )
-        for shapes in (least, best, most):
+        for shapes in (smallest, best, largest):
             check_named_dimensions(names, shapes, number)
         profile = builder.create_optimization_profile()
-        for name in least:
-            profile.set_shape(name, least[name], best[name], most[name])
+        for name in smallest:
+            profile.set_shape(name, smallest[name], best[name], largest[name])
         if config.add_optimization_profile(profile) != number:
-            raise RuntimeError(f"TensorRT did not take profile {number}, {profile_range}")
+            raise RuntimeError(f"TensorRT rejected profile {number}, {profile_range}")
 
 
 def check_named_dimensions(
     names: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[int]], profile: int
 ) -> None:
-    """Raise BadInputError unless axes of one name have one size in the input `shapes` of a profile.
+    """Raise BadInputError unless axes with the same name have the same size in the input `shapes` of a profile.
 
-    `names` has those of each input's axes in the graph, "" for one without. TensorRT takes such a profile and refuses
-    it minutes later, when it builds.
+    `names` has the axis names of each input in the graph, "" for one without. TensorRT accepts such a profile first and
+    fails minutes later in the build.
     """
     known: dict[str, tuple[int, str]] = {}
     for tensor, sizes in shapes.items():
@@ -203,45 +206,46 @@ def check_named_dimensions(
             if first != size:
                 raise BadInputError(
                     f"profile {profile} gives {name} the size {first} in {where} and {size} in {place}",
-                    expected="one size for the axes that the graph calls by one name",
+                    expected="the same size for axes with the same name in the graph",
                     remedy="export the checkpoint again, and plan again: lopa-export plan BUNDLE",
                 )
 
 
 def _set_timing_cache(config: Any, timed: TimingCache) -> None:
-    """What was timed before is not timed again; TensorRT itself knows what another version or GPU has timed."""
+    """Set the cache of earlier timings. TensorRT itself recognizes the cache of another version or GPU."""
     cache = config.create_timing_cache(timed.content)
     if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
         raise BadInputError(
-            f"{timed.name} is no timing cache of this version of TensorRT and this GPU",
-            expected="one that was written here, or no file of this name",
-            remedy="give another file to --timing-cache, or remove this one",
+            f"{timed.name} is not a timing cache of this TensorRT version and GPU",
+            expected="a file that this version wrote on this GPU, or no file with this name",
+            remedy="pass another file to --timing-cache, or remove this one",
         )
 
 
-def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancellable) -> bool:
-    """Whether the engine was built. On a thread of its own: the calling one can be interrupted in the meantime."""
+def _build(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancellable) -> bool:
+    """Build the engine on a new thread, so that the calling one can be interrupted. Return True on success."""
     outcome: list[Any] = []
-    begun, given_up, ended = threading.Event(), threading.Event(), threading.Event()
+    begun, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
 
     def build() -> None:
         begun.set()
         try:
-            if not given_up.is_set():
+            if not cancelled.is_set():
                 outcome.append(builder.build_serialized_network_to_stream(network, config, writer))
         except BaseException as error:
             outcome.append(error)
         finally:
             ended.set()
 
-    # Not by Thread.join: interrupted, it takes its thread for ended up to Python 3.12, and the next join does not wait.
+    # Not with Thread.join: up to Python 3.12 an interrupted join takes its thread for ended, and the next one does not
+    # wait.
     try:
         threading.Thread(target=build, name="tensorrt-build").start()
         ended.wait()
     except BaseException:
-        given_up.set()
+        cancelled.set()
         monitor.cancel()
-        if begun.is_set():  # it may have come before there was a thread; one that begins later sees that it is too late
+        if begun.is_set():  # else the thread may not exist; if it starts later, it sees the cancellation
             ended.wait()
         raise
     if isinstance(outcome[0], BaseException):
@@ -252,7 +256,7 @@ def _built(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
 def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
         received + last_messages(messages),
-        expected="a graph, types and gears that TensorRT has kernels for, and memory for the largest gear",
-        remedy="see docs/tensorrt.md, Troubleshooting: free memory of the GPU, plan smaller gears "
+        expected="a graph, types and shape buckets that TensorRT has kernels for, and memory for the largest bucket",
+        remedy="see Troubleshooting in docs/tensorrt.md: free GPU memory, plan smaller shape buckets "
         "(lopa-export plan --memory), build for other GPUs, or export in another dtype",
     )

@@ -1,6 +1,6 @@
-"""A bundle and its gears in, an engine for some GPUs in the bundle's engines/ out, unless it is there already.
+"""TensorRT engine of a bundle and its shape buckets, in the bundle's engines/, built unless it is up to date.
 
-Decides what is built and writes it down; the build itself is builder.py's.
+This module decides what is built; builder.py builds it.
 """
 
 import datetime
@@ -20,13 +20,13 @@ from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
 from lopa.export.tensorrt.flags import check_has_products
 from lopa.export.tensorrt.layer_report import write_layer_report
-from lopa.export.tensorrt.lint import check_parser_takes
+from lopa.export.tensorrt.lint import check_parser_accepts
 from lopa.export.tensorrt.parser_graph import model_for_parser
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER
-from lopa.runtime.bundle.gears import Gear
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
@@ -45,27 +45,27 @@ from lopa.runtime.tensorrt.manifest import (
     TensorRTEngine,
     engine_folder,
 )
-from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_gears
+from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
-_ROOM_BESIDE_WEIGHTS = 1 << 28
-"""Bytes: a plan holds the weights once, kernels, and little else."""
+_OVERHEAD_BYTES = 1 << 28
+"""Upper bound on the bytes of a plan beyond its weights: kernels and little else."""
 
 
 @dataclass(frozen=True, eq=False)
 class EngineJob:
-    """All that decides what is built, but for the machine."""
+    """Everything that determines an engine, except the machine."""
 
     bundle: Bundle
-    """With the standard graph alone."""
+    """Bundle with the standard graph only."""
     model: bytes
-    """What the parser is given."""
-    gears: Sequence[Gear]
+    """ONNX for the parser."""
+    buckets: Sequence[ShapeBucket]
     prefill: ProfileRange
     flags: BuildFlags
 
     def cache_key(self, target: EngineTarget) -> str:
-        """sha256 over everything that the engine depends on."""
+        """Return the SHA-256 of everything that the engine depends on."""
         manifest = self.bundle.manifest
         parts = {
             "schema": ENGINE_SCHEMA,
@@ -73,7 +73,7 @@ class EngineJob:
             "model": hashlib.sha256(self.model).hexdigest(),
             "graph": manifest.digest(manifest.graph),
             "weights": manifest.weights_digest,
-            "gears": self.gears,
+            "buckets": self.buckets,
             "prefill": self.prefill,
             "flags": self.flags,
             "target": target,
@@ -82,33 +82,34 @@ class EngineJob:
 
 
 @dataclass(frozen=True)
-class Made:
-    """The engine, and whether it was there already."""
+class TensorRTBuild:
+    """Result of a build."""
 
     found: StoredTensorRTEngine
     cached: bool
+    """True if the engine existed already and nothing was built."""
     no_layers: str | None = None
-    """Why there is no report of its layers; None if there is one."""
+    """Reason why there is no layer report; None if there is one."""
 
 
-def job_from_bundle(bundle: Bundle, gears: Sequence[Gear], flags: BuildFlags) -> EngineJob:
-    """Check everything that can be checked without TensorRT; for 8-bit products the weights are read.
+def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
+    """Make and check all decisions that need no TensorRT. For 8-bit products, read the weights.
 
-    Raises BadInputError for a bundle without a standard graph, for 8-bit products of one that has integers already, for
-    plugins that its graph has no place for, and for what the parser would refuse.
+    Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
+    plugins that the graph does not call. Raises it also for anything that the parser rejects.
     """
     standard = bundle.of_dialect("standard")
     if flags.plugins and not standard.manifest.plugins:
         raise BadInputError(
-            f"--plugins for {bundle.path}, whose graph calls none",
+            f"--plugins for {bundle.path}, whose graph calls no plugins",
             expected="a bundle made with lopa-export onnx --plugins",
-            remedy="leave --plugins out, or export the checkpoint again with it",
+            remedy="drop --plugins, or export the checkpoint again with --plugins",
         )
     model = model_for_parser(standard)
     if flags.products != "graph":
         _quantize(model, standard, flags.products)
-    check_parser_takes(model, str(standard.graph))
-    return EngineJob(standard, model.SerializeToString(deterministic=True), gears, prefill_range(gears), flags)
+    check_parser_accepts(model, str(standard.graph))
+    return EngineJob(standard, model.SerializeToString(deterministic=True), buckets, prefill_range(buckets), flags)
 
 
 def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> None:
@@ -116,8 +117,8 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
     if manifest.quantization is not None:
         raise BadInputError(
             f"--{products} for {bundle.path}, whose matrices are {manifest.quantization.kind}",
-            expected="a bundle in floats, whose products become 8-bit ones here",
-            remedy=f"leave --{products} out, or export with --quantize none",
+            expected="a bundle in floating point, whose products become 8-bit in the engine",
+            remedy=f"drop --{products}, or export with --quantize none",
         )
 
     def magnitudes(name: str) -> Float32:
@@ -130,20 +131,21 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
 
 
 def engine_from_job(
-    job: EngineJob, trt: ModuleType, target: EngineTarget, timing_cache: Path | None, tell: Progress
-) -> Made:
-    """Build for `target` unless the same engine is there: TensorRT on the current CUDA device, for which it is.
+    job: EngineJob, trt: ModuleType, target: EngineTarget, timing_cache: Path | None, report: Progress
+) -> TensorRTBuild:
+    """Build an engine for `target` unless an up-to-date one exists.
 
-    `timing_cache` None: a file of this GPU and version beside the engines, for a library that times. Raises as
-    plan_from_request does, and BadInputError when something cannot be written; an engine that was there before is then
-    untouched. MissingBackendError for plugins without Triton, and for a plan without weights for RTX without a GPU.
+    TensorRT builds on the current CUDA device, which must be the target. Without `timing_cache`, a library that times
+    kernels uses a file in the engines' folder for this GPU and version. Raises the errors of plan_from_request, and
+    BadInputError if something cannot be written; a previous engine then stays. Raises MissingBackendError for plugins
+    without Triton, and for a plan without weights for RTX without a GPU.
     """
     check_has_products(job.flags, target.capabilities, target.gpu)
     manifest, folder = job.bundle.manifest, engine_folder(job.bundle, target)
     key = job.cache_key(target)
-    there = TENSORRT_ENGINES.with_key(folder, key)
-    if there is not None:
-        return Made(there, cached=True)
+    existing = TENSORRT_ENGINES.with_key(folder, key)
+    if existing is not None:
+        return TensorRTBuild(existing, cached=True)
     if job.flags.plugins:
         major, minor = version_numbers(target.capabilities[0])
         register_plugins((major, minor), manifest.plugins)
@@ -151,11 +153,11 @@ def engine_from_job(
         _check_has_gpu_to_strip(target)
     cache = None
     if target.gpu is not None:
-        cache = timing_cache or _timing_cache_beside(job.bundle, target.gpu, target.version)
+        cache = timing_cache or _default_timing_cache(job.bundle, target.gpu, target.version)
         _check_writable(cache)
-    room = job.bundle.weights.stat().st_size + _ROOM_BESIDE_WEIGHTS
-    with staged_folder(folder, overwrite=True, room=room, product=_ENGINE) as staged:
-        built = plan_from_request(trt, _request(job, target, cache), staged / PLAN_NAME, tell)
+    needed = job.bundle.weights.stat().st_size + _OVERHEAD_BYTES
+    with staged_folder(folder, overwrite=True, needed_bytes=needed, product=_ENGINE) as staged:
+        built = plan_from_request(trt, _request(job, target, cache), staged / PLAN_NAME, report)
         files = [built.plan, *([_written_model(staged, job)] if job.flags.strip_weights else [])]
         engine = TensorRTEngine(
             schema=ENGINE_SCHEMA,
@@ -163,7 +165,7 @@ def engine_from_job(
             made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             target=target,
             flags=job.flags,
-            gears=list(job.gears),
+            buckets=list(job.buckets),
             prefill=job.prefill,
             graph_sha256=manifest.digest(manifest.graph),
             weights_sha256=manifest.weights_digest,
@@ -175,65 +177,65 @@ def engine_from_job(
         if cache is not None and built.timing_cache is not None:
             _replace(cache, built.timing_cache)
     found = TENSORRT_ENGINES.read(folder)
-    return Made(found, cached=False, no_layers=_why_no_layers(trt, found))
+    return TensorRTBuild(found, cached=False, no_layers=_write_layers(trt, found))
 
 
 def _check_has_gpu_to_strip(target: EngineTarget) -> None:
-    """What else needs no GPU asks for one then: seen with 1.7.1 (docs/tensorrt.md)."""
+    """Raise MissingBackendError without a GPU. TensorRT for RTX 1.7.1 needs one only for this (docs/tensorrt.md)."""
     try:
         cuda_device(0)
     except MissingBackendError as error:
         raise MissingBackendError(
             f"--strip-weights with --rtx on a machine without a GPU: {error.received}",
-            expected=f"a GPU, which {target.built_by} asks for to leave weights out",
-            remedy="build on a machine with a GPU, or leave --strip-weights out",
+            expected=f"a GPU, which {target.built_by} requires for plans without weights",
+            remedy="build on a machine with a GPU, or drop --strip-weights",
         ) from error
 
 
-def _why_no_layers(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    """Make the report where there is a GPU to open the engine on; a build by TensorRT for RTX does not ask for one."""
+def _write_layers(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
+    """Write the layer report. Return the reason if that fails, e.g. without a GPU to open the engine on."""
     if found.engine.target.gpu is None:
         try:
             cuda_device(0)
         except MissingBackendError:
-            return "there is no GPU here to open the engine on"
+            return "this machine has no GPU to open the engine on"
     return write_layer_report(trt, found)
 
 
 def _request(job: EngineJob, target: EngineTarget, cache: Path | None) -> BuildRequest:
     return BuildRequest(
         model=job.model,
-        beside=job.bundle.graph,
+        graph_path=job.bundle.graph,
         manifest=job.bundle.manifest,
-        profiles=profiles_of_gears(job.gears, job.prefill),
+        profiles=profiles_of_buckets(job.buckets, job.prefill),
         flags=job.flags,
         target=target,
-        timing_cache=None if cache is None else TimingCache(_timed(cache), str(cache)),
+        timing_cache=None if cache is None else TimingCache(_read_timings(cache), str(cache)),
     )
 
 
-def _timed(cache: Path) -> bytes:
+def _read_timings(cache: Path) -> bytes:
     try:
         return cache.read_bytes() if cache.exists() else b""
     except OSError as error:
         raise BadInputError(
-            f"{cache} cannot be read: {error.strerror}", expected="a timing cache", remedy="give another --timing-cache"
+            f"{cache} cannot be read: {error.strerror}", expected="a timing cache", remedy="use another --timing-cache"
         ) from error
 
 
-def _timing_cache_beside(bundle: Bundle, gpu: str, version: str) -> Path:
-    """One for each version and GPU: TensorRT takes no other's."""
+def _default_timing_cache(bundle: Bundle, gpu: str, version: str) -> Path:
+    """Return the path for a version and a GPU, because TensorRT rejects caches of others."""
     return bundle.path / ENGINES_FOLDER / f"timing-{slug_of_gpu(gpu)}-{version}.cache"
 
 
 def _written_model(folder: Path, job: EngineJob) -> FileRecord:
-    """What the plan was built of, by which its weights are put in again."""
+    """Write the ONNX model of the plan, which is needed to add the weights again."""
     (folder / MODEL_NAME).write_bytes(job.model)
     return FileRecord(path=MODEL_NAME, size=len(job.model), sha256=hashlib.sha256(job.model).hexdigest())
 
 
 def _check_writable(cache: Path) -> None:
-    """Before the minutes of a build: that its times can be kept."""
+    """Raise BadInputError if the timing cache cannot be written, before a build of minutes."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         partial = _partial(cache)
@@ -242,13 +244,13 @@ def _check_writable(cache: Path) -> None:
     except OSError as error:
         raise BadInputError(
             f"{cache} cannot be written: {error.strerror}",
-            expected="a place for the timing cache that can be written",
-            remedy="give another --timing-cache",
+            expected="a writable path for the timing cache",
+            remedy="use another --timing-cache",
         ) from error
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Never half a file: it is written beside `path` and renamed."""
+    """Write `path` atomically: write a file in its folder and rename it."""
     partial = _partial(path)
     try:
         partial.write_bytes(content)

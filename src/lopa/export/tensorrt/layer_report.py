@@ -1,6 +1,6 @@
-"""What TensorRT made of a graph, layer by layer: layers.json, from an engine that was built. For people.
+"""Report of an engine's layers for people, layers.json.
 
-An engine is opened on the GPU for it, which may fail where there is no room: the engine is none the worse for that.
+The engine is opened on its GPU, which may fail for lack of memory. This does not affect the engine.
 """
 
 from types import ModuleType
@@ -13,18 +13,21 @@ from lopa.runtime.tensorrt.plan_file import engine_from_plan
 
 
 def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
-    """Write the report into the engine's folder, on the current CUDA device. Why there is none, None if there is."""
+    """Write the report into the engine's folder, on the current CUDA device.
+
+    Return None, or the reason of a failure.
+    """
     try:
-        return _tried(trt, found)
+        return _try_report(trt, found)
     except LopaError as error:
         return error.received
 
 
-def _tried(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
+def _try_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
     messages = messages_logger(trt)
     _runtime, engine = engine_from_plan(trt, found, messages)
     if engine is None:
-        return f"TensorRT cannot open the engine here{last_messages(messages)}"
+        return f"TensorRT cannot open the engine on this machine{last_messages(messages)}"
     report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
     write_whole(found.folder / LAYERS_NAME, report.encode())
     return None

@@ -1,7 +1,7 @@
-"""What in an ONNX graph TensorRT's parser does not take, node by node, before a build that would take minutes to fail.
+"""Rules for what TensorRT's parser rejects in an ONNX graph, checked before a build that would take minutes to fail.
 
-A pure function of the model and the table of operators (operators.json). Weights in external files are not read.
-A rule may be stricter than the newest TensorRT: tests/export/tensorrt/test_rtx_lint.py sets each beside a real one.
+A pure function of the model and the table of operators (operators.json). Weights in external files are not read. A
+rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real one.
 """
 
 import itertools
@@ -20,46 +20,46 @@ from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
 from lopa.runtime.errors import BadInputError
 
 _DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
-"""Inputs whose type the table speaks of; the first one of all others."""
+"""Inputs whose type the table describes; the first one for other operators."""
 _DATA_OUTPUTS = {"Constant", "ConstantOfShape"}
-"""Operators whose output it speaks of."""
+"""Operators whose output type the table describes."""
 _QUANTIZED = "DequantizeLinear"
-"""Whose types are what QuantizeLinear may give: uint8 is refused, or taken for int8 where its zero point is 0."""
-_MENDS = {
-    "MatMulInteger": "export the checkpoint in floats (--quantize none)",
-    "DynamicQuantizeLinear": "export the checkpoint in floats (--quantize none)",
-    "QLinearMatMul": "export the checkpoint in floats (--quantize none)",
+"""Operator whose types QuantizeLinear may output. uint8 is rejected, or read as int8 if its zero point is 0."""
+_REMEDIES = {
+    "MatMulInteger": "export the checkpoint in floating point (--quantize none)",
+    "DynamicQuantizeLinear": "export the checkpoint in floating point (--quantize none)",
+    "QLinearMatMul": "export the checkpoint in floating point (--quantize none)",
 }
-_FLOAT_BUNDLE = "export the checkpoint in floats (--quantize none): scales worked out from the rows are not constant"
-_OTHERWISE = "write it with operators that the parser has"
-_MOST_TOP_K = 3840
-"""The builder takes it and refuses more; the parser refuses none."""
+_FLOAT_BUNDLE = "export the checkpoint in floating point (--quantize none): scales of rows are not constant"
+_OTHERWISE = "use operators that the parser supports instead"
+_MAX_TOP_K = 3840
+"""Limit of the builder; the parser has none."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
-"""Forms of a Constant that are numbers."""
+"""Attributes of a Constant that hold numbers."""
 
 
 def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Violation]:
-    """Every place that the parser refuses, those of the whole model first, then rule by rule in the order of nodes.
+    """Return everything that the parser rejects: first in the whole model, then rule by rule in the order of nodes.
 
-    `model` may be without its external data. Its functions are looked at as the parser takes them: by their bodies.
+    `model` may lack its external data. Functions are inlined, as the parser does.
     """
     graph = _Graph(onnx.inliner.inline_local_functions(model) if model.functions else model, table)
     return [refusal for rule in _RULES for refusal in rule(graph)]
 
 
-def check_parser_takes(model: onnx.ModelProto, name: str) -> None:
-    """Raise BadInputError, with the first refusals, unless TensorRT's parser can be expected to take the model."""
+def check_parser_accepts(model: onnx.ModelProto, name: str) -> None:
+    """Raise BadInputError, with the first refusals, if TensorRT's parser is expected to reject the model."""
     found = refusals_of_model(model, tensorrt_operators())
     if found:
         raise BadInputError(
-            f"{name} has {len(found)} places that TensorRT's parser refuses: {'; '.join(map(str, found[:3]))}",
-            expected="a graph of operators, types and shapes that it has (docs/tensorrt.md)",
-            remedy=found[0].mend,
+            f"TensorRT's parser rejects {len(found)} places of {name}: {'; '.join(map(str, found[:3]))}",
+            expected="a graph of operators, types and shapes that the parser supports (docs/tensorrt.md)",
+            remedy=found[0].remedy,
         )
 
 
 class _Graph(LintedGraph):
-    """The model with what the rules ask of it."""
+    """The model with the queries of the rules."""
 
     def __init__(self, model: onnx.ModelProto, table: ParserTable) -> None:
         super().__init__(model)
@@ -71,10 +71,10 @@ class _Graph(LintedGraph):
                 made = isinstance(value, onnx.TensorProto)
                 self.constants[node.output[0]] = value if made else onnx.numpy_helper.from_array(np.array(value))
 
-    def refusal(self, rule: str, found: str, mend: str, node: onnx.NodeProto, name: str | None = None) -> Violation:
-        """At `node`, about its value `name` or else its first input."""
+    def refusal(self, rule: str, found: str, remedy: str, node: onnx.NodeProto, name: str | None = None) -> Violation:
+        """Return a violation at `node` about its value `name`, by default its first input."""
         value = next(iter(node.input), "") if name is None else name
-        return self.violation(rule, found, mend, node=node, dtype=self.dtype(value), rank=self.rank(value))
+        return self.violation(rule, found, remedy, node=node, dtype=self.dtype(value), rank=self.rank(value))
 
 
 def _opsets(graph: _Graph) -> Iterator[Violation]:
@@ -86,8 +86,9 @@ def _opsets(graph: _Graph) -> Iterator[Violation]:
 def _operators(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.domain not in ("", "ai.onnx") or node.op_type not in graph.table.operators:
-            mend = _MENDS.get(node.op_type, _OTHERWISE)
-            yield graph.refusal("operator", f"{node.domain or 'ai.onnx'}::{node.op_type} is not supported", mend, node)
+            remedy = _REMEDIES.get(node.op_type, _OTHERWISE)
+            found = f"{node.domain or 'ai.onnx'}::{node.op_type} is not supported"
+            yield graph.refusal("operator", found, remedy, node)
 
 
 def _types(graph: _Graph) -> Iterator[Violation]:
@@ -105,35 +106,35 @@ def _types(graph: _Graph) -> Iterator[Violation]:
                 found = f"the type of {name} cannot be inferred"
                 yield graph.refusal("type", found, "give it a type", node, name)
             elif not operator.takes(dtype):
-                found = f"{name} is {dtype}, and it takes {operator.types}"
+                found = f"{name} is {dtype}, expected one of {operator.types}"
                 yield graph.refusal("type", found, "put a Cast in front of it", node, name)
 
 
-def _made_types(graph: _Graph) -> Iterator[Violation]:
-    """What a node turns numbers into, which the table gives for what is read."""
+def _output_types(graph: _Graph) -> Iterator[Violation]:
+    """Check the output types of conversions, for which the table has the types of inputs."""
     for node in graph.nodes:
         table = graph.table.operators.get(_QUANTIZED if node.op_type == "QuantizeLinear" else node.op_type)
         if table is None or node.op_type not in ("Cast", "QuantizeLinear"):
             continue
         dtype = graph.dtype(node.output[0])
         if dtype is not None and not table.takes(dtype):
-            found = f"{node.output[0]} is made {dtype}, and it can be {table.types}"
+            found = f"{node.output[0]} is converted to {dtype}, expected one of {table.types}"
             yield graph.refusal("made type", found, "use another type", node, node.output[0])
 
 
 def _one_type(graph: _Graph) -> Iterator[Violation]:
-    """Nothing is widened in a strongly typed network, nor may it be in ONNX, which torch's exporter does not check."""
+    """Check that operands have one type: neither strongly typed networks nor ONNX convert implicitly."""
     for node in graph.nodes:
         first: dict[str, str] = {}
-        for name, letter in zip(node.input, _letters_of_inputs(node, graph.opset), strict=False):
+        for name, letter in zip(node.input, _type_variables_of_inputs(node, graph.opset), strict=False):
             dtype = graph.dtype(name) if name else None
             if dtype is not None and first.setdefault(letter, dtype) != dtype:
                 found = f"{name} is {dtype} beside {first[letter]}"
                 yield graph.refusal("one type", found, "put a Cast in front of it", node, name)
 
 
-def _letters_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
-    """Of ONNX's type variables, one for each input; inputs of one letter have one type. Empty for what ONNX has not."""
+def _type_variables_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
+    """Return ONNX's type variables of the inputs; inputs with one letter share a type. Empty for other operators."""
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return ()
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs
@@ -148,8 +149,8 @@ def _axes(graph: _Graph) -> Iterator[Violation]:
             rank = graph.rank(name)
             if rank is None:
                 yield graph.refusal("axes", f"the axes of {name} cannot be inferred", "give it a shape", node, name)
-            elif rank > graph.table.most_axes:
-                found = f"{name} has {rank} axes, more than {graph.table.most_axes}"
+            elif rank > graph.table.max_axes:
+                found = f"{name} has {rank} axes, more than {graph.table.max_axes}"
                 yield graph.refusal("axes", found, "fold some into one", node, name)
 
 
@@ -159,17 +160,17 @@ def _attention(graph: _Graph) -> Iterator[Violation]:
             continue
         for name in filter(None, node.input[:4]):
             if graph.rank(name) != 4:
-                found = f"{name} has {graph.rank(name)} axes and not 4"
+                found = f"{name} has {graph.rank(name)} axes, expected 4"
                 yield graph.refusal("attention", found, "reshape it to [batch, heads, rows, channels]", node, name)
         extra = [name for name in (*node.input[4:], *node.output[1:]) if name]
         if extra:
             found = f"uses {', '.join(extra)}"
-            mend = "concatenate the past outside of it, and mask what is not there"
-            yield graph.refusal("attention", found, mend, node)
+            remedy = "concatenate the past outside of it, and use a mask for absent rows"
+            yield graph.refusal("attention", found, remedy, node)
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         for name in ("softcap", "softmax_precision", "qk_matmul_output_mode"):
             if attributes.get(name):
-                yield graph.refusal("attention", f"has the attribute {name}", "leave it out", node)
+                yield graph.refusal("attention", f"has the attribute {name}", "remove it", node)
         if not attributes.get("TRT_decomposable"):
             found = "is not marked TRT_decomposable, and float32 and small heads have no fused kernel"
             yield graph.refusal("attention", found, "set the attribute to 1", node)
@@ -179,10 +180,10 @@ def _attention(graph: _Graph) -> Iterator[Violation]:
 def _masks(graph: _Graph, node: onnx.NodeProto, *, causal: bool) -> Iterator[Violation]:
     mask = node.input[3] if len(node.input) > 3 else ""
     if mask and causal:
-        yield graph.refusal("attention", f"has {mask} and is_causal", "leave out one", node, mask)
+        yield graph.refusal("attention", f"has {mask} and is_causal", "remove one of them", node, mask)
     if mask and graph.dtype(mask) not in ("BOOL", graph.dtype(node.input[0])):
         found = f"{mask} is {graph.dtype(mask)} beside {graph.dtype(node.input[0])}"
-        yield graph.refusal("attention", found, "make it BOOL, or of the other's type", node, mask)
+        yield graph.refusal("attention", found, "use BOOL or the type of the query", node, mask)
 
 
 def _constant_operands(graph: _Graph) -> Iterator[Violation]:
@@ -201,14 +202,14 @@ def _constant_operands(graph: _Graph) -> Iterator[Violation]:
 
 
 def _positive_scales(graph: _Graph) -> Iterator[Violation]:
-    """Those that are in the model itself."""
+    """Check scales that are stored in the model itself."""
     for node in graph.nodes:
         tensor = graph.constants.get(node.input[1]) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
         if tensor is None or onnx.external_data_helper.uses_external_data(tensor):
             continue
         if not (onnx.numpy_helper.to_array(tensor).astype(np.float32) > 0).all():
             found = f"{node.input[1]} is not above 0"
-            yield graph.refusal("positive scale", found, "give what is all 0 a small scale", node, node.input[1])
+            yield graph.refusal("positive scale", found, "use a small scale for all-zero values", node, node.input[1])
 
 
 def _zero_points(graph: _Graph) -> Iterator[Violation]:
@@ -226,9 +227,9 @@ def _single_cases(graph: _Graph) -> Iterator[Violation]:
         if node.op_type == "TopK":
             count = graph.constants.get(node.input[1])
             known = None if count is None else int(onnx.numpy_helper.to_array(count).reshape(-1)[0])
-            if attributes.get("sorted", 1) != 1 or (known is not None and known > _MOST_TOP_K):
+            if attributes.get("sorted", 1) != 1 or (known is not None and known > _MAX_TOP_K):
                 found = f"K is {known} and sorted {attributes.get('sorted', 1)}"
-                yield graph.refusal("top k", found, f"sort, and take {_MOST_TOP_K} at most", node)
+                yield graph.refusal("top k", found, f"use sorted 1 and K up to {_MAX_TOP_K}", node)
         if node.op_type == "RotaryEmbedding" and len(node.input) > 3 and graph.dtype(node.input[3]) != "INT64":
             yield graph.refusal("rotary positions", "position_ids is not INT64", "cast it", node, node.input[3])
 
@@ -237,7 +238,7 @@ _RULES: tuple[Callable[[_Graph], Iterator[Violation]], ...] = (
     _opsets,
     _operators,
     _types,
-    _made_types,
+    _output_types,
     _one_type,
     _axes,
     _attention,

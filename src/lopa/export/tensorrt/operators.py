@@ -1,4 +1,4 @@
-"""What TensorRT's ONNX parser supports: operators.json, which says where it comes from. Knows no graph."""
+"""Operators that TensorRT's ONNX parser supports, from operators.json, which names its sources."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -13,12 +13,12 @@ class ParserOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One operator of ai.onnx."""
 
     types: str
-    """Names of TensorProto.DataType that its data may have."""
+    """Names of TensorProto.DataType that its data may have, separated by spaces."""
     limits: list[str] = []
-    """What else must hold, for people; lopa.export.tensorrt.lint checks those of operators that we export."""
+    """Further conditions, for people. lopa.export.tensorrt.lint checks those of exported operators."""
 
     def takes(self, type_name: str) -> bool:
-        """Whether data may have this type, e.g. BFLOAT16."""
+        """Return True if data may have this type, e.g. BFLOAT16."""
         return type_name in self.types.split()
 
 
@@ -27,14 +27,14 @@ class ParserTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     source: str
     opsets: tuple[int, int]
-    """The oldest and the newest opset of ai.onnx that is read."""
-    most_axes: int
-    """Of any tensor."""
+    """Oldest and newest supported opset of ai.onnx."""
+    max_axes: int
+    """Maximum number of axes of a tensor."""
     operators: Mapping[str, ParserOperator]
-    """Those supported at all."""
+    """Supported operators."""
 
 
 @cache
 def tensorrt_operators() -> ParserTable:
-    """The table that lies here."""
+    """Return the table of operators.json."""
     return msgspec.json.decode(_TABLE.read_bytes(), type=ParserTable)

@@ -1,11 +1,11 @@
-"""A bundle's standard graph as TensorRT's parser is given it. Does not touch the bundle's own file, nor any weight.
+"""Conversion of a bundle's standard graph for TensorRT's parser, in memory and without touching weights.
 
-Two things are changed, and neither changes what is computed:
+Two changes, neither of which affects results:
 
-- Attention gets the parser's own attribute TRT_decomposable: where no fused kernel exists for its types and sizes,
-  TensorRT may then use several kernels instead of refusing the whole network.
-- Rounded rows of an int8 bundle are uint8 around a zero point of 128, which is what ONNX Runtime's products on the CPU
-  take. TensorRT has signed integers without a zero point: the same numbers, 128 less.
+* Attention gets the parser's own attribute TRT_decomposable. Where no fused kernel exists for its types and sizes,
+  TensorRT may then use several kernels instead of rejecting the network.
+* Rounded rows of an int8 bundle are uint8 around a zero point of 128, the type of ONNX Runtime's products on CPUs.
+  TensorRT has signed integers without a zero point: the same numbers minus 128.
 """
 
 import numpy as np
@@ -16,17 +16,17 @@ import onnx.numpy_helper
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 
-_MIDDLE = 128
+_ZERO_POINT = 128
 
 
 def model_for_parser(bundle: Bundle) -> onnx.ModelProto:
-    """The graph of `bundle`, which is of the standard dialect, for TensorRT; weights stay where they are.
+    """Return the standard graph of `bundle` for TensorRT, without its weights.
 
-    External data is named relative to the folder of the bundle's graph. Raises BadInputError when it is no ONNX.
+    External data is relative to the folder of the bundle's graph. Raises BadInputError if the file is not ONNX.
     """
     try:
         model = onnx.load(bundle.graph, load_external_data=False)
-    except Exception as error:  # protobuf's DecodeError is no public name of onnx
+    except Exception as error:  # onnx does not export protobuf's DecodeError
         raise BadInputError(
             f"{bundle.graph} cannot be read as ONNX: {error}",
             expected="the graph that lopa-export onnx wrote",
@@ -38,17 +38,17 @@ def model_for_parser(bundle: Bundle) -> onnx.ModelProto:
 
 
 def let_attention_decompose(model: onnx.ModelProto) -> None:
-    """Mark every Attention, those in functions too, so that a type or size without a fused kernel is no error."""
+    """Mark every Attention, also in functions, so that types and sizes without a fused kernel are no error."""
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         if node.op_type == "Attention":
             node.attribute.append(onnx.helper.make_attribute("TRT_decomposable", 1))
 
 
 def _sign_rounded_rows(model: onnx.ModelProto) -> None:
-    """Zero points of 128 in uint8 become 0 in int8, and so do the types of what is quantized with them."""
+    """Replace zero points of 128 in uint8 by 0 in int8, with the types of values that are quantized with them."""
     signed = set()
     for tensor in model.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.UINT8 and (onnx.numpy_helper.to_array(tensor) == _MIDDLE).all():
+        if tensor.data_type == onnx.TensorProto.UINT8 and (onnx.numpy_helper.to_array(tensor) == _ZERO_POINT).all():
             zeros = np.zeros(tuple(tensor.dims), np.int8)
             tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, tensor.name))
             signed.add(tensor.name)

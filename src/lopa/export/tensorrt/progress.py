@@ -1,4 +1,4 @@
-"""What TensorRT tells while it builds: phases and steps, to our Progress."""
+"""Progress of TensorRT's builds, by phases and steps."""
 
 import threading
 from types import ModuleType
@@ -8,14 +8,14 @@ from lopa.export.progress import Progress
 
 
 class Cancellable(Protocol):
-    """An IProgressMonitor that can end a build."""
+    """Protocol of an IProgressMonitor that can end a build."""
 
     def cancel(self) -> None:
         """End the build at its next step."""
 
 
-def progress_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
-    """A monitor of the module `trt` that says how far the outermost phase is; called from TensorRT's threads."""
+def progress_monitor(trt: ModuleType, report: Progress) -> Cancellable:
+    """Return a monitor of the module `trt` that reports outermost phases, from TensorRT's threads."""
 
     class _Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -29,16 +29,16 @@ def progress_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             if not parent_phase:
                 self._steps[phase_name] = num_steps
-                tell(phase_name, 0, num_steps)
+                report(phase_name, 0, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             if phase_name in self._steps:
-                tell(phase_name, step + 1, self._steps[phase_name])
+                report(phase_name, step + 1, self._steps[phase_name])
             return not self._cancelled.is_set()
 
         def phase_finish(self, phase_name: str) -> None:
             total = self._steps.pop(phase_name, None)
             if total is not None:
-                tell(phase_name, total, total)
+                report(phase_name, total, total)
 
     return _Monitor()

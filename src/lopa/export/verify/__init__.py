@@ -1,1 +1,1 @@
-"""Holds engines against references."""
+"""Verification of engines against references."""

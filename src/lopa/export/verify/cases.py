@@ -1,7 +1,7 @@
-"""Random inputs on which an engine is checked: windows of many sizes, with and without committed prefixes.
+"""Random inputs for checking an engine: windows of many sizes, with and without committed prefixes.
 
-A case gives the same tokens twice: in the pieces that an engine is given (prefix chunks that are committed, then one
-window a branch) and as whole sequences, for a reference that has no cache. Knows neither of the two.
+A case has the same tokens in two forms. An engine gets pieces: prefix chunks to commit, then one window per branch. A
+reference without a cache gets complete sequences.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from lopa.runtime.contract import Bool, Int64, WindowBatch
 MaskKind = Literal["full", "block_causal", "random"]
 _TEMPERATURES = (1.0, 0.5, 0.8, 1.5)
 _POSITIONS = 1024
-"""Positions are drawn below this. Far behind it the float32 rotary angles of two correct engines differ visibly."""
+"""Upper limit of positions. Far above it, float32 rotary angles of two correct engines differ visibly."""
 
 
 @dataclass(frozen=True)
 class CaseShape:
-    """Sizes of one case. `prefixes` has one entry for each of the R requests: the rows of every commit, in order."""
+    """Sizes of one case. `prefixes` has the rows of every commit, in order, for each of the R requests."""
 
     prefixes: tuple[tuple[int, ...], ...]
     branches: int
@@ -30,9 +30,9 @@ class CaseShape:
     queries: int
     mask: MaskKind
     padded: bool = False
-    """Whether the branches' windows have different lengths, with padding rows behind the shorter ones."""
+    """True if windows of branches have different lengths, with padding rows after the shorter ones."""
     scattered: bool = False
-    """Whether positions have gaps, so that they differ from the rows' numbers."""
+    """True if positions have gaps, so that they differ from row numbers."""
 
 
 SHAPES: tuple[CaseShape, ...] = (
@@ -59,28 +59,28 @@ SHAPES: tuple[CaseShape, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """One request of a case as whole sequences, one a branch: L rows, the P0 committed ones first (no tile padding)."""
+    """One request as complete sequences, one per branch: L rows, P0 committed ones first, without tile padding."""
 
     input_ids: Int64
-    """[B, L]"""
+    """Token ids, [B, L]."""
     position_ids: Int64
-    """[B, L]"""
+    """Positions, [B, L]."""
     mask: Bool
-    """[B, L, L]: row (query) may attend to column (key); every row sees itself."""
+    """[B, L, L]: True if the row (query) attends to the column (key). Every row attends to itself."""
     wanted: Int64
-    """[B, Q]: rows whose next-token statistics are wanted."""
+    """[B, Q]: rows whose next-token statistics are computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The committed part of one request: the same for all branches."""
+    """Committed part of one request, the same for all branches."""
 
     chunks: tuple[int, ...]
     """Rows of each commit."""
     input_ids: Int64
-    """[P0], P0 the sum of `chunks`."""
+    """Token ids, [P0], where P0 is the sum of `chunks`."""
     position_ids: Int64
-    """[P0]"""
+    """Positions, [P0]."""
 
     @property
     def windows(self) -> Iterator[tuple[Int64, Int64]]:
@@ -93,7 +93,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One check: what is committed for each request, then one forward of all requests."""
+    """One check: commits of each request, then one forward of all requests."""
 
     shape: CaseShape
     requests: tuple[Request, ...]
@@ -101,11 +101,11 @@ class Case:
 
     @cached_property
     def sequences(self) -> tuple[Sequences, ...]:
-        """Every request as whole sequences. A row of a chunk sees its own chunk and those before it."""
+        """Every request as complete sequences. A row of a chunk attends to its own chunk and to earlier ones."""
         return tuple(self._sequences(slot, request) for slot, request in enumerate(self.requests))
 
     def prefix_batches(self, slot: int) -> Iterator[WindowBatch]:
-        """The windows [1, 1, rows] of a request's chunks, in order; each is to be committed before the next."""
+        """Yield the windows [1, 1, rows] of a request's chunks. Each must be committed before the next."""
         for ids, positions in self.requests[slot].windows:
             yield WindowBatch(
                 requests=(self.window.requests[slot],),
@@ -126,15 +126,15 @@ class Case:
         mask[:, committed:, :committed] = True
         mask[:, committed:, committed:] = window.window_mask[slot]
         return Sequences(
-            input_ids=_behind(request.input_ids, window.input_ids[slot]),
-            position_ids=_behind(request.position_ids, window.position_ids[slot]),
+            input_ids=_append_window(request.input_ids, window.input_ids[slot]),
+            position_ids=_append_window(request.position_ids, window.position_ids[slot]),
             mask=mask,
             wanted=window.logits_index[slot] + committed,
         )
 
 
 def cases_from_manifest(manifest: Manifest, *, seed: int = 0) -> Iterator[Case]:
-    """One case for each of SHAPES, with random tokens, positions, masks and temperatures; the same for equal seeds."""
+    """Yield one case per entry of SHAPES, with random tokens, positions, masks and temperatures. `seed` fixes them."""
     rng = np.random.default_rng(seed)
     for shape in SHAPES:
         yield _case_from_shape(shape, manifest.dimensions.vocab_size, rng)
@@ -161,7 +161,7 @@ def _case_from_shape(shape: CaseShape, vocab_size: int, rng: np.random.Generator
 
 
 def _positions(rows: int, rng: np.random.Generator, *, scattered: bool) -> Int64:
-    """[rows], ascending: neighbours from a random start, or with gaps."""
+    """Return ascending positions, [rows]: consecutive from a random start, or with gaps."""
     if scattered:
         return np.sort(rng.choice(_POSITIONS, size=rows, replace=False))
     start = int(rng.integers(_POSITIONS - rows))
@@ -169,7 +169,7 @@ def _positions(rows: int, rng: np.random.Generator, *, scattered: bool) -> Int64
 
 
 def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
-    """[W, W] of one branch; every row sees itself, a padding row only itself, and no row sees a padding row."""
+    """Return the mask [W, W] of a branch. Every row sees itself; padding rows see and are seen by nothing else."""
     width = shape.width
     if shape.mask == "full":
         mask = np.ones((width, width), np.bool_)
@@ -184,7 +184,7 @@ def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
     return mask | np.eye(width, dtype=np.bool_)
 
 
-def _behind(prefix: Int64, window: Int64) -> Int64:
-    """[P0] and [B, W] -> [B, P0 + W]"""
+def _append_window(prefix: Int64, window: Int64) -> Int64:
+    """Return [B, P0 + W] for [P0] and [B, W]."""
     repeated = np.broadcast_to(prefix, (len(window), len(prefix)))
     return np.concatenate([repeated, window], axis=1)

@@ -1,7 +1,6 @@
-"""How far an engine's outputs are from a reference's. Knows arrays and tolerances, no engine and no bundle.
+"""Differences between the outputs of an engine and of a reference.
 
-The statistics are computed again here in float64 from the reference's logits, so that nothing of an engine's own
-arithmetic is trusted.
+The statistics are computed here again in float64 from the reference's logits, independently of any engine.
 """
 
 import math
@@ -15,42 +14,43 @@ from lopa.runtime.contract import TOP_K, Float32, Floats, Int64, Statistics
 
 Float64 = npt.NDArray[np.float64]
 
-# Largest relative difference by the bundle's type. float32: two orders of summation. float16: the rounding of weights,
-# cache and products. Measured with the tiny checkpoint over 20 seeds: at most 1.5e-5 and 2.4e-2, both of the entropy.
-# bfloat16: 4.8e-2 with products in float32 (numpy), 4.6e-2 with a float32 bundle's products in bfloat16 (OpenVINO).
+# Largest relative difference by the bundle's type. float32 allows for another order of summation, float16 for the
+# rounding of weights, cache and products. Measured with the tiny checkpoint over 20 seeds: at most 1.5e-5 and 2.4e-2,
+# both of the entropy. bfloat16: 4.8e-2 with float32 products (numpy), 4.6e-2 for a float32 bundle with bfloat16
+# products (OpenVINO).
 TOLERANCES = {"float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
-# Largest root mean square of the differences, relative to that of the reference, for a bundle with integer matrices.
-# Rounded activations make single numbers differ by far more, so the largest would tell little. Measured with the tiny
-# checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy; half the tolerance.
+# Largest root mean square of the differences, relative to the reference's, for a bundle with integer matrices. Rounded
+# activations make single numbers differ by far more, so the largest difference would say little. Measured with the tiny
+# checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy. The tolerance is twice that.
 RMS_TOLERANCES = {"int8": 1.2e-1, "int4": 6e-2}
-_LEAST_MAGNITUDE = float(np.finfo(np.float32).tiny)
+_MIN_MAGNITUDE = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What lies between one output and a reference's, over any number of comparisons."""
+    """Difference between an output and a reference's, over any number of comparisons."""
 
     absolute: float
-    """The largest; infinite for a NaN, a wrong shape or an id that cannot be."""
+    """Largest absolute difference; infinite for a NaN, a wrong shape or an impossible id."""
     magnitude: float
-    """The reference's largest absolute value, or the least that is taken for it."""
+    """Largest absolute value of the reference, with a lower bound."""
     error_squares: float
-    """Sum of the squared differences; infinite as `absolute`."""
+    """Sum of the squared differences; infinite if `absolute` is."""
     squares: float
-    """Sum of the reference's squares, each number counted as at least the least magnitude on average."""
+    """Sum of the reference's squares, with a lower bound on their mean."""
 
     @property
     def relative(self) -> float:
-        """`absolute` as a part of `magnitude`."""
+        """Largest difference relative to `magnitude`."""
         return self.absolute / self.magnitude if self.absolute else 0.0
 
     @property
     def relative_rms(self) -> float:
-        """Root mean square of the differences as a part of the reference's."""
+        """Root mean square of the differences relative to the reference's."""
         return math.sqrt(self.error_squares / self.squares) if self.error_squares else 0.0
 
-    def with_another(self, other: "Difference") -> "Difference":
-        """Both comparisons as one."""
+    def merged_with(self, other: "Difference") -> "Difference":
+        """Return the difference over both comparisons."""
         return Difference(
             max(self.absolute, other.absolute),
             max(self.magnitude, other.magnitude),
@@ -61,32 +61,32 @@ class Difference:
 
 @dataclass(frozen=True)
 class OutputError:
-    """One row of a report: how far one output is from one reference's."""
+    """One row of a report: the difference of one output from one reference's."""
 
     reference: str
     output: str
     difference: Difference
     tolerance: float
     by_rms: bool = False
-    """Whether the tolerance is for the root mean square, not for the largest difference."""
+    """True if the tolerance limits the root mean square, not the largest difference."""
 
     @property
     def measured(self) -> float:
-        """What the tolerance is for."""
+        """Relative difference that the tolerance limits."""
         return self.difference.relative_rms if self.by_rms else self.difference.relative
 
     @property
     def ok(self) -> bool:
-        """Whether the relative difference is within the tolerance."""
+        """True if the relative difference is within the tolerance."""
         return self.measured <= self.tolerance
 
 
 def differences_of_statistics(found: Statistics, logits: Float32, temperature: Float32) -> dict[str, Difference]:
-    """By output name. `logits` [R, B, Q, V] and `temperature` [R] are the reference's, before the division.
+    """Return the differences by output name. `logits` [R, B, Q, V] are the reference's, before `temperature` [R].
 
-    The difference of topk_ids is, at every rank, by how much the reference finds the id there less (or more) probable,
-    in nats, than the one that it has at this rank itself: 0 for the same order, tiny where only a near-tie was decided
-    otherwise. Log-probabilities and entropies, in nats too, have a magnitude of at least 1.
+    At every rank, topk_ids differ by the absolute difference in log-probability, in nats, between the found id and the
+    reference's own. This is 0 for the same order and tiny for near-ties. Log-probabilities and entropies, also in nats,
+    have a magnitude of at least 1.
     """
     tempered = logits.astype(np.float64) / temperature.astype(np.float64)[:, None, None, None]
     shifted = tempered - tempered.max(axis=-1, keepdims=True)
@@ -103,14 +103,14 @@ def differences_of_statistics(found: Statistics, logits: Float32, temperature: F
     return differences
 
 
-def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _LEAST_MAGNITUDE) -> Difference:
-    """Between two arrays of any one shape."""
+def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _MIN_MAGNITUDE) -> Difference:
+    """Return the difference between two arrays."""
     magnitude = max(float(np.abs(expected).max()), least_magnitude)
     exact = expected.astype(np.float64)
     squares = max(float(np.square(exact).sum()), exact.size * least_magnitude**2)
     if found.shape != expected.shape:
         return Difference(math.inf, magnitude, math.inf, squares)
-    with np.errstate(invalid="ignore"):  # infinite minus infinite, which counts as different
+    with np.errstate(invalid="ignore"):  # inf - inf, which counts as different
         errors = np.abs(found.astype(np.float64) - exact)
     if not np.isfinite(errors).all():
         return Difference(math.inf, magnitude, math.inf, squares)
@@ -118,7 +118,7 @@ def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _
 
 
 def _difference_of_order(ids: Int64, logprobs: Float64, best: Float64) -> Difference:
-    """`ids` and `best` [.., K], `logprobs` [.., V]; best first."""
+    """Return the difference in order; `ids` and `best` are [.., K], best first, `logprobs` [.., V]."""
     possible = ids.shape == best.shape and ids.min() >= 0 and ids.max() < logprobs.shape[-1]
     if not possible or (np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any():
         return Difference(math.inf, 1.0, math.inf, float(best.size))

@@ -1,7 +1,4 @@
-"""Two sessions that are asked the same, so that one can be held against the other forward by forward.
-
-Knows no decoding rule and no tolerance.
-"""
+"""Two sessions that run the same forwards, so that one can be compared with the other."""
 
 from collections.abc import Callable
 
@@ -9,13 +6,13 @@ from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session
 
 Compare = Callable[[Statistics, Statistics], None]
-"""Told the reference's answer and the candidate's to the same windows."""
+"""Callback with the statistics of the reference and of the candidate for the same windows."""
 
 
 class PairedSession:
-    """The Session protocol. The reference's answers are given, so that a decode goes on as it does there.
+    """Session protocol on top of two sessions. It returns the reference's results, so that a decode follows these.
 
-    Each commits rows of its own: what a cache with other rows does to later forwards is seen too.
+    Each session commits its own rows, so effects of different cached rows on later forwards show.
     """
 
     def __init__(self, reference: Session, candidate: Session, compare: Compare) -> None:
@@ -25,45 +22,45 @@ class PairedSession:
 
     @property
     def device(self) -> str:
-        """Both."""
-        return f"{self._reference.device} beside {self._candidate.device}"
+        """Devices of both sessions."""
+        return f"{self._reference.device} and {self._candidate.device}"
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Session.forward on both."""
+        """Call Session.forward of both and compare."""
         expected, found = self._reference.forward(batch), self._candidate.forward(batch)
         self._compare(expected, found)
         return expected
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Session.commit on both."""
+        """Call Session.commit of both."""
         for session in (self._reference, self._candidate):
             session.commit(request, branch, count)
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """The reference's."""
+        """Return the reference's rows."""
         return self._reference.read_rows(request, branch, count)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Session.append_rows on both."""
+        """Call Session.append_rows of both."""
         for session in (self._reference, self._candidate):
             session.append_rows(request, rows)
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten on both."""
+        """Call Session.shorten of both."""
         for session in (self._reference, self._candidate):
             session.shorten(request, count)
 
     def prefix_length(self, request: int) -> int:
-        """The same in both."""
+        """Return the length, which is the same in both."""
         return self._reference.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Session.release on both."""
+        """Call Session.release of both."""
         for session in (self._reference, self._candidate):
             session.release(request)
 
     def close(self) -> None:
-        """Session.close of both."""
+        """Call Session.close of both."""
         try:
             self._reference.close()
         finally:

@@ -1,7 +1,6 @@
-"""Holds the weights of a quantized bundle against those of its checkpoint: rounding explains half a step, no more.
+"""Comparison of a quantized bundle's weights with its checkpoint: errors must be at most half a step.
 
-Written apart from lopa.export.weights.quantize_tensor, which is checked by it: all it takes from the bundle is what its
-numbers stand for. Does not know how scales are chosen.
+Independent of lopa.export.weights.quantize_tensor, which it checks. It uses only the meaning of the bundle's numbers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,15 +16,15 @@ from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
 from lopa.runtime.contract import Floats
 
 _STEPS = 0.501
-"""Half a step and the rounding of merging an adapter."""
+"""Tolerance in steps: half a step and the rounding of a merged adapter."""
 _OTHERS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
-"""Of the largest value: the rounding of the bundle's type, for tensors that were not quantized."""
+"""Tolerance relative to the largest value, for tensors that are not quantized: rounding to the bundle's type."""
 
 
 def errors_of_weights(bundle: Bundle, weights: Mapping[str, torch.Tensor]) -> tuple[OutputError, OutputError]:
-    """The integer tensor and the other one that differ most from `weights`, which have the checkpoint's names.
+    """Return the errors of the integer tensor and of the other tensor that differ most from `weights`.
 
-    The first has its difference in steps, each number's own scale, with a magnitude of 1.
+    `weights` have the checkpoint's names. The error of integers is in steps, each number's own scale.
     """
     integers, others = "", ""
     worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)
@@ -48,7 +47,7 @@ def errors_of_weights(bundle: Bundle, weights: Mapping[str, torch.Tensor]) -> tu
 
 
 def dequantized_weights(bundle: Bundle) -> dict[str, torch.Tensor]:
-    """What the integers of the bundle stand for, by the checkpoint's names and as it has them: [outputs, inputs]."""
+    """Return the values of the bundle's integers, as [outputs, inputs] under the checkpoint's names."""
     stored = weights_from_bundle(bundle)
     return {
         _source_name(bundle, name): torch.from_numpy(np.ascontiguousarray(stored[name].T))
@@ -61,18 +60,18 @@ def _integer_names(stored: BundleWeights) -> Iterator[str]:
 
 
 def _difference_in_steps(values: Floats, exact: Floats, scales: Floats) -> Difference:
-    """`values` and `exact` [inputs, outputs], `scales` [outputs] or [inputs / block, outputs]."""
+    """Return the difference of `values` and `exact`, [inputs, outputs]; scales are [outputs] or [blocks, outputs]."""
     steps = np.atleast_2d(scales.astype(np.float32)).repeat(len(values) // len(np.atleast_2d(scales)), axis=0)
     return difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
 
 
 def _as_in_bundle(tensor: TensorSpec, values: Floats) -> Floats:
-    """Return `values` of a checkpoint, whose matrices are [outputs, inputs], as a bundle has them."""
+    """Return `values` of a checkpoint, whose matrices are [outputs, inputs], in the layout of a bundle."""
     return values.swapaxes(-1, -2) if tensor.role == "matrix" else values
 
 
 def _source_name(bundle: Bundle, name: str) -> str:
-    """The checkpoint's name of a bundle's tensor."""
+    """Return the checkpoint's name of a bundle's tensor."""
     architecture = FAMILIES[bundle.manifest.architecture].architecture
     if name in architecture.outer_names:
         return architecture.outer_names[name]

@@ -1,7 +1,4 @@
-"""Windows of random tokens behind a prefix, as large as is asked: what sessions are compared and timed on.
-
-Does not know what is committed, nor who computes them.
-"""
+"""Windows of random tokens after a prefix, for comparing and timing sessions."""
 
 from collections.abc import Sequence
 
@@ -18,17 +15,17 @@ def random_windows(
     *,
     start: int,
 ) -> WindowBatch:
-    """Windows in the `shape` B, W, Q of every request at the positions from `start`, at temperature 1.
+    """Return windows of the `shape` B, W, Q for every request, at positions from `start`, at temperature 1.
 
-    Every row sees its whole window; ids and wanted rows are random.
+    Every row sees its complete window. Ids and sampled positions are random.
     """
-    branches, width, wanted = shape
+    branches, width, queries = shape
     rows = (len(requests), branches, width)
     return WindowBatch(
         requests=tuple(requests),
         input_ids=rng.integers(vocabulary, size=rows),
         position_ids=np.broadcast_to(np.arange(start, start + width), rows).copy(),
         window_mask=np.ones((*rows, width), np.bool_),
-        logits_index=rng.integers(width, size=(len(requests), branches, wanted)),
+        logits_index=rng.integers(width, size=(len(requests), branches, queries)),
         temperature=np.ones(len(requests), np.float32),
     )

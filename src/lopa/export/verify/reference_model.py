@@ -1,7 +1,6 @@
-"""A network of transformers with a checkpoint's weights: a reference for whole sequences under any mask.
+"""Reference for complete sequences under any mask: a network of transformers with a checkpoint's weights.
 
-Which of Qwen2, Qwen3 and Llama it is follows from what a layer has: biases, norms of queries and keys. Nothing of our
-own network is used. Does not know engines, caches or windows, nor how weights were quantized.
+Biases and norms of the layers determine if it is Qwen2, Qwen3 or Llama. It shares no code with our own network.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from lopa.runtime.errors import BadInputError
 
 @dataclass(frozen=True)
 class _Network:
-    """One of transformers' networks."""
+    """Classes of a network of transformers."""
 
     config: type[Any]
     model: type[Any]
@@ -39,27 +38,27 @@ _QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
 
 
 class TransformersReference:
-    """Reference.forward by a network of transformers in float32 on the CPU."""
+    """Reference by a network of transformers in float32 on the CPU."""
 
     name = "transformers"
 
     def __init__(self, model: Any) -> None:
-        """`model` has eager attention, which adds the mask it is given to the scores."""
+        """Wrap `model`, which has eager attention and so adds the given mask to the scores."""
         self._model = model
 
     @torch.no_grad()
     def forward(self, sequences: Sequences) -> WholeForward:
-        """Run the B sequences as one batch. The keys and values come from the cache that the model fills."""
+        """Run the B sequences as one batch. Keys and values come from the model's cache."""
         allowed = torch.from_numpy(sequences.mask)[:, None]  # [B, 1, L, L]
         answer = self._model.model(
             input_ids=torch.from_numpy(sequences.input_ids),
             position_ids=torch.from_numpy(sequences.position_ids),
-            # Of 4 axes the model takes the mask as it is and makes no causal one.
+            # The model uses a mask of 4 axes unchanged and adds no causal mask.
             attention_mask=torch.zeros(allowed.shape).masked_fill_(~allowed, torch.finfo(torch.float32).min),
             use_cache=True,
         )
-        wanted = torch.from_numpy(sequences.wanted)
-        hidden = answer.last_hidden_state[torch.arange(len(wanted))[:, None], wanted]  # [B, Q, H]
+        queries = torch.from_numpy(sequences.wanted)
+        hidden = answer.last_hidden_state[torch.arange(len(queries))[:, None], queries]  # [B, Q, H]
         layers = answer.past_key_values.layers
         return WholeForward(
             logits=self._model.lm_head(hidden).numpy(),
@@ -68,15 +67,15 @@ class TransformersReference:
 
 
 def weights_from_origin(manifest: Manifest, checkpoint: Path, lora: Path | None) -> dict[str, torch.Tensor]:
-    """The float32 weights, by their names in the checkpoint, of the files from which the bundle of `manifest` was made.
+    """Return the float32 weights, under the checkpoint's names, of the files that the bundle was made from.
 
-    check_origin says whether they still are. Raises BadInputError for an architecture whose names are not known.
+    check_origin verifies the files. Raises BadInputError for an unknown architecture.
     """
     if manifest.architecture not in PREDICTION_SHIFTS:
         raise BadInputError(
-            f"a bundle of architecture {manifest.architecture!r}",
+            f"unsupported architecture {manifest.architecture!r} of the bundle",
             expected="one of " + ", ".join(PREDICTION_SHIFTS),
-            remedy="verify it without --checkpoint: against its own weights in numpy",
+            remedy="verify it without --checkpoint, against its own weights in numpy",
         )
     files = [checkpoint / name for name in manifest.origin.checkpoint if name.endswith(".safetensors")]
     weights = weights_from_files(files, lora)
@@ -89,7 +88,7 @@ def weights_from_origin(manifest: Manifest, checkpoint: Path, lora: Path | None)
 def reference_from_weights(
     manifest: Manifest, checkpoint: Path, weights: dict[str, torch.Tensor]
 ) -> TransformersReference:
-    """The network of the checkpoint's config.json, of the kind that `manifest` says, with `weights`.
+    """Return the network of the checkpoint's config.json, of the kind in `manifest`, with `weights`.
 
     Raises BadInputError for tensors that do not fit it.
     """
@@ -100,7 +99,7 @@ def reference_from_weights(
 
 
 def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
-    """Return the network of the checkpoint's config.json, its parameters on "meta": without memory and values.
+    """Return the network of the checkpoint's config.json with parameters on "meta", that is, without memory.
 
     `attention` names one of transformers' implementations.
     """
@@ -114,23 +113,23 @@ def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Pa
     with torch.device("meta"):
         model = network.model(config)
     for layer in model.model.layers:
-        layer.self_attn.o_proj.register_parameter("bias", None)  # Qwen3 has all four biases or none
-    # The rotary frequencies are computed, not loaded, and on "meta" they have no values.
+        layer.self_attn.o_proj.register_parameter("bias", None)  # transformers' Qwen3 has a bias in all four or none
+    # Rotary frequencies are computed, not loaded, and tensors on "meta" have no values.
     model.model.rotary_emb = network.rotary(config)
     return model.eval()
 
 
 def load_weights(network: Any, weights: Mapping[str, torch.Tensor], *, source: Path) -> None:
-    """Give `network` the tensors `weights`, without a copy. Raises BadInputError for tensors that do not fit it."""
+    """Assign `weights` to `network` without a copy. Raises BadInputError for tensors that do not fit."""
     try:
         network.load_state_dict(weights, strict=True, assign=True)
     except RuntimeError as error:
         raise BadInputError(
             f"the tensors of {source} do not fit transformers' {type(network).__name__}: {error}",
             expected="a checkpoint whose tensors have the shapes that its config.json gives",
-            remedy="give the checkpoint that was exported",
+            remedy="pass the checkpoint that was exported",
         ) from error
 
 
 def _config_file(checkpoint: Path) -> dict[str, Any]:
-    return json_object_from_file(checkpoint / "config.json", remedy="give the checkpoint's folder")
+    return json_object_from_file(checkpoint / "config.json", remedy="pass the checkpoint's folder")

@@ -1,7 +1,6 @@
-"""What a checkpoint calls its settings and tensors, turned into the names that transformers has for its networks.
+"""Mapping of a checkpoint's settings and tensor names to those of transformers' networks.
 
-Written apart from the families of lopa.export.checkpoint, whose names are checked by it. Most checkpoints have
-transformers' names already.
+Independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have transformers' names.
 """
 
 import re
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Settings = Mapping[str, Any]
-"""Of a config.json, by name."""
+"""Content of a config.json."""
 
 _SAME = (
     "vocab_size",
@@ -26,7 +25,7 @@ _SAME = (
     "rope_parameters",
     "tie_word_embeddings",
 )
-_OF_LLADA_BLOCK = {
+_LLADA_BLOCK_MODULES = {
     "attn_norm": "input_layernorm",
     "q_proj": "self_attn.q_proj",
     "k_proj": "self_attn.k_proj",
@@ -37,25 +36,25 @@ _OF_LLADA_BLOCK = {
     "up_proj": "mlp.up_proj",
     "ff_out": "mlp.down_proj",
 }
-_OUTSIDE_OF_LLADA_BLOCKS = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
+_LLADA_OUTER_MODULES = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
 _LLADA_TENSOR = re.compile(r"model\.transformer\.(?:blocks\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<kind>weight|bias)")
 
 
 @dataclass(frozen=True)
 class Names:
-    """Those of one kind of checkpoint."""
+    """Names of one kind of checkpoint."""
 
     embedding: str
     head: str
-    """Of the tensor that a tied checkpoint does not have."""
+    """Tensor that a checkpoint with tied embeddings lacks."""
     tensor: Callable[[str], str]
-    """From the checkpoint's name to transformers'; one that it does not know stays as it is."""
+    """Function from the checkpoint's tensor name to transformers'; unknown names stay unchanged."""
     settings: Callable[[Settings], dict[str, Any]]
-    """From config.json to arguments of a configuration of transformers, with those left out that it does not have."""
+    """Function from config.json to the arguments of a transformers configuration; unknown settings are dropped."""
 
 
 def names_of_architecture(architecture: str) -> Names:
-    """By a manifest's architecture."""
+    """Return the names for a manifest's architecture."""
     return _OTHERS.get(architecture, _TRANSFORMERS)
 
 
@@ -64,7 +63,7 @@ def _same_settings(config: Settings) -> dict[str, Any]:
 
 
 def _llada_settings(config: Settings) -> dict[str, Any]:
-    """As OLMo, LLaDA's origin, fills in what is null."""
+    """Return the settings; null means the default of OLMo, which LLaDA is based on."""
     return {
         "vocab_size": config.get("embedding_size") or config["vocab_size"],
         "hidden_size": config["d_model"],
@@ -84,7 +83,7 @@ def _llada_tensor(name: str) -> str:
     if found is None:
         return name
     inside = found["layer"] is not None
-    module = (_OF_LLADA_BLOCK if inside else _OUTSIDE_OF_LLADA_BLOCKS).get(found["module"])
+    module = (_LLADA_BLOCK_MODULES if inside else _LLADA_OUTER_MODULES).get(found["module"])
     if module is None:
         return name
     return f"model.layers.{found['layer']}.{module}.{found['kind']}" if inside else f"{module}.{found['kind']}"

@@ -1,8 +1,7 @@
-"""The weights of a checkpoint with its adapter merged, by their names in the checkpoint, in float32.
+"""Float32 weights of a checkpoint with its adapter merged, under the checkpoint's names.
 
-Written apart from lopa.export.checkpoint.tensors and lopa.export.checkpoint.lora, and as plainly as possible,
-because it is what their products are checked against. Expects files that an export has accepted; does
-not say well what is wrong with others.
+Independent of lopa.export.checkpoint.tensors and lopa.export.checkpoint.lora, whose results it checks, and as simple as
+possible. It expects files that an export has accepted; its errors for others are not helpful.
 """
 
 import json
@@ -19,7 +18,7 @@ _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 
 
 def weights_from_files(checkpoint_files: Iterable[Path], lora: Path | None) -> dict[str, torch.Tensor]:
-    """Every tensor of the safetensors files, float32, merged with the PEFT adapter in the folder `lora`."""
+    """Return every tensor of the safetensors files in float32, merged with the PEFT adapter in the folder `lora`."""
     weights = {name: tensor.float() for path in checkpoint_files for name, tensor in load_file(path).items()}
     if lora is not None:
         weights.update(_changed_weights(weights, lora))
@@ -27,7 +26,7 @@ def weights_from_files(checkpoint_files: Iterable[Path], lora: Path | None) -> d
 
 
 def _changed_weights(weights: dict[str, torch.Tensor], lora: Path) -> dict[str, torch.Tensor]:
-    """What the adapter makes of the tensors that it changes: W + scale * B @ A in float64, or whole new ones."""
+    """Return the tensors that the adapter changes: W + scale * B @ A in float64, or complete new ones."""
     config = json.loads((lora / "adapter_config.json").read_text(encoding="utf-8"))
     stored = {
         name.removeprefix(_KEY_PREFIX): tensor for name, tensor in load_file(lora / "adapter_model.safetensors").items()

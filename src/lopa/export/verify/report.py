@@ -1,6 +1,6 @@
-"""Bundle (and the checkpoint it was made from) in, report of errors out. Does not print.
+"""Verification of a bundle, and of the checkpoint it was made from, with a report of errors.
 
-Imports torch and transformers only when there is a checkpoint to compare with.
+torch and transformers are imported only if there is a checkpoint to compare with.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from lopa.export.extra import export_extra_needed
 from lopa.export.progress import Progress, silent
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
-from lopa.export.verify.session_check import NumpyReference, Reference, RememberedReference, Report, report_from_session
+from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
@@ -26,7 +26,7 @@ from lopa.runtime.tensorrt.library import is_tensorrt
 from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
 
 UNPACKED = "cpu-unpacked"
-"""What outputs of the graph with int4 matrices unpacked are called by."""
+"""Prefix of the output names of the graph with unpacked int4 matrices."""
 
 
 def report_from_bundle(
@@ -38,23 +38,23 @@ def report_from_bundle(
     progress: Progress = silent,
     before_engine: Callable[[], None] | None = None,
 ) -> Report:
-    """Check the files of `bundle`, then compare its engine on `device` with every reference there is.
+    """Check the files of `bundle`, then compare its engine on `device` with every available reference.
 
-    A bundle of several graphs has all of them compared where the device runs graphs as they are (ONNX Runtime);
-    outputs of all but the first are called e.g. cpu/entropy or portable/entropy. The references are numpy on the
-    bundle's own weights and, with `checkpoint`, a network of transformers on the checkpoint merged with the adapter
-    `lora`. Of a quantized bundle the weights themselves are compared with the checkpoint's, and that network takes what
-    the bundle's integers stand for, so that rounding weights and computing are judged apart. `before_engine` is called
-    when the files are known to be the right ones, before an engine is opened.
+    On ONNX Runtime all graphs of a bundle are compared. Outputs of all but the first have names such as cpu/entropy or
+    portable/entropy. The references are numpy on the bundle's own weights and, with `checkpoint`, a network of
+    transformers on the checkpoint merged with the adapter `lora`.
 
-    Raises CheckFailedError when files were altered, when checkpoint or adapter are others than the bundle was made
-    from, or when the engine fails; errors beyond tolerance are in the report. Raises MissingBackendError when
-    transformers is needed and absent, BadInputError for a missing argument and for folders that are no checkpoint and
-    no adapter.
+    The weights of a quantized bundle are compared with the checkpoint's. The network of transformers then gets the
+    dequantized weights, which separates rounding from computing. `before_engine` is called after the check of the files
+    and before an engine is opened.
+
+    Raises CheckFailedError for altered files, for another checkpoint or adapter than the bundle's, and when the engine
+    fails; errors beyond tolerance are in the report. Raises MissingBackendError if transformers is needed and absent.
+    Raises BadInputError for a missing argument and for folders that are not a checkpoint or an adapter.
     """
     if checkpoint is None and lora is not None:
         raise BadInputError(
-            "--lora without --checkpoint", expected="the adapter's base too", remedy="add --checkpoint DIR"
+            "--lora without --checkpoint", expected="the adapter's base as well", remedy="add --checkpoint DIR"
         )
     if checkpoint is not None:
         check_checkpoint_folder(checkpoint)
@@ -63,22 +63,22 @@ def report_from_bundle(
     progress("digests", 0, 0)
     _check_files(bundle)
     references: list[Reference] = [NumpyReference(bundle)]
-    of_weights: tuple[OutputError, ...] = ()
+    weight_errors: tuple[OutputError, ...] = ()
     if checkpoint is not None:
         progress("digests of the checkpoint", 0, 0)
         check_origin(bundle.manifest.origin, checkpoint, lora)
         progress("loading the checkpoint", 0, 0)
-        reference, of_weights = _reference_from_checkpoint(bundle, checkpoint, lora)
+        reference, weight_errors = _reference_from_checkpoint(bundle, checkpoint, lora)
         references.append(reference)
     if before_engine is not None:
         before_engine()
     graphs = _bundles_of_one_graph(bundle, device)
     if len(graphs) > 1:
-        references = [RememberedReference(reference) for reference in references]
-    errors, cases = [*of_weights], 0
+        references = [CachedReference(reference) for reference in references]
+    errors, cases = [*weight_errors], 0
     for name, one in graphs.items():
         stage = f"comparing the {name} graph" if name else "comparing"
-        judged = _as_of_int8(one.manifest) if name == UNPACKED else one.manifest
+        judged = _int8_manifest(one.manifest) if name == UNPACKED else one.manifest
         report = _report_from_graph(one, device, judged, references, stage, progress)
         errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
@@ -86,26 +86,26 @@ def report_from_bundle(
 
 
 def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
-    """The bundle for each of its graphs that the device can be made to run, by name; its first one has none.
+    """Return the bundle for each graph that the device can run, by name; the name of the first is empty.
 
-    A CPU runs a graph's twin in the graph's place, but others run the graph: both are checked.
+    A CPU runs the twin of a graph, other devices the graph itself, so both are checked.
     """
     families = [parse_device(stage).family.name for stage in stages_of_device(device)]
     if "cpu" not in families:
-        return {"": bundle}  # a device that makes its own of a graph
+        return {"": bundle}  # a device that compiles the graph
     first, *others = bundle.dialects
     bundles = {"": bundle.of_dialect(first).without_cpu_graphs()}
     if bundle.manifest.cpu_graphs:
         bundles["cpu"] = bundle.of_dialect(first).with_cpu_graphs(unpacked=False)
     if unpacked_graph(bundle) is not None:
         bundles[UNPACKED] = bundle.of_dialect(first).with_cpu_graphs(unpacked=True)
-    if len(families) == 1:  # others are graphs of the whole model, of which a pipeline runs none
+    if len(families) == 1:  # the others are graphs of the whole model, which a pipeline does not run
         bundles |= {dialect: bundle.of_dialect(dialect) for dialect in others}
     return bundles
 
 
-def _as_of_int8(manifest: Manifest) -> Manifest:
-    """For its tolerance: products of int4 matrices unpacked round the other factor as those of int8 do."""
+def _int8_manifest(manifest: Manifest) -> Manifest:
+    """Return `manifest` with int8's tolerance: unpacked int4 products round the other factor as int8 products do."""
     quantization = manifest.quantization and msgspec.structs.replace(manifest.quantization, kind="int8")
     return msgspec.structs.replace(manifest, quantization=quantization)
 
@@ -123,16 +123,16 @@ def _report_from_graph(
             references,
             progress,
             stage,
-            rounded_to="bfloat16" if rounds_to_bfloat16(session.device) else None,
+            rounding_dtype="bfloat16" if rounds_to_bfloat16(session.device) else None,
         )
     finally:
         session.close()
 
 
 def _session_to_check(bundle: Bundle, device: str) -> Session | None:
-    """As open_session; of TensorRT an engine that was not verified yet too.
+    """Open a session as open_session does, for TensorRT also with an unverified engine.
 
-    None for an engine whose products were made 8-bit ones when it was built: the references compute in floats.
+    Returns None for an engine whose build made products 8-bit, because the references compute in floating point.
     """
     if not is_tensorrt(device):
         return open_session(bundle, device)
@@ -144,7 +144,7 @@ def _check_files(bundle: Bundle) -> None:
     altered = bundle.altered_files()
     if altered:
         raise CheckFailedError(
-            f"{', '.join(altered)} in {bundle.path} changed since the export: another sha256 than the manifest's",
+            f"{', '.join(altered)} in {bundle.path} changed since the export: SHA-256 differs from the manifest",
             expected="the files that the export wrote",
             remedy="copy the bundle again, or export the checkpoint again",
         )
@@ -153,7 +153,7 @@ def _check_files(bundle: Bundle) -> None:
 def _reference_from_checkpoint(
     bundle: Bundle, checkpoint: Path, lora: Path | None
 ) -> tuple[Reference, tuple[OutputError, ...]]:
-    """transformers' network, and how far the weights are from the checkpoint's: empty if they are not quantized."""
+    """Return transformers' network, and the errors of the weights, empty if they are not quantized."""
     with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
         from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin

@@ -1,8 +1,7 @@
-"""Holds an engine against references: every case through the engine's session with its prefix cache, and through each
-reference as whole sequences.
+"""Comparison of an engine with references: cases run through its session with a prefix cache, and as whole sequences.
 
-Brings the reference that needs nothing but the bundle: numpy on the bundle's own weights. That one finds a graph that
-computes something else; it cannot find weights that differ from the checkpoint's.
+Includes the reference that needs only the bundle, numpy on the bundle's own weights. It finds errors of the graph, but
+not weights that differ from the checkpoint's.
 """
 
 import re
@@ -35,20 +34,20 @@ from lopa.runtime.sessions.session import Session
 
 @dataclass(frozen=True, eq=False)
 class WholeForward:
-    """What a reference answers for the B whole sequences of one request."""
+    """Result of a reference for the B complete sequences of one request."""
 
     logits: Float32
-    """[B, Q, V] of the wanted rows, before any temperature."""
+    """Logits of the sampled positions, [B, Q, V], before any temperature."""
     rows: tuple[Rows, ...]
-    """Key and value of all L rows after RoPE, in the order of contract.window_names: each [B, Hkv, L, D]."""
+    """Keys and values of all L rows after RoPE, in the order of contract.window_names, each [B, Hkv, L, D]."""
 
 
 class Reference(Protocol):
-    """A forward of whole sequences in float32, without a cache."""
+    """Forward of complete sequences in float32, without a cache."""
 
     @property
     def name(self) -> str:
-        """As a report calls it."""
+        """Name in reports."""
 
     def forward(self, sequences: Sequences) -> WholeForward:
         """Run the sequences of one request."""
@@ -56,21 +55,21 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a check that ran to its end."""
+    """Result of a completed check."""
 
     cases: int
     errors: tuple[OutputError, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within its tolerance."""
+        """True if every output is within its tolerance."""
         return all(error.ok for error in self.errors)
 
 
 class NumpyReference:
-    """The bundle's own weights through lopa.runtime.sessions.numpy_session, in float32 whatever the bundle's type.
+    """Reference by lopa.runtime.sessions.numpy_session on the bundle's own weights, in float32 for any bundle.
 
-    Of a quantized bundle it takes what the integers stand for, and rounds no activation.
+    For a quantized bundle it uses the dequantized weights and rounds no activations.
     """
 
     name = "numpy"
@@ -81,7 +80,7 @@ class NumpyReference:
         self._no_prefix = cache_shape_from_manifest(manifest).zeros(1, TILE)
 
     def forward(self, sequences: Sequences) -> WholeForward:
-        """Run the sequences as windows behind an empty prefix."""
+        """Run the sequences as windows with an empty prefix."""
         batch = WindowBatch(
             requests=(0,),
             input_ids=sequences.input_ids[None],
@@ -91,34 +90,34 @@ class NumpyReference:
             temperature=np.ones(1, np.float32),
         )
         statistics, rows = self._forward.run(batch, self._no_prefix)
-        assert statistics.logits is not None  # the manifest above asks for them
+        assert statistics.logits is not None  # by with_logits above
         return WholeForward(statistics.logits[0], tuple(array[0] for array in rows))
 
 
-class RememberedReference:
-    """Another reference, whose answers are kept: every graph of a bundle is asked the same cases.
+class CachedReference:
+    """Reference with a cache of results, since every graph of a bundle gets the same cases.
 
-    Keeps `most_bytes` of answers, the first ones; what is asked beyond is computed each time.
+    Caches the first results up to `max_bytes` in total, and computes others each time.
     """
 
-    def __init__(self, reference: Reference, most_bytes: int = 1 << 30) -> None:
+    def __init__(self, reference: Reference, max_bytes: int = 1 << 30) -> None:
         self.name = reference.name
         self._reference = reference
-        self._room = most_bytes
-        self._kept: dict[bytes, WholeForward] = {}
+        self._free_bytes = max_bytes
+        self._cache: dict[bytes, WholeForward] = {}
 
     def forward(self, sequences: Sequences) -> WholeForward:
-        """As the other answers, or answered, sequences of this content."""
+        """Return the reference's result for these sequences."""
         arrays = (sequences.input_ids, sequences.position_ids, sequences.mask, sequences.wanted)
-        asked = repr([array.shape for array in arrays]).encode() + b"".join(array.tobytes() for array in arrays)
-        if asked in self._kept:
-            return self._kept[asked]
-        answer = self._reference.forward(sequences)
-        size = sum(array.nbytes for array in (answer.logits, *answer.rows))
-        if size <= self._room:
-            self._room -= size
-            self._kept[asked] = answer
-        return answer
+        key = repr([array.shape for array in arrays]).encode() + b"".join(array.tobytes() for array in arrays)
+        if key in self._cache:
+            return self._cache[key]
+        result = self._reference.forward(sequences)
+        size = sum(array.nbytes for array in (result.logits, *result.rows))
+        if size <= self._free_bytes:
+            self._free_bytes -= size
+            self._cache[key] = result
+        return result
 
 
 def report_from_session(
@@ -128,12 +127,12 @@ def report_from_session(
     progress: Progress = silent,
     stage: str = "comparing",
     *,
-    rounded_to: Literal["bfloat16"] | None = None,
+    rounding_dtype: Literal["bfloat16"] | None = None,
 ) -> Report:
     """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 
-    `progress` is told how many of the cases are done, as those of `stage`. An engine that rounds to another type than
-    the bundle's, `rounded_to`, has that one's tolerance. Raises CheckFailedError when the engine itself fails.
+    `progress` receives the number of finished cases of `stage`. An engine that rounds to another type than the
+    bundle's, `rounding_dtype`, gets that type's tolerance. Raises CheckFailedError if the engine itself fails.
     """
     cases = list(cases_from_manifest(manifest))
     found: dict[str, _Differences] = {reference.name: _Differences() for reference in references}
@@ -144,7 +143,7 @@ def report_from_session(
             _compare(answer, case, reference, found[reference.name])
     progress(stage, len(cases), len(cases))
     quantization = manifest.quantization
-    floats = TOLERANCES[manifest.dtype if rounded_to is None else rounded_to]
+    floats = TOLERANCES[manifest.dtype if rounding_dtype is None else rounding_dtype]
     tolerance = floats if quantization is None else RMS_TOLERANCES[quantization.kind]
     return Report(
         cases=len(cases),
@@ -157,17 +156,17 @@ def report_from_session(
 
 
 class _Differences:
-    """Gathers comparisons with one reference, by output."""
+    """Differences from one reference, by output."""
 
     def __init__(self) -> None:
         self._found: dict[str, Difference] = {}
 
     def add(self, output: str, difference: Difference) -> None:
         known = self._found.get(output)
-        self._found[output] = difference if known is None else known.with_another(difference)
+        self._found[output] = difference if known is None else known.merged_with(difference)
 
     def worst_of_layers(self) -> dict[str, Difference]:
-        """By output; of those of all layers, the key and the value that differ most relative to their layer's."""
+        """Return the differences by output; of all layers, only the key and the value with the largest relative one."""
         rows: dict[str, tuple[str, Difference]] = {}
         for output, difference in self._found.items():
             group = re.sub(r"\.\d+\.", ".*.", output)
@@ -178,13 +177,13 @@ class _Differences:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What an engine answered for one case."""
+    """Results of an engine for one case."""
 
     statistics: Statistics
     rows: tuple[tuple[CacheRows, ...], ...]
-    """By request and branch: the window's new rows."""
+    """New rows of the window, by request and branch."""
     committed: tuple[tuple[CacheRows, ...], ...]
-    """By request and chunk: the rows that were committed."""
+    """Committed rows, by request and chunk."""
 
 
 def _answer_from_session(session: Session, case: Case) -> _Answer:
@@ -196,12 +195,12 @@ def _answer_from_session(session: Session, case: Case) -> _Answer:
         rows = tuple(
             tuple(session.read_rows(request, branch, width) for branch in range(branches)) for request in batch.requests
         )
-    except Exception as error:  # every engine has exceptions of its own
+    except Exception as error:  # engines raise exceptions of their own libraries
         if isinstance(error, LopaError) and not isinstance(error, EngineFailedError):
             raise
         raise CheckFailedError(
             f"the engine on {session.device} failed on {case.shape}: {error}",
-            expected="an answer for every window of the contract",
+            expected="results for every window that the contract allows",
             remedy="export the checkpoint again; if that fails too, report it with this message",
         ) from error
     finally:
@@ -211,7 +210,7 @@ def _answer_from_session(session: Session, case: Case) -> _Answer:
 
 
 def _committed_rows(session: Session, case: Case, slot: int) -> tuple[CacheRows, ...]:
-    """Forward and commit every chunk of a request; the rows of each, as the engine computed them."""
+    """Run and commit every chunk of a request. Return the rows that the engine computed for each."""
     rows = []
     for batch in case.prefix_batches(slot):
         (request,), count = batch.requests, batch.input_ids.shape[-1]
@@ -222,7 +221,7 @@ def _committed_rows(session: Session, case: Case, slot: int) -> tuple[CacheRows,
 
 
 def _compare(answer: _Answer, case: Case, reference: Reference, differences: _Differences) -> None:
-    """Add the differences of all requests of one case."""
+    """Add the differences of all requests of a case."""
     for slot, sequences in enumerate(case.sequences):
         expected = reference.forward(sequences)
         statistics = answer.statistics.part(slice(slot, slot + 1))

@@ -1,7 +1,6 @@
-"""Holds an engine's tokens against another device's: decodes whose every forward runs on both, then one in each shape.
+"""Comparison of an engine's tokens with another device's: decodes on both, then one forward per shape.
 
-The windows are the reference's, whatever the engine answers, so that one other token does not make all that follow
-differ. Knows sessions; what they are, and what becomes of the outcome, is decided elsewhere.
+The reference alone determines the windows, so that one different token does not change all later forwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,28 +26,28 @@ from lopa.runtime.tensorrt.library import is_tensorrt
 Products = Literal["graph", "int8", "fp8"]
 _STAGE = "comparing tokens"
 
-# Nats by which the reference must prefer its token to the next for the engine to be held to it. A log-probability may
-# be off by the tolerance of the statistics, relative to a magnitude of some nats, in both tokens. For integers: the
-# largest errors of single log-probabilities are several times the root mean square that is tolerated; fp8 keeps 4 bits
-# of a number where int8 keeps 8 of the largest, and no engine in fp8 could be measured.
+# Nats by which the reference must prefer its token to the next one for the engine's token to count. A log-probability
+# may have the error of the statistics, relative to some nats, in both tokens. For integers, the largest error of a
+# single log-probability is several times the tolerated root mean square. fp8 keeps 4 bits of a number where int8 keeps
+# 8 of the largest. No engine in fp8 could be measured.
 MARGINS = {"float32": 1e-2, "float16": 2e-1, "bfloat16": 1.0, "int8": 1.0, "int4": 1.0, "fp8": 2.0}
 _RMS = {**RMS_TOLERANCES, "fp8": 2.5e-1}
 
 
 @dataclass(frozen=True)
 class GateTolerance:
-    """What a difference may be."""
+    """Limits for differences."""
 
     margin: float
-    """Nats: rows with a smaller lead of the reference's token are near-ties, whose token may be another."""
+    """Lead in nats of the reference's token below which a row is a near-tie, whose token may differ."""
     statistics: float
-    """Relative, of log-probabilities and entropies."""
+    """Relative tolerance of log-probabilities and entropies."""
     by_rms: bool
-    """Whether that is for the root mean square, not for the largest."""
+    """True if `statistics` limits the root mean square, not the largest difference."""
 
 
 def gate_tolerance(manifest: Manifest, products: Products) -> GateTolerance:
-    """That of an engine of the bundle whose products with weights are in `products`."""
+    """Return the tolerance for an engine of the bundle whose weight products have the type `products`."""
     quantization = manifest.quantization
     integers = products if products != "graph" else None if quantization is None else quantization.kind
     if integers is not None:
@@ -58,29 +57,29 @@ def gate_tolerance(manifest: Manifest, products: Products) -> GateTolerance:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What came of it."""
+    """Result of a comparison."""
 
     forwards: int
     rows: int
-    """Whose statistics were asked for."""
+    """Rows with statistics."""
     near_ties: int
-    """Of these, rows with less than the margin."""
+    """Rows whose lead is at most the margin."""
     other_tokens: int
     """Rows beyond the margin for which the engine has another most probable token."""
     errors: tuple[OutputError, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every token beyond a near-tie is the reference's, and every statistic within its tolerance.
+        """True if all tokens except near-ties are the reference's and all statistics are within tolerance.
 
-        False as well when there was no such token.
+        False also if all rows are near-ties.
         """
-        decided = self.rows - self.near_ties
-        return decided > 0 and self.other_tokens == 0 and all(error.ok for error in self.errors)
+        compared = self.rows - self.near_ties
+        return compared > 0 and self.other_tokens == 0 and all(error.ok for error in self.errors)
 
 
 class Tally:
-    """Gathers comparisons. `on_failure` is called in each that would not be ok alone."""
+    """Sum of comparisons. `on_failure` is called for each one that would fail by itself."""
 
     def __init__(self, tolerance: GateTolerance, on_failure: Callable[[], None] | None = None) -> None:
         self._tolerance = tolerance
@@ -102,12 +101,12 @@ class Tally:
             difference = difference_of(getattr(found, name), getattr(expected, name), least_magnitude=1.0)
             failed |= not self._error("", name, difference).ok
             known = self._differences.get(name)
-            self._differences[name] = difference if known is None else known.with_another(difference)
+            self._differences[name] = difference if known is None else known.merged_with(difference)
         if failed and self._on_failure is not None:
             self._on_failure()
 
     def agreement(self, reference: str) -> Agreement:
-        """All of it."""
+        """Return the result of all comparisons."""
         errors = tuple(self._error(reference, name, difference) for name, difference in self._differences.items())
         return Agreement(self.forwards, self.rows, self.near_ties, self.other_tokens, errors)
 
@@ -126,10 +125,10 @@ def agreement_of_sessions(
     progress: Progress = silent,
     on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
-    """Decode every prompt with every plan, then run random windows in each of `shapes`, on both.
+    """Decode every prompt with every plan, then run random windows in each of `shapes`, on both sessions.
 
-    `progress` is told how many of these are done; `on_failure` is called right after each forward that would not be ok
-    alone.
+    `progress` receives the number of finished decodes and shapes. `on_failure` is called right after each forward that
+    would fail by itself.
     """
     tally = Tally(tolerance, on_failure)
     pair = PairedSession(reference, candidate, tally.compare)
@@ -155,7 +154,7 @@ def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Ma
 
 
 def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
-    """One forward of random tokens that is as large as the shape, prefixes included."""
+    """Run one forward of random tokens with the sizes of `shape`, prefixes included."""
     rng = np.random.default_rng(shape.prefix)
     requests = tuple(unused_request() for _ in range(shape.requests))
     try:
@@ -163,8 +162,8 @@ def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manife
             for batch in _windows_of_prefix(request, shape.prefix - 1, longest, manifest, rng):
                 pair.forward(batch)
                 pair.commit(request, 0, batch.input_ids.shape[2])
-        asked = (shape.branches, shape.window, shape.wanted)
-        pair.forward(random_windows(requests, asked, manifest.dimensions.vocab_size, rng, start=shape.prefix - 1))
+        sizes = (shape.branches, shape.window, shape.wanted)
+        pair.forward(random_windows(requests, sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix - 1))
     finally:
         for request in requests:
             pair.release(request)
@@ -179,10 +178,10 @@ def _windows_of_prefix(
 
 
 def check_reference(device: str, candidate: str) -> None:
-    """Raise BadInputError when an engine would be held against its own kind; both TensorRTs have one compiler."""
+    """Raise BadInputError if the reference device is a TensorRT too, since both kinds share one compiler."""
     if is_tensorrt(device):
         raise BadInputError(
             f"--against {device} for --device {candidate}",
-            expected="another kind of device: the same mistake twice would agree",
+            expected="another kind of device, which does not share its mistakes",
             remedy="use --against cpu, cuda:N or numpy",
         )

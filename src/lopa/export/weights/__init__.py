@@ -1,1 +1,1 @@
-"""Which tensors a bundle holds, and writing them."""
+"""Weights of a bundle: the plan of its tensors, quantization, and the file writer."""

@@ -1,7 +1,6 @@
-"""sha256 of files on another thread: of a new file while it is written, of others while they are read for other work.
+"""SHA-256 of files, computed on another thread while a file is written or while other work reads it.
 
-Does not know what is in them. On a machine that keeps what was read for a while, two readers together read the disk
-once.
+Two readers at a time cost one read of the disk where the operating system caches files.
 """
 
 import hashlib
@@ -15,14 +14,14 @@ from typing import Self
 
 from lopa.runtime.errors import BadInputError
 
-_PART = 1 << 23
-"""Bytes written, and in the meantime hashed, at a time."""
-_PIECE = 1 << 22
+_WRITE_BYTES = 1 << 23
+"""Bytes written and hashed at a time."""
+_READ_BYTES = 1 << 22
 """Bytes read and hashed at a time."""
 
 
 class HashedFile:
-    """The new file `path`, open inside the `with` block; every byte is hashed on another thread while it is written."""
+    """A new file at `path`, open inside the `with` block. Another thread hashes the bytes as they are written."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -33,12 +32,15 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of what was written so far."""
+        """Hex digest of all bytes written so far."""
         return self._digest.hexdigest()
 
     def write(self, data: memoryview) -> int:
-        """Write the beginning of `data`, contiguous bytes; says how many. Raises OSError for a full disk."""
-        part = data[:_PART]
+        """Write the beginning of `data`, contiguous bytes, and return their count.
+
+        Raises OSError, e.g. for a full disk.
+        """
+        part = data[:_WRITE_BYTES]
         hashed = self._hasher.submit(self._digest.update, part)
         try:
             done = 0
@@ -61,35 +63,35 @@ class HashedFile:
 
 @contextmanager
 def digests_in_background(paths: Sequence[Path]) -> Iterator["Future[dict[Path, str]]"]:
-    """The hex sha256 of every path, one after the other, as a result that can be waited for inside the block.
+    """Yield a future of the hex SHA-256 of every path, computed one after another while the block runs.
 
-    Leaving the block early gives the work up. Waiting raises BadInputError when a file cannot be read.
+    Leaving the block early cancels the work. The future raises BadInputError for a file that cannot be read.
     """
-    given_up = threading.Event()
+    cancelled = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="source digests") as pool:
         try:
-            yield pool.submit(_digests, paths, given_up)
+            yield pool.submit(_digests, paths, cancelled)
         finally:
-            given_up.set()
+            cancelled.set()
 
 
-def _digests(paths: Sequence[Path], given_up: threading.Event) -> dict[Path, str]:
-    return {path: _digest(path, given_up) for path in paths}
+def _digests(paths: Sequence[Path], cancelled: threading.Event) -> dict[Path, str]:
+    return {path: _digest(path, cancelled) for path in paths}
 
 
-def _digest(path: Path, given_up: threading.Event) -> str:
-    """Of as much as was read before it was given up; then nobody waits for it."""
+def _digest(path: Path, cancelled: threading.Event) -> str:
+    """Return the hex SHA-256 of a file; after a cancellation that of any part of it, which nobody reads."""
     digest = hashlib.sha256()
-    buffer = bytearray(_PIECE)
+    buffer = bytearray(_READ_BYTES)
     view = memoryview(buffer)
     try:
         with path.open("rb", buffering=0) as file:
-            while not given_up.is_set() and (count := file.readinto(buffer)):
+            while not cancelled.is_set() and (count := file.readinto(buffer)):
                 digest.update(view[:count])
     except OSError as error:
         raise BadInputError(
             f"{path} cannot be read: {error.strerror}",
-            expected="a file that stays as it is until the export is done",
+            expected="a file that does not change during the export",
             remedy="copy the checkpoint again, or check the disk",
         ) from error
     return digest.hexdigest()

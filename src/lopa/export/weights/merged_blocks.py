@@ -1,6 +1,6 @@
-"""The values of one tensor of a checkpoint in float32, its adapter merged, some rows at a time in the file's order.
+"""Values of a checkpoint's tensor in float32, merged with the adapter, in blocks of rows.
 
-Never more than one block is in memory, small enough for a processor's cache. Does not know what becomes of the values.
+Memory holds one block at a time, small enough for a processor's cache.
 """
 
 import math
@@ -12,21 +12,21 @@ from lopa.export.checkpoint.lora import LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
 
 _BLOCK_ITEMS = 1 << 20
-"""Numbers read at a time: 4 MiB in float32."""
-_EVEN_ROWS = 32
-"""Blocks have a multiple of this many rows where they can, so that what is made of them is aligned."""
+"""Numbers read per block: 4 MiB in float32."""
+_ROW_MULTIPLE = 32
+"""Large blocks have a multiple of this many rows, so that results computed from them are aligned."""
 
 
 def merged_blocks(
     origin: StoredTensor, product: LowRankProduct | None, columns: slice = slice(None)
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Number of the first row and values, float32 [rows, *origin.shape[1:]], of block after block.
+    """Yield the first row's number and the values, float32 [rows, *origin.shape[1:]], of each block.
 
-    `columns` are those wanted of a matrix; each block is read whole. The next block takes the memory of the last one.
-    Raises BadInputError when a file cannot be read.
+    `columns` selects columns of a matrix; each block is read completely. The next block reuses the memory of the
+    previous one. Raises BadInputError when a file cannot be read.
     """
     rows = origin.shape[0]
-    count = _rows_of_block(rows, math.prod(origin.shape[1:]))
+    count = _rows_per_block(rows, math.prod(origin.shape[1:]))
     stored = torch.empty(count, *origin.shape[1:], dtype=origin.dtype)
     values = torch.empty_like(_columns(stored, columns), dtype=torch.float32, memory_format=torch.contiguous_format)
     if product is not None:
@@ -40,9 +40,9 @@ def merged_blocks(
         yield start, block
 
 
-def _rows_of_block(rows: int, width: int) -> int:
+def _rows_per_block(rows: int, width: int) -> int:
     count = max(1, _BLOCK_ITEMS // width)
-    return min(rows, max(count // _EVEN_ROWS * _EVEN_ROWS, 1) if count >= _EVEN_ROWS else count)
+    return min(rows, max(count // _ROW_MULTIPLE * _ROW_MULTIPLE, 1) if count >= _ROW_MULTIPLE else count)
 
 
 def _columns(rows: torch.Tensor, columns: slice) -> torch.Tensor:

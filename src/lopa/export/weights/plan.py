@@ -1,6 +1,6 @@
-"""Which tensors a bundle holds, what each is called in the checkpoint, and where each will lie in the weights file.
+"""Plan of a bundle's weights: its tensors, their names in the checkpoint, their places in the weights file.
 
-Knows names and shapes only; no values.
+Uses names and shapes, no values.
 """
 
 import math
@@ -17,9 +17,9 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 IntegerDtype = Literal["int8", "int4"]
 ITEM_BITS: dict[Dtype | IntegerDtype, int] = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 BLOCK = 32
-"""Inputs that share an int4 scale."""
+"""Number of inputs that share an int4 scale."""
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of the tensors of a checkpoint, by name."""
+"""Shapes of a checkpoint's tensors, by name."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class PlannedWeight:
 
     name: str
     source: str
-    """Its name in the checkpoint."""
+    """Name of the tensor in the checkpoint."""
     tensor: TensorSpec
     quantized: IntegerDtype | None = None
-    """Written as integers, with its scales as a tensor of their own behind it."""
+    """Type of the integers, or None. The scales follow as a tensor of their own."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes in the bundle."""
+        """Shape in the bundle."""
         return self.tensor.shape
 
     @property
@@ -45,7 +45,7 @@ class PlannedWeight:
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """Sizes in the checkpoint."""
+        """Shape in the checkpoint."""
         if not self.transposed:
             return self.shape
         *stacked, inputs, outputs = self.shape
@@ -53,13 +53,13 @@ class PlannedWeight:
 
 
 WeightPlan = Sequence[PlannedWeight]
-"""Every tensor of a bundle, in the order in which it is written."""
+"""Every tensor of a bundle, in the order of writing."""
 
 
 def weight_plan_from_network(network: NetworkSpec, architecture: Architecture, *, tied: bool) -> WeightPlan:
-    """Return the plan of a bundle in floats, whose sources have the names of `architecture`.
+    """Return the plan of a bundle in floating point, with the source names of `architecture`.
 
-    A tied head is a tensor of its own in the bundle, with the embedding as its source.
+    With tied embeddings the bundle still has a head of its own, whose source is the embedding.
     """
     sources = dict(architecture.outer_names)
     if tied:
@@ -71,10 +71,10 @@ def weight_plan_from_network(network: NetworkSpec, architecture: Architecture, *
 
 
 def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, TensorRecord]:
-    """Offset and length of every tensor, one behind the other at multiples of WEIGHT_ALIGNMENT.
+    """Return offset and length of every tensor. Tensors follow each other at multiples of WEIGHT_ALIGNMENT.
 
-    `dtype` is that of the tensors that are not quantized, and of int4 scales. Scales of int8 are float32, since the
-    graph multiplies by them behind a product in float32.
+    Tensors that are not quantized and int4 scales have the type `dtype`. Scales of int8 are float32, because the graph
+    multiplies the float32 result of a product by them.
     """
     records: dict[str, TensorRecord] = {}
     offset = 0
@@ -97,7 +97,7 @@ def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, Tensor
 def check_stored_tensors(plan: WeightPlan, stored: Shapes, *, ignored: Collection[str], source: str) -> None:
     """Raise BadInputError unless `stored` has exactly the planned tensors, in their shapes.
 
-    `ignored` may be there as well; so may tables of rotary angles, which older checkpoints carry.
+    The names in `ignored` may also be present, and so may the tables of rotary angles of older checkpoints.
     """
     for weight in plan:
         if weight.source not in stored:

@@ -1,4 +1,4 @@
-"""Which tensors of a bundle become integers: the choice of a user, checked against the plan. Knows names, no values."""
+"""User's choice of tensors to quantize, checked against the plan. Uses names, no values."""
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -11,7 +11,10 @@ from lopa.runtime.errors import BadInputError
 
 @dataclass(frozen=True)
 class QuantizationChoice:
-    """What a user asks for. `exclude` are shell patterns of names in the bundle, e.g. layers.*.mlp.down.weight."""
+    """Quantization options.
+
+    `exclude` has shell patterns of tensor names in the bundle, e.g. layers.*.mlp.down.weight.
+    """
 
     kind: IntegerDtype
     head: bool = True
@@ -19,7 +22,7 @@ class QuantizationChoice:
 
     @property
     def record(self) -> Quantization:
-        """As the manifest has it."""
+        """Entry of the manifest."""
         int8 = self.kind == "int8"
         return Quantization(
             kind=self.kind,
@@ -31,11 +34,10 @@ class QuantizationChoice:
 
 
 def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
-    """`plan`, with the matrices of the choice marked: those of all layers, and the head if wanted.
+    """Return `plan` with the chosen matrices marked: those of all layers, and the head if requested.
 
-    The embedding is looked up, not multiplied, and stays as it is, as do norms and biases. Raises BadInputError for a
-    pattern that matches no tensor that would be quantized, when nothing is left to quantize, and for a matrix whose
-    inputs cannot be cut into blocks.
+    The embedding (a lookup), norms and biases stay in floating point. Raises BadInputError for a pattern without a
+    match, a choice that leaves nothing to quantize, and a matrix whose inputs do not divide into blocks.
     """
     candidates = [weight.name for weight in plan if weight.transposed and (choice.head or weight.name != HEAD)]
     for pattern in choice.exclude:
@@ -43,13 +45,13 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
             raise BadInputError(
                 f"--quantize-exclude {pattern!r} matches no tensor that would be quantized",
                 expected=f"a pattern of such names as {', '.join(candidates[:2])}, .., {candidates[-1]}",
-                remedy="correct the pattern, or leave it out; lopa-export inspect --json lists the names of a bundle",
+                remedy="correct or remove the pattern; lopa-export inspect --json lists the tensor names of a bundle",
             )
     chosen = {name for name in candidates if not any(fnmatchcase(name, pattern) for pattern in choice.exclude)}
     if not chosen:
         raise BadInputError(
             f"--quantize-exclude {' '.join(choice.exclude)} leaves no tensor to quantize",
-            expected="some matrix that no pattern matches",
+            expected="at least one matrix that no pattern matches",
             remedy="export with --quantize none",
         )
     marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in plan]
@@ -64,5 +66,5 @@ def _check_blocks(plan: WeightPlan) -> None:
             raise BadInputError(
                 f"{weight.name} has {weight.shape[-2]} inputs",
                 expected=f"a multiple of {BLOCK}, the inputs that share an int4 scale",
-                remedy=f"export with --quantize int8, or leave it out: --quantize-exclude '{weight.name}'",
+                remedy=f"export with --quantize int8, or exclude it: --quantize-exclude '{weight.name}'",
             )

@@ -1,4 +1,4 @@
-"""Which layers each stage of a pipeline gets. Knows how many bytes tensors take, and no values."""
+"""Split of the layers among pipeline stages by the size of their weights."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,17 +10,16 @@ from lopa.runtime.errors import BadInputError
 
 
 def parts_from_records(records: Mapping[str, TensorRecord], layers: int, stages: int) -> list[ModelPart]:
-    """`stages` parts whose weights take as nearly the same number of bytes as can be.
+    """Return `stages` parts of the model whose weights have nearly equal sizes in bytes.
 
-    Bytes stand for time, since every weight of a stage is read in every forward. The product with the vocabulary is
-    counted with the last layer. The embedding is not: a few of its rows are looked up. Raises BadInputError for more
-    stages than layers.
+    Bytes stand for time, because every forward reads all weights of a stage. The last layer includes the head. The
+    embedding does not count, because only a few of its rows are read. Raises BadInputError for more stages than layers.
     """
     if not 1 <= stages <= layers:
         raise BadInputError(
             f"{stages} stages for a checkpoint of {layers} layers",
-            expected=f"from 1 to {layers} stages: each has at least one layer",
-            remedy="give a smaller --stages",
+            expected=f"from 1 to {layers} stages, one layer each or more",
+            remedy="use a smaller --stages",
         )
     costs = [_bytes_of(records, f"layers.{layer}.") for layer in range(layers)]
     costs[-1] += _bytes_of(records, "final_norm.") + _bytes_of(records, "head.")
@@ -29,9 +28,9 @@ def parts_from_records(records: Mapping[str, TensorRecord], layers: int, stages:
 
 
 def even_ends(costs: Sequence[int], parts: int) -> tuple[int, ...]:
-    """Where each of `parts` consecutive, non-empty parts of `costs` ends.
+    """Return the ends of `parts` consecutive, non-empty parts of `costs`.
 
-    Of all ways one whose greatest part is least, and then whose squares sum to least.
+    Minimizes the largest part, then the sum of squares.
     """
     sums = [0]
     for cost in costs:
@@ -39,12 +38,12 @@ def even_ends(costs: Sequence[int], parts: int) -> tuple[int, ...]:
 
     @cache
     def best(first: int, left: int) -> tuple[int, int, tuple[int, ...]]:
-        """Greatest cost, sum of squares and ends of `left` parts from `first` on."""
+        """Return the largest cost, the sum of squares and the ends of `left` parts that start at `first`."""
         choices = []
         for end in range(first + 1, len(costs) - left + 2) if left > 1 else [len(costs)]:
             cost = sums[end] - sums[first]
-            greatest, squares, ends = best(end, left - 1) if left > 1 else (0, 0, ())
-            choices.append((max(cost, greatest), cost * cost + squares, (end, *ends)))
+            largest, squares, ends = best(end, left - 1) if left > 1 else (0, 0, ())
+            choices.append((max(cost, largest), cost * cost + squares, (end, *ends)))
         return min(choices)
 
     return best(0, parts)[2]

@@ -1,4 +1,4 @@
-"""What torch calls the floating-point types of a bundle."""
+"""torch types by the names that bundles use."""
 
 import torch
 

@@ -1,7 +1,7 @@
-"""Writes the weights file of a bundle: reads each tensor, merges the adapter, casts or quantizes, checks and writes it.
+"""Writer of a bundle's weights file: reads each tensor, merges the adapter, casts or quantizes, checks and writes it.
 
-One pass over the checkpoint. In memory is one matrix at a time, as the bundle has it, since a checkpoint has it the
-other way round. A matrix that is very large is written in strips, and read again for each. Does not know the graph.
+Takes one pass over the checkpoint. Memory holds one matrix at a time, transposed, since checkpoints store [outputs,
+inputs]. A very large matrix is written in strips and read again for each strip.
 """
 
 import math
@@ -23,9 +23,9 @@ from lopa.runtime.bundle.manifest import FileRecord, TensorRecord, scale_name
 from lopa.runtime.errors import BadInputError
 
 _STRIP_BYTES = 1_100_000_000
-"""The most that is turned round at a time: just what the head of a 7B model takes in 16 bits."""
+"""Maximum size of a transposed strip: the head of a 7B model in 16 bits just fits."""
 _PACKED_ITEMS = 1 << 20
-"""int4 numbers packed at a time."""
+"""Number of int4 values packed at a time."""
 
 
 def write_weights(
@@ -38,8 +38,8 @@ def write_weights(
 ) -> FileRecord:
     """Write every tensor of `plan` at its record's offset in the new file `path`.
 
-    `progress` hears the bytes written so far. Raises BadInputError, naming the tensor, for values that are NaN,
-    infinite or beyond the bundle's dtype, and OSError when the file cannot be written.
+    `progress` receives the number of bytes written so far. Raises BadInputError, which names the tensor, for values
+    that are NaN, infinite or out of range of the bundle's dtype. Raises OSError when the file cannot be written.
     """
     workspace = Workspace()
     with HashedFile(path) as file, _one_torch_thread():
@@ -53,25 +53,26 @@ def write_weights(
 
 
 class Workspace:
-    """One buffer, as large as the largest tensor so far: fresh memory costs more time than what is done in it."""
+    """Buffer that is reused for all tensors, since allocating fresh memory takes longer than the work in it."""
 
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor of any values. It takes the memory of the one given before, which ends with this call."""
+        """Return a contiguous uninitialized tensor. It reuses the memory of the previous one, which becomes invalid."""
         size = math.prod(shape) * dtype.itemsize
         if size > len(self._buffer):
-            del self._buffer  # before the larger one exists
+            del self._buffer  # frees the old memory first
             self._buffer = torch.empty(size, dtype=torch.uint8)
         return self._buffer[:size].view(dtype).reshape(shape)
 
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
-    """Operations on blocks are so short that threads which share the cores with other programs wait for each other.
+    """Limit torch to one thread, because operations on blocks are too short for threads that compete for cores.
 
-    Measured on two cores: two threads were 1.8 times as fast as one alone, a fifth as fast beside two busy programs.
+    Measured on two idle cores, two threads were 1.8 times as fast as one. With two busy programs they took 5 times as
+    long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -94,9 +95,9 @@ def _pieces_of_weight(
     product: LowRankProduct | None,
     workspace: Workspace,
 ) -> Iterator[tuple[int, Tensor]]:
-    """The tensor as it lies in the bundle, piece after piece, each with the offset where its tensor begins.
+    """Yield the pieces of a tensor in file order, each with the offset of its tensor.
 
-    A quantized tensor is followed by its scales. The next piece may take the memory of the last one.
+    The scales follow a quantized tensor. The next piece may reuse the memory of the previous one.
     """
     record = records[weight.name]
     if weight.quantized is not None:
@@ -111,7 +112,7 @@ def _pieces_of_weight(
 def _rows(
     weight: PlannedWeight, dtype: Dtype, origin: StoredTensor, product: LowRankProduct | None, _: Workspace
 ) -> Iterator[Tensor]:
-    """Of a tensor that lies in the bundle as it does in the checkpoint."""
+    """Yield the rows of a tensor that has the same layout in the bundle as in the checkpoint."""
     for _row, values in merged_blocks(origin, product):
         yield _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
 
@@ -119,7 +120,7 @@ def _rows(
 def _strips(
     weight: PlannedWeight, dtype: Dtype, origin: StoredTensor, product: LowRankProduct | None, workspace: Workspace
 ) -> Iterator[Tensor]:
-    """[some inputs, outputs] of a matrix that the checkpoint has as [outputs, inputs]; mostly all of it."""
+    """Yield strips [some inputs, outputs] of a matrix that the checkpoint stores as [outputs, inputs]; usually one."""
     inputs, outputs = weight.shape
     count = -(-inputs * outputs * TORCH_DTYPES[dtype].itemsize // _STRIP_BYTES)
     width = -(-inputs // count)
@@ -127,7 +128,7 @@ def _strips(
         columns = slice(first, min(first + width, inputs))
         strip = workspace.tensor((columns.stop - first, outputs), TORCH_DTYPES[dtype])
         for row, values in merged_blocks(origin, product, columns):
-            # Cast first: turning round is the slow step, and has less to move then.
+            # Cast before transposing: transposing is the slow step, and then moves fewer bytes.
             cast = _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
             strip[:, row : row + len(cast)] = cast.t()
         yield strip
@@ -142,7 +143,10 @@ def _integers_and_scales(
     product: LowRankProduct | None,
     workspace: Workspace,
 ) -> Iterator[tuple[int, Tensor]]:
-    """A block of the checkpoint's rows has all inputs of some outputs, and so all that their scales depend on."""
+    """Yield the integers and then the scales.
+
+    A block of rows has all inputs of its outputs, which their scales need.
+    """
     scale_dtype = _float_dtype(scale_record)
     integers = workspace.tensor(weight.shape, torch.int8)
     scales = torch.empty(scale_record.shape, dtype=TORCH_DTYPES[scale_dtype])
@@ -161,8 +165,8 @@ def _integers_and_scales(
 
 
 def _checked(values: Tensor, dtype: Dtype, weight: PlannedWeight) -> Tensor:
-    """`values`, or BadInputError when they are not finite or beyond `dtype`."""
-    # The least and the greatest value tell it all: either is NaN if any value is, and rounding keeps the order.
+    """Return `values`. Raises BadInputError if any is not finite or does not fit `dtype`."""
+    # The extremes suffice: both are NaN if any value is, and rounding is monotonic.
     extremes = torch.stack(torch.aminmax(values))
     if not torch.isfinite(extremes).all():
         raise BadInputError(
@@ -186,5 +190,5 @@ def _float_dtype(record: TensorRecord) -> Dtype:
 
 
 def _bytes(values: Tensor) -> memoryview:
-    """Of a contiguous tensor."""
+    """Return the bytes of a contiguous tensor."""
     return values.view(-1).view(torch.uint8).numpy().data

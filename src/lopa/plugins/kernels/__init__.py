@@ -1,1 +1,1 @@
-"""The operators as Triton kernels, with their launchers on torch tensors. Importing a module here needs both."""
+"""Operators as Triton kernels, with launchers for torch tensors. Importing these modules needs torch and Triton."""

@@ -1,7 +1,4 @@
-"""Compiles a kernel for a GPU that need not be there, to PTX that others than Triton can launch.
-
-Knows Triton's compiler; does not know what a kernel does nor who launches it.
-"""
+"""Ahead-of-time compilation of a Triton kernel to PTX for a GPU that may be absent, to be launched without Triton."""
 
 import re
 from collections.abc import Mapping
@@ -12,25 +9,25 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-MOST_SHARED_BYTES = 48 * 1024
-"""Of shared memory that every launch may ask for; more only after the launcher has raised the limit of the kernel."""
+MAX_SHARED_BYTES = 48 * 1024
+"""Bytes of shared memory that any launch may use; more requires the launcher to raise the kernel's limit."""
 _THREADS_OF_WARP = 32
 _ALIGNED = [["tt.divisibility", 16]]
-"""What is promised of every pointer: tensors begin at multiples of 16 bytes."""
+"""Promised property of every pointer: tensors start at multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """What a launch needs. Arguments: the kernel's own in their order, without its constants."""
+    """Compiled kernel with launch parameters. Its arguments are the kernel's own in their order, without constants."""
 
     name: str
     ptx: str
     threads: int
-    """In x, of a block."""
+    """Threads of a block, in x."""
     shared_bytes: int
-    """Of dynamic shared memory."""
+    """Bytes of dynamic shared memory."""
     rows: int
-    """Of a program: its constant ROWS, 1 where it has none."""
+    """Rows per program: the constant ROWS, or 1 without it."""
 
 
 def compiled_kernel(
@@ -44,8 +41,8 @@ def compiled_kernel(
 ) -> CompiledKernel:
     """Compile for a GPU of this compute capability, e.g. (9, 0).
 
-    `types` are those of the arguments by name, "*fp16" for a pointer, "i32" for a number; `constants` the rest.
-    Raises ValueError when it needs more shared memory than MOST_SHARED_BYTES: its tiles are too large.
+    `types` has the arguments' types by name, "*fp16" for a pointer, "i32" for a number; `constants` has the other
+    parameters. Raises ValueError if the tiles need more shared memory than MAX_SHARED_BYTES.
     """
     arguments = [name for name in kernel.arg_names if name not in constants]
     source = ASTSource(
@@ -59,10 +56,10 @@ def compiled_kernel(
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], _THREADS_OF_WARP)
     compiled = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
     metadata = compiled.metadata
-    if metadata.shared > MOST_SHARED_BYTES:
+    if metadata.shared > MAX_SHARED_BYTES:
         raise ValueError(
             f"received tiles for which {metadata.name} needs {metadata.shared} bytes of shared memory, "
-            f"expected at most {MOST_SHARED_BYTES}"
+            f"expected at most {MAX_SHARED_BYTES}"
         )
     ptx = ptx_with_arguments(compiled.asm["ptx"], len(arguments))
     threads = metadata.num_warps * _THREADS_OF_WARP
@@ -70,10 +67,10 @@ def compiled_kernel(
 
 
 def ptx_with_arguments(ptx: str, count: int) -> str:
-    """The same kernel with its first `count` parameters.
+    """Return the kernel with its first `count` parameters only.
 
-    Triton adds parameters for scratch memory behind them, which its own launcher fills. Raises ValueError when one of
-    these is used.
+    Triton appends parameters for scratch memory, which its own launcher fills. Raises ValueError if one of them is
+    used.
     """
     entry = re.search(r"\.entry\s+\w+\(([^)]*)\)", ptx)
     if entry is None:

@@ -1,4 +1,4 @@
-"""Launches the branch attention kernel on torch tensors. Knows sizes and tiles; the kernel knows the rest."""
+"""Launcher of the branch attention kernel for torch tensors."""
 
 import math
 
@@ -7,7 +7,7 @@ import triton
 
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
 from lopa.plugins.kernels.factors import factors_from_dtype, floats_from_dtype
-from lopa.plugins.launch_sizes import LEAST_CHANNELS, AttentionTiles, attention_tiles
+from lopa.plugins.launch_sizes import MIN_CHANNELS, AttentionTiles, attention_tiles
 
 
 def branch_attention(
@@ -20,10 +20,10 @@ def branch_attention(
     prefix_mask: torch.Tensor,
     tiles: AttentionTiles | None = None,
 ) -> torch.Tensor:
-    """Shapes, meaning and result as `branch_attention_reference`, in the type of `query`; sums are float32.
+    """Compute `branch_attention_reference` with the same shapes, in the type of `query`; sums are float32.
 
-    All tensors are contiguous, on one device, in float32, float16 or bfloat16, masks bool. Raises ValueError for shapes
-    that do not fit.
+    All tensors are contiguous, on one device, in float32, float16 or bfloat16; masks are bool. Raises ValueError for
+    shapes that do not match.
     """
     tiles = tiles or attention_tiles(floats_from_dtype(query.dtype))
     requests, branches, heads, width, size = query.shape
@@ -60,7 +60,7 @@ def branch_attention(
         SIZE=size,
         SCALE=1.0 / math.sqrt(size),
         FACTORS=factors_from_dtype(query.dtype),
-        CHANNELS=max(LEAST_CHANNELS, triton.next_power_of_2(size)),
+        CHANNELS=max(MIN_CHANNELS, triton.next_power_of_2(size)),
         ROWS=tiles.rows,
         COLUMNS=tiles.columns,
     )

@@ -1,9 +1,9 @@
-"""Branch attention as one Triton kernel: the prefix is read for all branches at once, a window by its own branch.
+"""Branch attention as one Triton kernel, which reads the prefix for all branches at once.
 
-The rows of all branches and of the query heads that share a key-value head are packed: branch by branch, head by head,
-window row by window row. One program takes ROWS of them through the prefix and then through the windows of the branches
-that these rows belong to. Both parts go into one running softmax, which is their merge by log-sum-exp; nothing of the
-prefix is copied and no head is expanded. Knows memory and sizes only; `branch_attention` launches it.
+The rows of all branches and of query heads that share a key-value head are packed, in the order of branch, head and
+window row. A program takes ROWS of them through the prefix, then through the windows of their own branches. Both
+parts share one running softmax, which merges them by log-sum-exp. No prefix is copied and no head is expanded.
+`branch_attention` launches the kernel.
 """
 
 import triton
@@ -27,12 +27,12 @@ def branch_attention_kernel(
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,  # D
     SCALE: tl.constexpr,  # of the scores
-    FACTORS: tl.constexpr,  # type of the factors of products: that of query; wider only for the interpreter
-    CHANNELS: tl.constexpr,  # the power of two that SIZE fits in
-    ROWS: tl.constexpr,  # packed rows of a program
-    COLUMNS: tl.constexpr,  # keys of a step
+    FACTORS: tl.constexpr,  # type of the products' factors: query's, or a wider one for the interpreter
+    CHANNELS: tl.constexpr,  # SIZE rounded up to a power of two
+    ROWS: tl.constexpr,  # packed rows per program
+    COLUMNS: tl.constexpr,  # keys per step
 ):
-    """Grid: (tiles of ROWS over B * (HEADS / KV_HEADS) * W, KV_HEADS, R)."""
+    """Compute with the grid (tiles of ROWS over B * (HEADS / KV_HEADS) * W, KV_HEADS, R)."""
     head = tl.program_id(1)
     request = tl.program_id(2)
     first = tl.program_id(0) * ROWS
@@ -87,7 +87,7 @@ def branch_attention_kernel(
 
 @triton.jit
 def _attended_tile(q, k, v, visible, greatest, total, mixed, SCALE: tl.constexpr):
-    """One step of the running softmax; a row that has seen nothing yet keeps -inf, 0 and 0."""
+    """Do one step of the running softmax. A row that has attended to nothing yet keeps -inf, 0 and 0."""
     scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * SCALE
     scores = tl.where(visible, scores, float("-inf"))
     now = tl.maximum(greatest, tl.max(scores, 1))

@@ -1,4 +1,4 @@
-"""Launches the commit kernel on torch tensors, and makes its table of addresses. Knows no request and no layer."""
+"""Launcher of the commit kernel for torch tensors, and its table of addresses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ _WORDS = {2: tl.int16, 4: tl.int32}
 
 @dataclass(frozen=True, eq=False)
 class CommitTable:
-    """Arrays whose rows are committed together. Good for as long as all of them stay where they are."""
+    """Arrays whose rows are committed together. Valid while all of them keep their memory."""
 
     windows: Sequence[torch.Tensor]
     """Key and value rows of every layer, each [R, B, Hkv, W, D], contiguous."""
     caches: Sequence[torch.Tensor]
-    """As many in the same order, each [slots, Hkv, P, D], contiguous, of the same type."""
+    """Caches in the same order, each [slots, Hkv, P, D], contiguous, of the same type."""
     addresses: torch.Tensor
-    """int64 [arrays, 2] on their device: of a window array and of its cache."""
+    """Addresses of each window array and its cache, int64 [arrays, 2], on their device."""
 
 
 def commit_table(windows: Sequence[torch.Tensor], caches: Sequence[torch.Tensor]) -> CommitTable:
-    """Raises ValueError unless all windows have one shape, all caches have one, and the two fit."""
+    """Return the table. Raises ValueError unless windows share a shape, caches share a shape, and both match."""
     window, cache = windows[0], caches[0]
     shapes = {tensor.shape for tensor in windows}, {tensor.shape for tensor in caches}
     types = {tensor.dtype for tensor in (*windows, *caches)}
@@ -35,7 +35,7 @@ def commit_table(windows: Sequence[torch.Tensor], caches: Sequence[torch.Tensor]
     if [len(shapes[0]), len(shapes[1]), len(types)] != [1, 1, 1] or not fit or not contiguous:
         raise ValueError(
             f"received windows {sorted(map(tuple, shapes[0]))} and caches {sorted(map(tuple, shapes[1]))}, "
-            "expected as many contiguous [R, B, Hkv, W, D] as [slots, Hkv, P, D], of one type"
+            "expected contiguous [R, B, Hkv, W, D] and as many [slots, Hkv, P, D] of the same type"
         )
     if window.element_size() not in _WORDS:
         raise ValueError(f"received rows of {window.dtype}, expected numbers of 2 or 4 bytes")
@@ -44,7 +44,7 @@ def commit_table(windows: Sequence[torch.Tensor], caches: Sequence[torch.Tensor]
 
 
 def commit(table: CommitTable, *, request: int, branch: int, slot: int, offset: int, count: int) -> None:
-    """As `commit_reference`, in one launch. Raises ValueError for rows that are not there, or would not fit."""
+    """Do the work of `commit_reference` in one launch. Raises ValueError for rows that do not exist or do not fit."""
     window, cache = table.windows[0], table.caches[0]
     requests, branches, kv_heads, width, size = window.shape
     slots, _, prefix, _ = cache.shape

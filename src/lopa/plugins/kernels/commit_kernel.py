@@ -1,7 +1,7 @@
-"""Commit as one Triton kernel: rows of all layers, keys and values, in one launch.
+"""Commit as one Triton kernel, which copies rows of all layers, keys and values, in one launch.
 
-The arrays lie where engines put them, so their addresses come as a table. Rows are copied as bits, whatever their type.
-Knows memory and sizes only; `commit` launches it.
+Engines choose the places of arrays, so a table has their addresses. Rows of any type are copied as bits. `commit`
+launches the kernel.
 """
 
 import triton
@@ -11,19 +11,19 @@ import triton.language as tl
 @triton.jit
 def commit_kernel(
     addresses,  # int64 [arrays, 2]: a window array [R * B, KV_HEADS, W, SIZE] and its cache [slots, KV_HEADS, P, SIZE]
-    window,  # which of R * B
+    window,  # index in R * B
     slot,
     width,
     prefix,
     offset,
     count,
-    WORD: tl.constexpr,  # an integer as long as a number of the rows
+    WORD: tl.constexpr,  # integer type with the size of a number
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,
-    CHANNELS: tl.constexpr,  # the power of two that SIZE fits in
+    CHANNELS: tl.constexpr,  # SIZE rounded up to a power of two
     ROWS: tl.constexpr,
 ):
-    """Grid: (arrays, KV_HEADS, tiles of ROWS over count)."""
+    """Copy with the grid (arrays, KV_HEADS, tiles of ROWS over count)."""
     entry = addresses + 2 * tl.program_id(0)
     source = tl.load(entry).to(tl.pointer_type(WORD))
     target = tl.load(entry + 1).to(tl.pointer_type(WORD))

@@ -1,7 +1,4 @@
-"""The kernels of each operator, compiled ahead of time for one model and one GPU, with tiles that any launch may have.
-
-Knows sizes and types; who launches what comes out is decided elsewhere.
-"""
+"""Kernels of each operator, compiled ahead of time for one model and one GPU, with tiles that fit any launch."""
 
 import functools
 import math
@@ -13,7 +10,7 @@ from lopa.plugins.kernels.ahead_of_time import CompiledKernel, compiled_kernel
 from lopa.plugins.kernels.branch_attention_kernel import branch_attention_kernel
 from lopa.plugins.kernels.commit_kernel import commit_kernel
 from lopa.plugins.kernels.confidence_head_kernel import confidence_merge_kernel, confidence_partials_kernel
-from lopa.plugins.launch_sizes import COMMIT_ROWS, LEAST_CHANNELS, Floats, attention_tiles, head_tiles
+from lopa.plugins.launch_sizes import COMMIT_ROWS, MIN_CHANNELS, Floats, attention_tiles, head_tiles
 from lopa.runtime.contract import TOP_K
 
 _FACTORS = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
@@ -23,7 +20,7 @@ _FACTORS = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 def compiled_branch_attention(
     floats: Floats, heads: int, kv_heads: int, size: int, capability: tuple[int, int]
 ) -> CompiledKernel:
-    """Arguments as branch_attention_kernel's: 7 inputs, then branches, width, prefix, then the output."""
+    """Compile branch_attention_kernel. Arguments: 7 inputs, then branches, width, prefix, then the output."""
     tiles = attention_tiles(floats)
     tensors = ("query", "key", "value", "past_key", "past_value", "output")
     types = dict.fromkeys(tensors, f"*{floats}") | dict.fromkeys(("window_mask", "prefix_mask"), "*i1")
@@ -33,7 +30,7 @@ def compiled_branch_attention(
         "SIZE": size,
         "SCALE": 1.0 / math.sqrt(size),
         "FACTORS": _FACTORS[floats],
-        "CHANNELS": max(LEAST_CHANNELS, triton.next_power_of_2(size)),
+        "CHANNELS": max(MIN_CHANNELS, triton.next_power_of_2(size)),
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
     }
@@ -45,7 +42,7 @@ def compiled_branch_attention(
 def compiled_confidence_partials(
     floats: Floats, hidden: int, vocabulary: int, splits: int, capability: tuple[int, int]
 ) -> CompiledKernel:
-    """Arguments as confidence_partials_kernel's: 3 inputs, then rows, rows_per_temperature, then 5 outputs."""
+    """Compile confidence_partials_kernel. Arguments: 3 inputs, then rows, rows_per_temperature, then 5 outputs."""
     tiles = head_tiles(floats)
     types = {"hidden": f"*{floats}", "weight": f"*{floats}", "temperature": "*fp32"}
     types |= dict.fromkeys(("rows", "rows_per_temperature"), "i32")
@@ -64,7 +61,7 @@ def compiled_confidence_partials(
 
 @functools.cache
 def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> CompiledKernel:
-    """Arguments as confidence_merge_kernel's: 5 inputs, then 3 outputs."""
+    """Compile confidence_merge_kernel. Arguments: 5 inputs, then 3 outputs."""
     types = _partial_types() | {"ids": "*i32", "logprobs": "*fp32", "entropy": "*fp32"}
     constants = {"SPLITS": splits, "TOP": TOP_K, "PLACES": triton.next_power_of_2(splits)}
     return compiled_kernel(confidence_merge_kernel, types, constants, capability)
@@ -72,9 +69,9 @@ def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> Compi
 
 @functools.cache
 def compiled_commit(floats: Floats, kv_heads: int, size: int, capability: tuple[int, int]) -> CompiledKernel:
-    """Arguments as commit_kernel's: the table of addresses, then window, slot, width, prefix, offset, count.
+    """Compile commit_kernel. Arguments: the table of addresses, then window, slot, width, prefix, offset, count.
 
-    Grid: (arrays, kv_heads, count / rows rounded up).
+    The grid is (arrays, kv_heads, count / rows rounded up).
     """
     types = {"addresses": "*i64"} | dict.fromkeys(("window", "slot", "width", "prefix", "offset", "count"), "i32")
     constants = {

@@ -1,4 +1,4 @@
-"""Launches the confidence head's kernels on torch tensors. Knows sizes and tiles; the kernels know the rest."""
+"""Launcher of the confidence head's kernels for torch tensors."""
 
 import torch
 import triton
@@ -12,11 +12,11 @@ from lopa.runtime.contract import TOP_K
 def confidence_head(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, tiles: HeadTiles | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Shapes and meaning as `confidence_head_reference`: ids int64, log-probabilities and entropy float32.
+    """Compute `confidence_head_reference` with the same shapes: ids int64, log-probabilities and entropy float32.
 
     All tensors are contiguous, on one device; hidden and weight in one of float32, float16 and bfloat16, temperature
-    float32. Temperatures may be fewer than rows: [N / n], each for n rows one behind the other. Raises ValueError for
-    shapes that do not fit.
+    float32. With N / n temperatures, each applies to n consecutive rows. Raises ValueError for shapes that do not
+    match.
     """
     tiles = tiles or head_tiles(floats_from_dtype(hidden.dtype))
     rows, size = hidden.shape

@@ -1,9 +1,9 @@
-"""The confidence head as two Triton kernels: the logits live in registers, tile by tile, and are never written.
+"""Confidence head as two Triton kernels. The logits stay in registers, tile by tile, and are never written.
 
-First every split of the vocabulary gives for each row its greatest logit, the sum of exp(z - greatest), the sum of
-(z - greatest) exp(z - greatest) and its best K; then the splits of a row are merged. K best with equal ones by lower id
-are the K greatest of 64-bit keys, whose high half orders as the logit and whose low half as the negated id. Knows
-memory and sizes only; `confidence_head` launches it.
+The first kernel works on splits of the vocabulary. For each row it outputs the largest logit, the sum of exp(z -
+largest), the sum of (z - largest) exp(z - largest) and the best K candidates. The second kernel merges the splits of a
+row. Candidates are 64-bit keys: the high half has the order of logits, the low half is the negated id. The K largest
+keys are therefore the K best candidates, equal ones by lower id. `confidence_head` launches both kernels.
 """
 
 import triton
@@ -26,12 +26,15 @@ def confidence_partials_kernel(
     VOCABULARY: tl.constexpr,
     SPLITS: tl.constexpr,
     TOP: tl.constexpr,  # candidates, a power of two
-    FACTORS: tl.constexpr,  # type of the factors of products: that of hidden; wider only for the interpreter
+    FACTORS: tl.constexpr,  # type of the products' factors: hidden's, or a wider one for the interpreter
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,  # of the vocabulary, at a time
-    INNER: tl.constexpr,  # of HIDDEN, at a time
+    COLUMNS: tl.constexpr,  # columns of the vocabulary per step
+    INNER: tl.constexpr,  # channels of HIDDEN per step
 ):
-    """Grid: (tiles of ROWS, SPLITS): the programs of one split run side by side and share its weights in the cache."""
+    """Compute with the grid (tiles of ROWS, SPLITS).
+
+    Programs of a split run together and share its weights in cache.
+    """
     split = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < rows
@@ -83,9 +86,9 @@ def confidence_merge_kernel(
     entropy,  # float32 [rows]
     SPLITS: tl.constexpr,
     TOP: tl.constexpr,
-    PLACES: tl.constexpr,  # the power of two that SPLITS fits in
+    PLACES: tl.constexpr,  # SPLITS rounded up to a power of two
 ):
-    """Grid: (rows)."""
+    """Merge with the grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, PLACES)
     there = split < SPLITS
@@ -106,7 +109,7 @@ def confidence_merge_kernel(
     known = place < SPLITS * TOP
     logit = tl.load(logit_of_splits + row * SPLITS * TOP + place, mask=known, other=float("-inf"))
     number = tl.load(id_of_splits + row * SPLITS * TOP + place, mask=known, other=0)
-    # What a split of fewer than TOP tokens had left over has a negative id.
+    # Unused candidates of a split with fewer than TOP tokens have a negative id.
     keys = tl.where(known & (number >= 0), _keys(logit, number), -(2**63))
     best = _best_keys(keys[None, :], tl.full([1, TOP], -(2**63), tl.int64), TOP)
     slots = row * TOP + tl.arange(0, TOP)[None, :]
@@ -117,10 +120,10 @@ def confidence_merge_kernel(
 
 @triton.jit
 def _merged_sums(greatest, total, weighted, peak, peaks, totals, weighteds):
-    """Sums over a row's parts, relative to the greatest of all.
+    """Merge sums over the parts of a row, relative to the largest logit.
 
-    A part [rows, parts] has its own peak, total and weighted sum relative to that peak; a single logit is a part with
-    the sums 1 and 0. Absent parts have the peak -inf and the sums 0. `peak` is the greatest of `peaks`.
+    A part [rows, parts] has a peak, a total, and a weighted sum relative to that peak. A single logit is a part with
+    the sums 1 and 0. Absent parts have the peak -inf and the sums 0. `peak` is the largest of `peaks`.
     """
     now = tl.maximum(greatest, peak)
     base = tl.where(now == float("-inf"), 0.0, now)
@@ -135,7 +138,7 @@ def _merged_sums(greatest, total, weighted, peak, peaks, totals, weighteds):
 
 @triton.jit
 def _keys(z, column):
-    """64-bit integers that order as z, and among equal z as falling column (from 0)."""
+    """Return 64-bit integers with the order of z, and for equal z the order of descending column (from 0)."""
     bits = tl.where(z == 0.0, 0.0, z).to(tl.int32, bitcast=True)  # -0 is 0
     order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (order.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
@@ -143,7 +146,7 @@ def _keys(z, column):
 
 @triton.jit
 def _best_keys(keys, known, TOP: tl.constexpr):
-    """The TOP greatest of both, greatest first: one after the other is found and taken out. No two keys are equal."""
+    """Return the TOP largest of both, in order. Finds and removes one at a time; no two keys are equal."""
     place = tl.arange(0, TOP)[None, :]
     best = tl.full(known.shape, -(2**63), tl.int64)
     for k in tl.static_range(TOP):
@@ -162,5 +165,5 @@ def _logits(keys):
 
 @triton.jit
 def _ids(keys):
-    """Negative where nothing was found."""
+    """Return the ids of keys, negative for unused candidates."""
     return tl.where(keys == -(2**63), -1, 0x7FFFFFFF - (keys & 0x7FFFFFFF).to(tl.int32))

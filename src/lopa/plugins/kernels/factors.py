@@ -1,4 +1,4 @@
-"""Types of torch, as the kernels call them and as they multiply tiles in them."""
+"""Types of torch by the kernels' names, and Triton's types for products."""
 
 import torch
 import triton
@@ -11,16 +11,16 @@ _NAMES: dict[torch.dtype, Floats] = {torch.float32: "fp32", torch.float16: "fp16
 
 
 def floats_from_dtype(dtype: torch.dtype) -> Floats:
-    """Raises ValueError for a type that the kernels do not know."""
+    """Return the kernels' name of a type. Raises ValueError for an unsupported one."""
     if dtype not in _NAMES:
         raise ValueError(f"received {dtype}, expected one of {', '.join(map(str, _NAMES))}")
     return _NAMES[dtype]
 
 
 def factors_from_dtype(dtype: torch.dtype) -> tl.dtype:
-    """Of a type that `floats_from_dtype` knows.
+    """Return the type of the products' factors for a type that `floats_from_dtype` accepts.
 
-    Triton's interpreter cannot multiply bfloat16; there it is float32, into which every product is summed anyway.
+    Triton's interpreter cannot multiply bfloat16 and gets float32, in which products are summed anyway.
     """
     interpreted = dtype == torch.bfloat16 and triton.knobs.runtime.interpret
     return tl.float32 if interpreted else _TYPES[dtype]

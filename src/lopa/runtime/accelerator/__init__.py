@@ -1,1 +1,1 @@
-"""Sessions with their caches in a device's memory: what CUDA, TensorRT and Ascend share."""
+"""Sessions with caches in device memory, shared by CUDA, TensorRT and Ascend."""

@@ -1,6 +1,6 @@
-"""Everything that goes in and out of a bundle's graph for a forward in the shape of a gear, by name.
+"""Inputs and outputs of a bundle's graph by name, for a forward in the shape of a shape bucket.
 
-For engines that are told shapes and types with every address, in the manifest's dialect. Knows no engine.
+For engines that receive shape and type with every address, in the manifest's dialect.
 """
 
 from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph
@@ -12,7 +12,7 @@ from lopa.runtime.contract.sizes import Sizes
 
 
 class GraphArrays:
-    """Of the whole model; worked out once, and then for one shape after the other."""
+    """Arrays of the whole model's graph, for any shape."""
 
     def __init__(self, manifest: Manifest) -> None:
         whole = whole_model(manifest.dimensions.layers)
@@ -20,25 +20,25 @@ class GraphArrays:
         self._outputs = outputs_of_graph(manifest, whole)
         past = {PAST, *past_names(manifest.dimensions.layers)}
         self._prefix = {name: form for name, form in self._inputs.items() if name in past}
-        self._but_prefix = {name: form for name, form in (self._inputs | self._outputs).items() if name not in past}
+        self._without_prefix = {name: form for name, form in (self._inputs | self._outputs).items() if name not in past}
 
-    def inputs(self, gear: Sizes) -> dict[str, ArrayForm]:
-        """All inputs, in order."""
-        return arrays_of_values(self._inputs, gear)
+    def inputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
+        """Return all inputs, in order."""
+        return arrays_of_values(self._inputs, bucket)
 
-    def outputs(self, gear: Sizes) -> dict[str, ArrayForm]:
-        """All outputs, in order."""
-        return arrays_of_values(self._outputs, gear)
+    def outputs(self, bucket: Sizes) -> dict[str, ArrayForm]:
+        """Return all outputs, in order."""
+        return arrays_of_values(self._outputs, bucket)
 
-    def input_shapes(self, gear: Sizes) -> dict[str, tuple[int, ...]]:
-        """Of all inputs, in order."""
-        return {name: array.shape for name, array in self.inputs(gear).items()}
+    def input_shapes(self, bucket: Sizes) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all inputs, in order."""
+        return {name: array.shape for name, array in self.inputs(bucket).items()}
 
-    def bytes_but_prefix(self, *gears: Sizes) -> dict[str, int]:
-        """Of every input and output but the prefix: enough for each of `gears`, at least one."""
-        each = [arrays_of_values(self._but_prefix, gear) for gear in gears]
-        return {name: max(arrays[name].size for arrays in each) for name in self._but_prefix}
+    def bytes_without_prefix(self, *buckets: Sizes) -> dict[str, int]:
+        """Return the bytes of every input and output except the prefix, enough for each of `buckets` (at least one)."""
+        each = [arrays_of_values(self._without_prefix, bucket) for bucket in buckets]
+        return {name: max(arrays[name].size for arrays in each) for name in self._without_prefix}
 
-    def prefix_bytes(self, gear: Sizes) -> int:
-        """Of all its prefixes together."""
-        return sum(array.size for array in arrays_of_values(self._prefix, gear).values())
+    def prefix_bytes(self, bucket: Sizes) -> int:
+        """Return the bytes of all prefix arrays."""
+        return sum(array.size for array in arrays_of_values(self._prefix, bucket).values())

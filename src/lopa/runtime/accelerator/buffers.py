@@ -1,60 +1,59 @@
-"""Where forwards on a device have their inputs and outputs: memory that is allocated once and used again.
-
-Knows shapes and gears. Which requests live, and what their rows mean, is decided elsewhere.
-"""
+"""Input and output memory of forwards on a device, allocated once and reused."""
 
 from collections.abc import Sequence
 
 from lopa.runtime.accelerator.cache import DeviceCache, StackedCaches
 from lopa.runtime.accelerator.forward import AnyShapeForward, DeviceForward
 from lopa.runtime.accelerator.memory import Buffer, BufferSet, GrowingBuffers
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import window_names
 from lopa.runtime.sessions.prefix_cache import CacheShape
 
 
 class ForwardBuffers:
-    """The buffers of one forward's gears, and of the other shapes that it may run."""
+    """Buffers of one forward's shape buckets, and of other shapes that it may run."""
 
     def __init__(self, forward: DeviceForward, shape: CacheShape, *, fixed_addresses: bool) -> None:
-        """`fixed_addresses` as DeviceSession has it."""
+        """Create the buffers. `fixed_addresses` is as in DeviceSession."""
         self._forward, self._memory, self._shape = forward, forward.memory, shape
         self._fixed_addresses = fixed_addresses
-        self._gears = frozenset(forward.gears)
+        self._buckets = frozenset(forward.buckets)
         names = window_names(shape.arrays // 2)
         self._row_sizes = {name: forward.sizes[name] for name in names}
         self._small_sizes = {name: size for name, size in forward.sizes.items() if name not in names}
         self._small = GrowingBuffers(self._memory)
-        """Of the gears: everything but rows."""
-        if forward.gears:
-            self._small.buffers(self._small_sizes)  # a device without room for them says so when it is opened
+        """Inputs and outputs of shape buckets, except new rows."""
+        if forward.buckets:
+            self._small.buffers(self._small_sizes)  # reports missing memory when the device is opened
         self._new_rows: list[GrowingBuffers] = []
-        """Of the parts of a forward in a gear, in order; kept for the next one."""
+        """New rows of a forward's parts in shape buckets, in order, reused by the next forward."""
         self._other = GrowingBuffers(self._memory)
-        """Of other shapes: everything but the prefix."""
+        """Inputs and outputs of other shapes, except the prefix."""
         self._stacks: dict[tuple[int, int, int], StackedCaches] = {}
-        """By R and P of a gear, and the first request of the part that is there."""
+        """Stacks of shape buckets, by R, P and the first request of the part."""
         self._other_stack: tuple[tuple[int, int], StackedCaches] | None = None
-        """Of another shape, with its R and P: the last one only, since there is no end of them."""
+        """Stack of the last other shape, with its R and P. Only one is kept, because other shapes are unlimited."""
 
-    def of_part(self, number: int, gear: Gear) -> dict[str, Buffer]:
-        """Every input and output but the prefix, by name, of part `number` of a forward in the shape of `gear`."""
-        if isinstance(self._forward, AnyShapeForward) and self._is_other(gear):
-            return self._other.buffers(self._forward.sizes_of(gear))
+    def part_buffers(self, number: int, bucket: ShapeBucket) -> dict[str, Buffer]:
+        """Return every input and output except the prefix, by name, of part `number` of a forward in the shape of
+        `bucket`.
+        """
+        if isinstance(self._forward, AnyShapeForward) and self._is_other(bucket):
+            return self._other.buffers(self._forward.sizes_of(bucket))
         if number == len(self._new_rows):
             self._new_rows.append(GrowingBuffers(self._memory))
         return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(self._row_sizes)}
 
-    def prefix(self, caches: Sequence[DeviceCache], first: int, gear: Gear) -> BufferSet:
-        """The committed rows in the shape of `gear`: a request's own cache where it has that, otherwise a copy.
+    def prefix(self, caches: Sequence[DeviceCache], first: int, bucket: ShapeBucket) -> BufferSet:
+        """Return the committed rows in the shape of `bucket`: a request's own cache if the shape matches, else a copy.
 
-        `first` is the number in the whole forward of the part's first request.
+        `first` is the index of the part's first request in the whole forward.
         """
-        other = self._is_other(gear)
-        own = gear.requests == 1 and caches[0].capacity == gear.prefix
+        other = self._is_other(bucket)
+        own = bucket.requests == 1 and caches[0].capacity == bucket.prefix
         if own and (other or not self._fixed_addresses):
             return caches[0].buffers
-        shape = (gear.requests, gear.prefix)
+        shape = (bucket.requests, bucket.prefix)
         if other:
             if self._other_stack is None or self._other_stack[0] != shape:
                 self._free_other_stack()
@@ -66,13 +65,13 @@ class ForwardBuffers:
         return self._stacks[key].stacked(caches)
 
     def shorten(self, cache: DeviceCache, length: int) -> None:
-        """Forget the copies of a cache's rows behind its first `length`."""
+        """Clear the copies of a cache's rows after the first `length`."""
         others = () if self._other_stack is None else (self._other_stack[1],)
         for stack in (*self._stacks.values(), *others):
             stack.shorten(cache, length)
 
     def forget(self, cache: DeviceCache) -> None:
-        """Free the copies of a cache that ends; those at fixed addresses stay for the next one."""
+        """Free the copies of a cache that is released. Copies at fixed addresses stay for later requests."""
         if not self._fixed_addresses:
             for key in [key for key, stack in self._stacks.items() if stack.has(cache)]:
                 self._stacks.pop(key).free()
@@ -80,16 +79,16 @@ class ForwardBuffers:
             self._free_other_stack()
 
     def free(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         for stack in self._stacks.values():
             stack.free()
         self._free_other_stack()
         for buffers in (*self._new_rows, self._small, self._other):
             buffers.free()
 
-    def _is_other(self, gear: Gear) -> bool:
-        """Whether it is no gear of the forward's, but one of the endless shapes that it takes too."""
-        return isinstance(self._forward, AnyShapeForward) and gear not in self._gears
+    def _is_other(self, bucket: ShapeBucket) -> bool:
+        """Return True if `bucket` is not a shape bucket of the forward, but another shape that it accepts."""
+        return isinstance(self._forward, AnyShapeForward) and bucket not in self._buckets
 
     def _free_other_stack(self) -> None:
         other, self._other_stack = self._other_stack, None

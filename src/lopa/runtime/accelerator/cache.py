@@ -1,7 +1,4 @@
-"""The committed key and value rows of a request in device memory, and how a forward gets those of several requests.
-
-Knows addresses and lengths: which rows are worth keeping, and who computes them, is decided elsewhere.
-"""
+"""Committed key and value rows of a request in device memory, and stacks of several requests for a forward."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,27 +15,27 @@ from lopa.runtime.sessions.prefix_cache import CacheShape
 
 
 def row_bytes(shape: CacheShape) -> int:
-    """Bytes of one row of one head."""
+    """Return the bytes of one row of one head."""
     return shape.head_size * shape.dtype.itemsize
 
 
 def buffers_of_rows(memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> BufferSet:
-    """One array [requests, Hkv, rows, D] for each of the cache's, with anything in them."""
+    """Allocate one uninitialized array [requests, Hkv, rows, D] per cache array."""
     size = requests * shape.kv_heads * rows * row_bytes(shape)
     return BufferSet(memory, [size] * shape.arrays)
 
 
 def place_of_rows(buffers: BufferSet, shape: CacheShape, slot: int, capacity: int, start: int) -> RowPlace:
-    """Row `start` of request `slot` in arrays [R, Hkv, capacity, D]."""
+    """Return the place of row `start` of request `slot` in arrays [R, Hkv, capacity, D]."""
     step = capacity * row_bytes(shape)
     offset = slot * shape.kv_heads * step + start * row_bytes(shape)
     return RowPlace(tuple(buffer.address + offset for buffer in buffers.buffers), step)
 
 
 class DeviceCache:
-    """The prefix of one request, arrays [Hkv, capacity, D] in device memory with zeros behind the committed rows.
+    """Prefix of one request, as arrays [Hkv, capacity, D] in device memory. Uncommitted rows are zero.
 
-    There is no memory before the first row. `capacity_for` says how much to have for so many rows.
+    Nothing is allocated before the first row. `capacity_for` returns the capacity for a number of rows.
     """
 
     def __init__(self, memory: DeviceMemory, shape: CacheShape, capacity_for: Callable[[int], int]) -> None:
@@ -47,46 +44,46 @@ class DeviceCache:
         self._capacity_for = capacity_for
         self._buffers: BufferSet | None = None
         self.length = 0
-        """Committed rows."""
+        """Number of committed rows."""
         self.capacity = 0
 
     @property
     def buffers(self) -> BufferSet:
-        """Each [1, Hkv, capacity, D], in the order of contract.past_names, of a cache that has rows."""
+        """Arrays [1, Hkv, capacity, D] of a non-empty cache, in the order of contract.past_names."""
         assert self._buffers is not None
         return self._buffers
 
     def place(self, start: int) -> RowPlace:
-        """Where row `start` lies, of a cache that has rows."""
+        """Return the place of row `start` in a non-empty cache."""
         return place_of_rows(self.buffers, self._shape, 0, self.capacity, start)
 
     def append(self, source: RowPlace, count: int) -> None:
-        """Append rows that lie on this device, or on one that it reaches."""
+        """Append rows from this device, or from one that it can access."""
         if count:
-            copy_rows(self._memory, self._place_of_new(count), source, count * row_bytes(self._shape), self._heads)
+            copy_rows(self._memory, self._grow(count), source, count * row_bytes(self._shape), self._heads)
             self.length += count
 
     def append_from_host(self, rows: Sequence[Rows]) -> None:
-        """Append one array [Hkv, n, D] for each of the cache's, all with the same n, of the cache's type."""
+        """Append one host array [Hkv, n, D] per cache array, all with the same n and of the cache's type."""
         count = rows[0].shape[1]
         if count:
-            upload_rows(self._memory, self._place_of_new(count), rows)
+            upload_rows(self._memory, self._grow(count), rows)
             self.length += count
 
     def shorten(self, length: int) -> None:
-        """Forget the rows behind the first `length`, and the memory that so many rows do not need."""
+        """Drop the rows after the first `length`, and memory that is no longer needed."""
         if not length:
             self.free()
             return
-        forgotten, self.length = self.length - length, length
+        dropped, self.length = self.length - length, length
         capacity = self._capacity_for(length)
         if capacity < self.capacity:
-            self._resize(capacity)  # so that a gear for so few rows takes this memory as it is
+            self._resize(capacity)  # so that a shape bucket for fewer rows uses this memory without a copy
         else:
-            fill_rows_zero(self._memory, self.place(length), forgotten * row_bytes(self._shape), self._heads)
+            fill_rows_zero(self._memory, self.place(length), dropped * row_bytes(self._shape), self._heads)
 
     def free(self) -> None:
-        """Give the memory back; the cache is empty then."""
+        """Free the memory. The cache is then empty."""
         if self._buffers is not None:
             self._buffers.free()
         self._buffers = None
@@ -96,8 +93,8 @@ class DeviceCache:
     def _heads(self) -> int:
         return self._shape.kv_heads
 
-    def _place_of_new(self, count: int) -> RowPlace:
-        """Where the next `count` rows go; grows for them."""
+    def _grow(self, count: int) -> RowPlace:
+        """Return the place of the next `count` rows, growing if necessary."""
         if self.length + count > self.capacity:
             self._resize(self._capacity_for(self.length + count))
         return self.place(self.length)
@@ -113,9 +110,10 @@ class DeviceCache:
 
 
 class StackedCaches:
-    """Copies of some requests' caches in the shape of a gear: arrays [requests, Hkv, rows, D], zeros elsewhere.
+    """Copies of several requests' caches in the shape of a shape bucket: arrays [requests, Hkv, rows, D], padded with
+    zeros.
 
-    Kept from forward to forward: while the caches stay the same, only newly committed rows are copied.
+    Kept between forwards. While the caches stay the same, only newly committed rows are copied.
     """
 
     def __init__(self, memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> None:
@@ -128,7 +126,7 @@ class StackedCaches:
         self._copied: list[int] = []
 
     def stacked(self, caches: Sequence[DeviceCache]) -> BufferSet:
-        """The rows of `caches`, in this order, always in the same memory."""
+        """Return the rows of `caches` in this order, always in the same memory."""
         if len(caches) != len(self._caches) or any(a is not b for a, b in zip(caches, self._caches, strict=True)):
             if any(self._copied):
                 self._buffers.fill_zero()
@@ -142,18 +140,18 @@ class StackedCaches:
         return self._buffers
 
     def shorten(self, cache: DeviceCache, length: int) -> None:
-        """Forget what was copied of `cache` behind its first `length` rows; it may be none of the stack's."""
+        """Clear the copied rows of `cache` after the first `length`. A cache outside the stack is ignored."""
         for slot, each in enumerate(self._caches):
-            forgotten = self._copied[slot] - length
-            if each is cache and forgotten > 0:
+            dropped = self._copied[slot] - length
+            if each is cache and dropped > 0:
                 place = place_of_rows(self._buffers, self._shape, slot, self._rows, length)
-                fill_rows_zero(self._memory, place, forgotten * row_bytes(self._shape), self._shape.kv_heads)
+                fill_rows_zero(self._memory, place, dropped * row_bytes(self._shape), self._shape.kv_heads)
                 self._copied[slot] = length
 
     def has(self, cache: DeviceCache) -> bool:
-        """Whether its rows were copied here."""
+        """Return True if rows of the cache were copied here."""
         return any(cache is each for each in self._caches)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._buffers.free()

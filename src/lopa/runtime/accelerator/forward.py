@@ -1,45 +1,45 @@
-"""What a device session asks of whoever computes a forward from device memory to device memory. Knows no vendor."""
+"""Protocol of a forward from device memory to device memory, as device sessions use it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.accelerator.memory import Buffer, DeviceMemory
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 
 
 class DeviceForward(Protocol):
-    """One forward in the shape of a gear, from device memory to device memory, without memory of requests."""
+    """One forward in the shape of a shape bucket, from device memory to device memory, without state per request."""
 
     @property
     def memory(self) -> DeviceMemory:
-        """Of the device, with the stream that forwards run on."""
+        """Memory of the device, with the stream that forwards run on."""
 
     @property
     def form(self) -> GraphForm:
-        """The shapes of the graph's inputs and outputs."""
+        """Form of the graph's inputs and outputs."""
 
     @property
-    def gears(self) -> Sequence[Gear]:
-        """All shapes there are, as gears.gears_can_be_used wants them."""
+    def buckets(self) -> Sequence[ShapeBucket]:
+        """All shape buckets, as `buckets_can_be_used` requires."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes to have for every input and output but the prefix, by name: enough for every gear."""
+        """Bytes of every input and output except the prefix, by name, enough for every shape bucket."""
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """Put a forward in the stream's queue; `buffers` has every input and output of the contract by name.
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
+        """Enqueue a forward on the stream. `buffers` has every input and output of the contract by name.
 
-        Each holds at least what the shape of `gear` needs.
+        Each buffer has at least the size that the shape of `bucket` needs.
         """
 
     def close(self) -> None:
-        """Free everything but the memory; nothing is in the queue."""
+        """Free everything except the memory. The queue must be empty."""
 
 
 @runtime_checkable
 class AnyShapeForward(DeviceForward, Protocol):
-    """A forward that runs shapes which are none of its gears too; it may have no gears at all."""
+    """A forward that also runs shapes outside its shape buckets, and may have no shape buckets."""
 
-    def sizes_of(self, gear: Gear) -> Mapping[str, int]:
-        """Bytes of every input and output but the prefix in any shape, by name."""
+    def sizes_of(self, bucket: ShapeBucket) -> Mapping[str, int]:
+        """Return the bytes of every input and output except the prefix, by name, for any shape."""

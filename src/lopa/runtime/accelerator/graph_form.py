@@ -1,7 +1,6 @@
-"""What an engine's graph takes and gives for one forward: the contract's own shapes, or those of the portable dialect.
+"""Input and output form of an engine's graph: the contract's shapes, or those of the portable dialect.
 
-Both have the same names but for the prefix, and the same order of numbers in every output but the new rows. Knows
-arrays only.
+Both have the same names except for the prefix, and the same element order in all outputs except the new rows.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from lopa.runtime import contract
 from lopa.runtime.accelerator.memory import Buffer, BufferSet
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Bool, WindowBatch, past_names
 from lopa.runtime.contract.portable_form import PAST, portable_inputs
 
@@ -21,7 +20,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RowSteps:
-    """How far it is, counted in rows, from one request, branch or head to the next in an output of new rows."""
+    """Distances in rows between requests, branches and heads in an output of new rows."""
 
     request: int
     branch: int
@@ -29,23 +28,25 @@ class RowSteps:
 
 
 class GraphForm(Protocol):
-    """One of the two."""
+    """Interface of both forms."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """All inputs but the prefix rows, C-contiguous, by name; `prefix_mask` [R, P]."""
+        """Return all inputs except the prefix rows by name, C-contiguous. `prefix_mask` is [R, P]."""
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
-        """The prefix rows by name; `arrays` each dtype [R, Hkv, P, D], in the order of contract.past_names."""
+        """Return the prefix rows by name. `arrays` are dtype [R, Hkv, P, D] each, in the order of
+        contract.past_names.
+        """
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """Where the new rows lie after a forward in the shape of `gear`."""
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
+        """Return the distances of the new rows after a forward in the shape of `bucket`."""
 
 
 class ContractForm:
-    """The contract's own: new rows [R, B, Hkv, W, D]."""
+    """Form of the contract, with new rows [R, B, Hkv, W, D]."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """GraphForm.inputs."""
+        """Return all inputs except the prefix rows."""
         arrays: dict[str, Array] = {
             contract.INPUT_IDS: batch.input_ids,
             contract.POSITION_IDS: batch.position_ids,
@@ -57,26 +58,26 @@ class ContractForm:
         return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
-        """GraphForm.past: an input for each array."""
+        """Return one input per prefix array."""
         return dict(zip(past_names(len(arrays.buffers) // 2), arrays.buffers, strict=True))
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """GraphForm.row_steps."""
-        return RowSteps(gear.branches * kv_heads * gear.window, kv_heads * gear.window, gear.window)
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
+        """Return the distances in [R, B, Hkv, W, D]."""
+        return RowSteps(bucket.branches * kv_heads * bucket.window, kv_heads * bucket.window, bucket.window)
 
 
 class PortableForm:
-    """The portable dialect's: new rows [R, Hkv, B x W, D]."""
+    """Form of the portable dialect, with new rows [R, Hkv, B x W, D]."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-        """GraphForm.inputs."""
+        """Return all inputs except the prefix rows."""
         return portable_inputs(batch, prefix_mask)
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
-        """GraphForm.past: one input. Raises ValueError as BufferSet.whole does."""
+        """Return the prefix as one input. Raises ValueError like BufferSet.whole."""
         return {PAST: arrays.whole}
 
-    def row_steps(self, gear: Gear, kv_heads: int) -> RowSteps:
-        """GraphForm.row_steps."""
-        rows = gear.branches * gear.window
-        return RowSteps(kv_heads * rows, gear.window, rows)
+    def row_steps(self, bucket: ShapeBucket, kv_heads: int) -> RowSteps:
+        """Return the distances in [R, Hkv, B x W, D]."""
+        rows = bucket.branches * bucket.window
+        return RowSteps(kv_heads * rows, bucket.window, rows)

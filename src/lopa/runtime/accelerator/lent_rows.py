@@ -1,6 +1,6 @@
-"""Committed rows that another device of the same process copies from where they are, without the host.
+"""Committed rows that another device of the same process copies directly, without the host.
 
-They lie in memory of their own, since the device that computed them goes on to its next forward meanwhile.
+They are in separate memory, because the lender meanwhile runs its next forward.
 """
 
 import threading
@@ -15,7 +15,7 @@ from lopa.runtime.sessions.prefix_cache import CacheShape
 
 
 class RowLoan:
-    """The memory of lent rows: lender and borrowers are different threads."""
+    """Memory of lent rows, shared between the threads of lender and borrowers."""
 
     def __init__(self, buffers: BufferSet) -> None:
         self._buffers = buffers
@@ -25,10 +25,10 @@ class RowLoan:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keeps the memory while a borrower reads it. Raises RuntimeError when the lender has closed."""
+        """Keep the memory while a borrower reads it. Raises RuntimeError if the lender has closed."""
         with self._changed:
             if self._ended:
-                raise RuntimeError("rows of a device that was closed; expected them to be read before")
+                raise RuntimeError("the device that lent these rows was closed; read them before closing it")
             self._users += 1
         try:
             yield
@@ -38,7 +38,7 @@ class RowLoan:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Free the memory as soon as no borrower reads it; on the lender's thread."""
+        """Free the memory once no borrower reads it. Call it on the lender's thread."""
         with self._changed:
             self._ended = True
             self._changed.wait_for(lambda: self._users == 0)
@@ -47,7 +47,7 @@ class RowLoan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRows(CacheRows):
-    """Rows in device memory. `layers` is empty: only a session on a device that reaches `memory` can append them."""
+    """Rows in device memory. `layers` is empty, so only a session whose device can access `memory` can append them."""
 
     memory: DeviceMemory
     place: RowPlace
@@ -62,25 +62,25 @@ class DeviceRows(CacheRows):
 
 
 class Lender:
-    """The rows that a device lends, until nobody holds them any more."""
+    """Tracks the rows that a device has lent until nobody holds them."""
 
     def __init__(self) -> None:
         self._lent: list[tuple[weakref.ref[DeviceRows], RowLoan]] = []
 
     def lend(self, rows: DeviceRows) -> DeviceRows:
-        """Note `rows`."""
+        """Track `rows`, and return them."""
         self._lent.append((weakref.ref(rows), rows.loan))
         return rows
 
     def end_unused(self) -> None:
-        """Free the memory of rows that were forgotten."""
+        """Free the memory of rows that nobody holds."""
         unused = [loan for rows, loan in self._lent if rows() is None]
         self._lent = [(rows, loan) for rows, loan in self._lent if loan not in unused]
         for loan in unused:
             loan.end()
 
     def end_all(self) -> None:
-        """Free all of it; waits for those who read it now."""
+        """Free all lent memory, after waiting for its readers."""
         lent, self._lent = self._lent, []
         for _, loan in lent:
             loan.end()

@@ -1,7 +1,7 @@
-"""Memory of one device and the stream on which everything happens there. Knows no vendor, no forward and no request.
+"""Memory of one device, with the stream that orders all work on it.
 
-What a vendor's adapter offers is the Protocol; the rest are the few things that all of them share: many arrays in one
-allocation, and rows of key and value arrays copied from place to place.
+A vendor's adapter implements the DeviceMemory protocol. The helpers here are shared: several arrays in one allocation,
+and copies of key and value rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,60 +15,60 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 512
-"""Bytes. Every array of a BufferSet begins at a multiple: as much as any device asks for (CUDA 256, Ascend 64)."""
+"""Alignment of arrays in a BufferSet, in bytes. It satisfies all devices (CUDA 256, Ascend 64)."""
 
 
 class DeviceMemory(Protocol):
-    """Addresses are numbers, sizes are bytes.
+    """Memory of a device. Addresses are integers, sizes are bytes.
 
-    All but `allocate` and `free` is only put in the stream's queue, in order with the forwards; `synchronize`
-    waits for it. One thread at a time.
+    All calls but `allocate` and `free` only enqueue work on the stream, in order with the forwards. `synchronize` waits
+    for it. Not thread-safe.
     """
 
     def allocate(self, size: int) -> int:
-        """The address of memory with anything in it, a multiple of ALIGNMENT. Raises MemoryError when full."""
+        """Return the address of uninitialized memory, a multiple of ALIGNMENT. Raises MemoryError if memory is full."""
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` gave. Nothing in the queue may still use it."""
+        """Free memory from `allocate`. No queued work may still use it."""
 
     def upload(self, target: int, source: Array) -> None:
-        """Copy a C-contiguous array of the host to the device; the caller may change it at once."""
+        """Copy a C-contiguous host array to the device. The caller may change the array immediately."""
 
     def download(self, target: Array, source: int) -> None:
-        """Fill a C-contiguous array of the host; it has its contents after `synchronize`."""
+        """Fill a C-contiguous host array. It is valid after `synchronize`."""
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """Copy `count` pieces of `size` bytes, each so many bytes behind the one before; none overlaps a target.
+        """Copy `count` pieces of `size` bytes each, at fixed distances. No source overlaps a target.
 
-        `source` may be memory of another device that `reach` said yes to.
+        `source` may be memory of another device for which `reach` returned True.
         """
 
     def fill_zero(self, target: int, size: int) -> None:
-        """Write zeros."""
+        """Fill memory with zeros."""
 
     def synchronize(self) -> None:
-        """Wait for everything in the queue. Raises what went wrong there."""
+        """Wait for all queued work. Raises its errors."""
 
     def reach(self, peer: "DeviceMemory") -> bool:
-        """Prepare copies between this device and `peer`; whether they are possible.
+        """Enable copies between this device and `peer`. Return True if they are possible.
 
-        Both sides have to be asked, and best before the memory is allocated that is copied from or to.
+        Call it on both sides, preferably before allocating the memory to copy.
         """
 
     def close(self) -> None:
-        """Free the stream, and whatever was not freed before."""
+        """Free the stream and all remaining memory."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Some memory of a device."""
+    """A piece of device memory."""
 
     address: int
     size: int
 
 
 class BufferSet:
-    """Several arrays in one allocation, which costs less than one each."""
+    """Several arrays in one allocation, which is cheaper than one allocation each."""
 
     def __init__(self, memory: DeviceMemory, sizes: Sequence[int]) -> None:
         padded = (-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
@@ -82,23 +82,23 @@ class BufferSet:
 
     @property
     def whole(self) -> Buffer:
-        """All of them as one array, in order. Raises ValueError where their alignment leaves holes between them."""
+        """All arrays as one buffer. Raises ValueError if alignment leaves gaps between them."""
         if any(each.size % ALIGNMENT for each in self.buffers[:-1]):
             raise ValueError(f"received arrays of {self.buffers[0].size} bytes, expected a multiple of {ALIGNMENT}")
         return Buffer(self._address, self._size)
 
     def fill_zero(self) -> None:
-        """Write zeros into all of them."""
+        """Fill all arrays with zeros."""
         self._memory.fill_zero(self._address, self._size)
 
     def free(self) -> None:
-        """Waits for the stream, which may still use them."""
+        """Free the arrays after waiting for the stream, which may still use them."""
         self._memory.synchronize()
         self._memory.free(self._address)
 
 
 class GrowingBuffers:
-    """Arrays by name in one allocation, which is made again when one of them has to be larger than ever before."""
+    """Named arrays in one allocation. It is replaced when an array must grow."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
@@ -106,17 +106,17 @@ class GrowingBuffers:
         self._buffers: dict[str, Buffer] = {}
 
     def buffers(self, sizes: Mapping[str, int]) -> dict[str, Buffer]:
-        """At least so many bytes for each name, where they were if they had as many; otherwise all in a new place."""
-        had = {name: buffer.size for name, buffer in self._buffers.items()}
-        if any(size > had.get(name, 0) for name, size in sizes.items()):
+        """Return at least the requested bytes per name. Addresses stay unless an array must grow; then all change."""
+        current = {name: buffer.size for name, buffer in self._buffers.items()}
+        if any(size > current.get(name, 0) for name, size in sizes.items()):
             self.free()
-            most = had | {name: max(size, had.get(name, 0)) for name, size in sizes.items()}
-            self._set = BufferSet(self._memory, list(most.values()))
-            self._buffers = dict(zip(most, self._set.buffers, strict=True))
+            required = current | {name: max(size, current.get(name, 0)) for name, size in sizes.items()}
+            self._set = BufferSet(self._memory, list(required.values()))
+            self._buffers = dict(zip(required, self._set.buffers, strict=True))
         return self._buffers
 
     def free(self) -> None:
-        """Give the memory back, as BufferSet.free."""
+        """Free the memory, like BufferSet.free."""
         if self._set is not None:
             self._set.free()
         self._set, self._buffers = None, {}
@@ -124,20 +124,20 @@ class GrowingBuffers:
 
 @dataclass(frozen=True)
 class RowPlace:
-    """Where key and value rows of some heads lie: a head's rows one behind the other, in each of several arrays."""
+    """Location of key and value rows of several heads, in each of several arrays. A head's rows are contiguous."""
 
     addresses: tuple[int, ...]
-    """Of the first head's first row, in the order of contract.past_names."""
+    """Address of the first head's first row, per array in the order of contract.past_names."""
     head_step: int
-    """Bytes from a head's first row to the next head's."""
+    """Bytes between the first rows of consecutive heads."""
 
 
 @runtime_checkable
 class RowCopier(Protocol):
-    """A memory that may copy the rows of all arrays at once."""
+    """Memory that can copy the rows of all arrays with one call."""
 
     def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
-        """As copy_rows, of all heads of a cache; whether it was done."""
+        """Copy rows of all heads of a cache, like copy_rows. Return False if nothing was copied."""
 
 
 def copy_rows(memory: DeviceMemory, target: RowPlace, source: RowPlace, size: int, heads: int) -> None:
@@ -149,14 +149,14 @@ def copy_rows(memory: DeviceMemory, target: RowPlace, source: RowPlace, size: in
 
 
 def fill_rows_zero(memory: DeviceMemory, target: RowPlace, size: int, heads: int) -> None:
-    """Write zeros into `size` bytes of rows of every head in every array."""
+    """Fill `size` bytes of rows of every head in every array with zeros."""
     for start in target.addresses if size else ():
         for head in range(heads):
             memory.fill_zero(start + head * target.head_step, size)
 
 
 def download_rows(memory: DeviceMemory, targets: Sequence[Array], source: RowPlace) -> None:
-    """Fill arrays [Hkv, rows, D] of the host; they have their contents after `synchronize`."""
+    """Fill host arrays [Hkv, rows, D]. They are valid after `synchronize`."""
     for array, start in zip(targets, source.addresses, strict=True):
         for head, rows in enumerate(array):
             if rows.size:
@@ -164,15 +164,15 @@ def download_rows(memory: DeviceMemory, targets: Sequence[Array], source: RowPla
 
 
 def upload_rows(memory: DeviceMemory, target: RowPlace, sources: Sequence[Array]) -> None:
-    """Copy arrays [Hkv, rows, D] of the host to the device."""
+    """Copy host arrays [Hkv, rows, D] to the device."""
     for array, start in zip(sources, target.addresses, strict=True):
         for head, rows in enumerate(array):
             if rows.size:
                 memory.upload(start + head * target.head_step, np.ascontiguousarray(rows))
 
 
-def take_all(steps: Iterable[Callable[[], object]]) -> None:
-    """Take every step whatever the others do, e.g. free one thing after another; raise the first failure at the end."""
+def run_all(steps: Iterable[Callable[[], object]]) -> None:
+    """Run every step even if others fail, e.g. to free several resources. Raises the first failure at the end."""
     failures: list[Exception] = []
     for step in steps:
         try:

@@ -1,7 +1,7 @@
-"""A Session whose prefix caches and new rows live in the memory of a device, over a forward with a few gears.
+"""A Session with prefix caches and new rows in device memory, over a forward with a few shape buckets.
 
-Knows when caches begin, grow and end, what is padded, and what the last forward left to commit; only the small inputs
-and the statistics travel between host and device. Does not know whose device it is, nor how a forward is computed.
+Creates, grows and frees the caches, pads forwards, and keeps the rows of the last forward for commits. Only small
+inputs and statistics are copied between host and device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from lopa.runtime.accelerator.memory import (
     download_rows,
 )
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
-from lopa.runtime.bundle.gears import Gear, GearTable
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import (
     Bool,
     CacheRows,
@@ -36,13 +36,13 @@ from lopa.runtime.contract import (
 from lopa.runtime.contract.batch_parts import parts_across
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
-from lopa.runtime.sessions.device_errors import raised_as_failure_of
+from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
 from lopa.runtime.sessions.session import Session, check_kept, slot_of_rows
 
 
 class DeviceSession:
-    """The Session protocol: caches in the memory of `forward`'s device."""
+    """Session with caches in the memory of `forward`'s device."""
 
     def __init__(
         self,
@@ -50,21 +50,22 @@ class DeviceSession:
         device: str,
         shape: CacheShape,
         vocab_size: int,
-        gear_for: Callable[[Sizes], Gear] | None = None,
+        bucket_for: Callable[[Sizes], ShapeBucket] | None = None,
         *,
         fixed_addresses: bool = False,
     ) -> None:
-        """`gear_for` says in which shape `forward` runs a forward; None: in that of the cheapest of its gears.
+        """Create a session over `forward`.
 
-        `fixed_addresses`: every input and output of a part of a forward in a gear lies in the same place every time.
-        That costs a second copy of the prefix rows in each gear's shape; it is what captured CUDA graphs need.
+        `bucket_for` selects the shape of a forward; None selects the cheapest shape bucket. With `fixed_addresses`, every
+        input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs need
+        that. It costs a second copy of the prefix rows per bucket shape.
         """
         self._forward: DeviceForward | None = forward
         self._memory = forward.memory
         self._device = device
         self._shape = shape
-        self._gear_for = gear_for or GearTable(forward.gears).gear_for
-        self._prefixes = sorted({gear.prefix for gear in forward.gears})
+        self._bucket_for = bucket_for or BucketTable(forward.buckets).bucket_for
+        self._prefixes = sorted({bucket.prefix for bucket in forward.buckets})
         self._window_names = window_names(shape.arrays // 2)
         self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
         self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
@@ -74,14 +75,14 @@ class DeviceSession:
 
     @property
     def device(self) -> str:
-        """The device as the user named it."""
+        """Device name as given by the user."""
         return self._device
 
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError when the arrays do not fit together, BadInputError for what no gear holds, EngineFailedError
-        for whatever the forward raises.
+        Raises ValueError for mismatched arrays, BadInputError for sizes beyond all shape buckets, and EngineFailedError
+        for any exception of the forward.
         """
         self._open_forward()
         check_batch(batch)
@@ -89,28 +90,28 @@ class DeviceSession:
         self._lender.end_unused()
         longest = max(map(self.prefix_length, batch.requests))
         sizes = sizes_of_batch(batch, tiles(longest))
-        gear = self._gear_for(sizes)
-        parts = tuple(parts_of_forward(sizes, gear))
-        places = [self._buffers.of_part(number, gear) for number in range(len(parts))]
-        with raised_as_failure_of(self._device):
+        bucket = self._bucket_for(sizes)
+        parts = tuple(parts_of_forward(sizes, bucket))
+        places = [self._buffers.part_buffers(number, bucket) for number in range(len(parts))]
+        with converted_device_errors(self._device):
             answers = [
-                self._run_part(place, batch.part(*part), part.requests.start, gear)
+                self._run_part(place, batch.part(*part), part.requests.start, bucket)
                 for part, place in zip(parts, places, strict=True)
             ]
         rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
-        self._last = _LastForward(batch, gear, parts_across(parts), rows)
+        self._last = _LastForward(batch, bucket, parts_across(parts), rows)
         return Statistics.joined(answers, self._last.across)
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
 
-        Only put in the stream's queue. Raises as HostSession.commit does.
+        Only enqueues the copy. Raises like HostSession.commit.
         """
         place = self._place(request, branch, count)
         self._cache(request).append(place, count)
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """A copy of the first `count` new rows of `branch` in the last forward, on the host; errors as for `commit`."""
+        """Return a host copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
         place = self._place(request, branch, count)
         shape = (self._shape.kv_heads, count, self._shape.head_size)
         rows: tuple[Rows, ...] = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
@@ -119,13 +120,13 @@ class DeviceSession:
         return CacheRows(rows)
 
     def meet(self, others: Sequence[Session]) -> None:
-        """LendingSession.meet."""
+        """Enable copies from and to the devices of `others`."""
         for other in others:
             if isinstance(other, DeviceSession):
                 self._memory.reach(other.memory)
 
     def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
-        """As read_rows, but the rows stay on the device when all sessions in `borrowers` can take them from there."""
+        """Return rows like read_rows, but on the device if all `borrowers` can copy them from there."""
         memories = [each.memory if isinstance(each, DeviceSession) else None for each in borrowers]
         if not count or not all(memory is not None and self._memory.reach(memory) for memory in memories):
             return self.read_rows(request, branch, count)
@@ -141,9 +142,10 @@ class DeviceSession:
         )
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows that another session computed, or lent. Raises ValueError when they do not fit this bundle.
+        """Append rows that another session computed or lent.
 
-        RuntimeError for lent rows of a device that is closed or that this one does not reach.
+        Raises ValueError if they do not match this bundle. Raises RuntimeError for lent rows if the lender is closed,
+        or if this device cannot access them.
         """
         self._open_forward()
         if not isinstance(rows, DeviceRows):
@@ -153,13 +155,13 @@ class DeviceSession:
         if rows.shape != self._shape:
             raise ValueError(f"received rows of a cache {rows.shape}, expected {self._shape}")
         if not self._memory.reach(rows.memory):
-            raise RuntimeError(f"{self._device} does not reach the device that lends rows; expected rows on the host")
+            raise RuntimeError(f"{self._device} cannot access the device that lent the rows; pass rows on the host")
         with rows.loan.use():
             self._cache(request).append(rows.place, rows.count)
             self._memory.synchronize()
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten; on the device, in order with its forwards."""
+        """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
         self._open_forward()
         check_kept(self.prefix_length(request), count)
         cache = self._caches.get(request)
@@ -168,11 +170,11 @@ class DeviceSession:
             cache.shorten(count)
 
     def prefix_length(self, request: int) -> int:
-        """Committed rows of the request, 0 for an unknown one."""
+        """Return the number of committed rows of the request, or 0 if it is unknown."""
         return self._caches[request].length if request in self._caches else 0
 
     def release(self, request: int) -> None:
-        """Forget the request, its cache and its new rows; an unknown one is no error."""
+        """Free the request's cache and new rows. An unknown request is ignored."""
         if self._last is not None and request in self._last.batch.requests:
             self._last = None
         cache = self._caches.pop(request, None)
@@ -182,7 +184,7 @@ class DeviceSession:
         cache.free()
 
     def close(self) -> None:
-        """Free the forward and all memory; closing twice is no error."""
+        """Free the forward and all memory. Closing twice is allowed."""
         forward, self._forward, self._last = self._forward, None, None
         if forward is None:
             return
@@ -200,25 +202,27 @@ class DeviceSession:
 
     @property
     def memory(self) -> DeviceMemory:
-        """Of the device."""
+        """Memory of the device."""
         return self._memory
 
     def _open_forward(self) -> DeviceForward:
         if self._forward is None:
-            raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
         return self._forward
 
-    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, gear: Gear) -> Statistics:
-        """One forward in the shape of `gear`: a part whose first request is the `first`, and its arrays."""
+    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
+        """Run one part in the shape of `bucket`. `first` is the index of its first request, and `place` holds its
+        arrays.
+        """
         forward, memory = self._open_forward(), self._memory
         lengths = [self.prefix_length(request) for request in batch.requests]
-        mask = _prefix_mask(lengths, gear.requests, gear.prefix)
-        padded = padded_batch(batch, gear)
+        mask = _prefix_mask(lengths, bucket.requests, bucket.prefix)
+        padded = padded_batch(batch, bucket)
         for name, array in forward.form.inputs(padded, mask).items():
             memory.upload(place[name].address, array)
-        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, gear)
-        forward.enqueue(gear, {**place, **forward.form.past(past)})
-        rows = (gear.requests, gear.branches, gear.wanted)
+        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
+        forward.enqueue(bucket, {**place, **forward.form.past(past)})
+        rows = (bucket.requests, bucket.branches, bucket.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
         }
@@ -234,36 +238,36 @@ class DeviceSession:
         return self._caches[request]
 
     def _capacity_for(self, rows: int) -> int:
-        """The next prefix that some gear has: such a cache is used without a copy."""
+        """Return the next larger prefix length of a shape bucket. Such a cache is used without a copy."""
         return next((prefix for prefix in self._prefixes if prefix >= rows), tiles(rows))
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:
-        """Where the new rows of a branch lie. Raises as slot_of_rows does."""
+        """Return the place of a branch's new rows. Raises like slot_of_rows."""
         forward, last = self._open_forward(), self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
-        gear = last.gear
-        part = slot // gear.requests * last.across + branch // gear.branches
-        steps, size = forward.form.row_steps(gear, self._shape.kv_heads), row_bytes(self._shape)
-        offset = (slot % gear.requests * steps.request + branch % gear.branches * steps.branch) * size
+        bucket = last.bucket
+        part = slot // bucket.requests * last.across + branch // bucket.branches
+        steps, size = forward.form.row_steps(bucket, self._shape.kv_heads), row_bytes(self._shape)
+        offset = (slot % bucket.requests * steps.request + branch % bucket.branches * steps.branch) * size
         addresses = tuple(buffer.address + offset for buffer in last.rows[part])
         return RowPlace(addresses, steps.head * size)
 
 
 @dataclass(frozen=True)
 class _LastForward:
-    """What the last forward left."""
+    """Input and new rows of the last forward."""
 
     batch: WindowBatch
-    gear: Gear
+    bucket: ShapeBucket
     across: int
-    """Parts that have the branches of the same requests."""
+    """Number of parts with branches of the same requests."""
     rows: tuple[tuple[Buffer, ...], ...]
-    """Where each part's new rows are, in the order of contract.window_names."""
+    """New rows of each part, in the order of contract.window_names."""
 
 
 def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Name, axes behind [R, B, Q] and type of the outputs that come to the host."""
+    """Return axes after [R, B, Q] and type of each output that is copied to the host, by name."""
     arrays: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
         contract.TOPK_IDS: ((contract.TOP_K,), np.int64),
         contract.TOPK_LOGPROBS: ((contract.TOP_K,), np.float32),
@@ -282,7 +286,7 @@ def _statistics_from_outputs(outputs: Mapping[str, Array]) -> Statistics:
 
 
 def _prefix_mask(lengths: Sequence[int], requests: int, rows: int) -> Bool:
-    """[requests, rows]: true for the first rows of each request that has a length, false for the rest."""
+    """Return a mask [requests, rows] that is true for the first rows of each request, as many as its length."""
     mask = np.zeros((requests, rows), np.bool_)
     for slot, length in enumerate(lengths):
         mask[slot, :length] = True

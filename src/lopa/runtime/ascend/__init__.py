@@ -1,1 +1,1 @@
-"""Ascend engines by pyACL."""
+"""Ascend engines, run by pyACL."""

@@ -1,7 +1,4 @@
-"""What the adapter takes for granted of pyACL, each thing with how it is known: acl_contract.json, read.
-
-Does not call pyACL.
-"""
+"""Assumptions of the adapter about pyACL with their evidence, read from acl_contract.json."""
 
 from functools import cache
 from pathlib import Path
@@ -11,16 +8,16 @@ import msgspec
 
 TABLE = Path(__file__).with_name("acl_contract.json")
 Evidence = Literal["doc", "source", "recorded"]
-"""The vendor's documentation, published source, or seen on a machine with an NPU."""
+"""Vendor documentation, published source, or recorded on a machine with an NPU."""
 Returns = Literal["ret", "value, ret", "value"]
-"""What a call gives: its code, a value and its code, or a value alone."""
+"""Return values of a call: its code, a value and its code, or a value alone."""
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One function of the module `acl`."""
 
     name: str
-    """Behind `acl.`"""
+    """Name without `acl.`."""
     arguments: str
     returns: Returns
     meaning: str
@@ -28,7 +25,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that holds for several calls."""
+    """A condition that applies to several calls."""
 
     name: str
     meaning: str
@@ -36,12 +33,12 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error code: what its name says, and what a user can do."""
+    """An error code with its meaning and the remedy for users."""
 
     code: int
     name: str
     meaning: str
-    mend: str
+    remedy: str
     evidence: Evidence
 
 
@@ -56,16 +53,16 @@ class AclContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def acl_contract() -> AclContract:
-    """The table that lies here."""
+    """Return the table in acl_contract.json."""
     return msgspec.json.decode(TABLE.read_bytes(), type=AclContract)
 
 
 @cache
 def calls_by_name() -> dict[str, Call]:
-    """Every call that the adapter makes."""
+    """Return every call that the adapter makes, by name."""
     return {call.name: call for call in acl_contract().calls}
 
 
 def code_of_number(number: int) -> Code | None:
-    """What is known of an error code."""
+    """Return the entry of an error code, or None."""
     return next((code for code in acl_contract().codes if code.code == number), None)

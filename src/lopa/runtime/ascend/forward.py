@@ -1,40 +1,43 @@
-"""The gears of an engine for Ascend on one device: the DeviceForward protocol over OMs. Knows no request.
+"""The shape buckets of an Ascend engine on one device (DeviceForward protocol over OMs).
 
-One OM with gears that are set before every forward, or one of fixed shapes for each gear.
+An engine has one OM whose dims are set before every forward, or one OM with fixed shapes per shape bucket.
 """
 
 from collections.abc import Mapping, Sequence
 
 from lopa.runtime.accelerator.graph_form import PortableForm
-from lopa.runtime.accelerator.memory import Buffer, take_all
+from lopa.runtime.accelerator.memory import Buffer, run_all
 from lopa.runtime.ascend.calls import AclCalls
-from lopa.runtime.ascend.manifest import EngineGear, EngineInput, StoredAscendEngine
+from lopa.runtime.ascend.manifest import EngineBucket, EngineInput, StoredAscendEngine
 from lopa.runtime.ascend.memory import AclMemory
 from lopa.runtime.ascend.model import AclModel
-from lopa.runtime.bundle.gears import Gear
+from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract.portable_form import PAST
 from lopa.runtime.errors import BadInputError
 
 
 class AscendForward:
-    """The DeviceForward protocol."""
+    """Forward over the OMs of an engine."""
 
-    def __init__(self, acl: AclCalls, memory: AclMemory, found: StoredAscendEngine) -> None:
-        """Raises AclError when an OM cannot be loaded, BadInputError when it is not what engine.json says."""
-        engine = found.engine
+    def __init__(self, acl: AclCalls, memory: AclMemory, stored: StoredAscendEngine) -> None:
+        """Load the OMs of an engine.
+
+        Raises AclError if an OM cannot be loaded, and BadInputError if it differs from engine.json.
+        """
+        engine = stored.engine
         self.memory = memory
         self.form = PortableForm()
-        self.gears: Sequence[Gear] = [each.gear for each in engine.gears]
+        self.buckets: Sequence[ShapeBucket] = [each.bucket for each in engine.buckets]
         self._models: dict[str, AclModel] = {}
-        self._runs = {each.gear: (each.model, dims_of_gear(each, engine.inputs)) for each in engine.gears}
+        self._runs = {each.bucket: (each.model, dims_of_bucket(each, engine.inputs)) for each in engine.buckets}
         inputs, outputs = [each.name for each in engine.inputs], [each.name for each in engine.outputs]
         try:
-            for each in engine.gears:
+            for each in engine.buckets:
                 if each.model not in self._models:
                     self._models[each.model] = AclModel(
-                        acl, memory, found.folder / each.model, inputs, outputs, dynamic=engine.dynamic
+                        acl, memory, stored.folder / each.model, inputs, outputs, dynamic=engine.dynamic
                     )
-            self._check_gears(found)
+            self._check_dims(stored)
         except BaseException:
             self.close()
             raise
@@ -44,32 +47,32 @@ class AscendForward:
             if name != PAST
         }
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """DeviceForward.enqueue."""
-        model, dims = self._runs[gear]
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
+        """Enqueue a forward with the OM of the shape bucket."""
+        model, dims = self._runs[bucket]
         self._models[model].enqueue(dims, buffers)
 
     def close(self) -> None:
-        """DeviceForward.close; unloads all models whatever fails, and raises the first failure."""
+        """Unload all models, even if some calls fail. Raises the first failure."""
         models, self._models = self._models, {}
-        take_all(model.close for model in reversed(models.values()))
+        run_all(model.close for model in reversed(models.values()))
 
-    def _check_gears(self, found: StoredAscendEngine) -> None:
-        """Before a forward meets a gear that the OM does not have."""
-        if not found.engine.dynamic:
+    def _check_dims(self, stored: StoredAscendEngine) -> None:
+        """Check that each OM has its shape buckets, before a forward needs them."""
+        if not stored.engine.dynamic:
             return
-        gears = {name: model.gears for name, model in self._models.items()}
-        for each in found.engine.gears:
-            dims = self._runs[each.gear][1]
-            if dims not in gears[each.model]:
+        buckets = {name: model.buckets for name, model in self._models.items()}
+        for each in stored.engine.buckets:
+            dims = self._runs[each.bucket][1]
+            if dims not in buckets[each.model]:
                 raise BadInputError(
-                    f"{found.folder / each.model} has no gear with the dims {dims}",
-                    expected="the gears that engine.json lists",
+                    f"{stored.folder / each.model} has no shape bucket with the dims {dims}",
+                    expected="the shape buckets listed in engine.json",
                     remedy="build the engine again: lopa-export ascend BUNDLE --soc-version SOC",
                 )
 
 
-def dims_of_gear(gear: EngineGear, inputs: Sequence[EngineInput]) -> list[int]:
-    """All dims of all inputs, in order, with the gear's in place of every -1."""
-    numbers = iter(gear.dims)
+def dims_of_bucket(bucket: EngineBucket, inputs: Sequence[EngineInput]) -> list[int]:
+    """Return all dims of all inputs in order, with the bucket's dims in place of every -1."""
+    numbers = iter(bucket.dims)
     return [next(numbers) if dim == -1 else dim for each in inputs for dim in each.dims]

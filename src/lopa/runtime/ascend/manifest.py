@@ -1,6 +1,6 @@
-"""engine.json: what `lopa-export ascend` compiled for one kind of NPU, checked strictly when read.
+"""engine.json of an engine that `lopa-export ascend` compiled for one kind of NPU, checked strictly on reading.
 
-It lies beside the OM files in engines/ascend-*/ of a bundle. Does not compile and does not run anything.
+It is next to the OM files in engines/ascend-*/ of a bundle.
 """
 
 from pathlib import Path
@@ -10,44 +10,44 @@ import msgspec
 from msgspec import Meta
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket, buckets_can_be_used
 from lopa.runtime.bundle.engine_file import EngineFile, EngineKind, StoredEngine
-from lopa.runtime.bundle.gears import Gear, gears_can_be_used
 from lopa.runtime.bundle.manifest import Name
 from lopa.runtime.bundle.record import Reasons
 
-ENGINE_SCHEMA = 1
+ENGINE_SCHEMA = 2
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
-"""The graph's own types, or what ATC may lower float32 to."""
+"""The graph's own types, or the type to which ATC may lower float32."""
 Dtype = Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
-"""numpy's name, or bfloat16."""
+"""Type name as in numpy, or bfloat16."""
 Dim = Annotated[int, Meta(ge=0, le=2**32)]
 
 
 class EngineInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One input of the portable form, in its order."""
+    """One input of the portable form, in order."""
 
     name: str
     dtype: Dtype
     dims: Annotated[list[Annotated[int, Meta(ge=-1, le=2**32)]], Meta(max_length=8)]
-    """-1 where gears differ."""
+    """Dims of the input. -1 marks dims that differ between shape buckets."""
 
 
 class EngineOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One output of the portable form, in its order."""
+    """One output of the portable form, in order."""
 
     name: str
     dtype: Dtype
 
 
-class EngineGear(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One gear and how the engine runs it."""
+class EngineBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One shape bucket and how the engine runs it."""
 
-    gear: Gear
+    bucket: ShapeBucket
     dims: Annotated[list[Dim], Meta(max_length=4096)]
-    """What stands in place of every -1 of the inputs, in their order. Two gears may have the same."""
+    """Values for every -1 of the inputs, in order. Two shape buckets may have the same."""
     model: Name
-    """The OM file, relative to the engine's folder."""
+    """OM file, relative to the engine's folder."""
 
 
 class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,35 +56,37 @@ class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=
     soc_version: str
     precision: Precision
     int8: bool
-    """Whether the graph was one that AMCT had quantized."""
+    """True if AMCT had quantized the graph."""
     dynamic: bool
-    """One OM for all gears, whose dims are set before every forward; otherwise OMs of fixed shapes."""
+    """True for one OM whose dims are set before every forward, False for OMs with fixed shapes."""
     inputs: Annotated[list[EngineInput], Meta(max_length=4096)]
     outputs: Annotated[list[EngineOutput], Meta(max_length=65536)]
-    gears: Annotated[list[EngineGear], Meta(max_length=256)]
-    """In the order of the plan of gears."""
+    buckets: Annotated[list[EngineBucket], Meta(max_length=256)]
+    """Shape buckets in the order of the plan."""
     commands: list[list[str]]
-    """What was run, a list of arguments for each OM; paths are relative to the folder that it was run in."""
+    """ATC command of each OM, as a list of arguments. Paths are relative to the build folder."""
     cann_version: str | None
-    """Of the toolkit; None if it does not say."""
+    """Version of the toolkit, or None if it reports none."""
 
 
-def _reasons_against_gears(engine: AscendEngine) -> Reasons:
+def _find_bucket_errors(engine: AscendEngine) -> Reasons:
     listed = {record.path for record in engine.files}
-    holes = sum(dim == -1 for each in engine.inputs for dim in each.dims)
-    wrong = [gear.model for gear in engine.gears if gear.model not in listed or len(gear.dims) != holes]
-    if wrong or not gears_can_be_used([each.gear for each in engine.gears]):
+    dynamic_count = sum(dim == -1 for each in engine.inputs for dim in each.dims)
+    wrong = [
+        bucket.model for bucket in engine.buckets if bucket.model not in listed or len(bucket.dims) != dynamic_count
+    ]
+    if wrong or not buckets_can_be_used([each.bucket for each in engine.buckets]):
         yield (
-            f"{len(engine.gears)} gears that cannot be used, {len(wrong)} of them without a model or with the wrong "
-            "number of dims",
-            f"gears with a listed model and {holes} dims, in shapes as a plan of gears has them",
+            f"{len(engine.buckets)} invalid shape buckets, {len(wrong)} of them without a model or with the wrong number "
+            "of dims",
+            f"shape buckets with a listed model and {dynamic_count} dims, in shapes that a plan may have",
         )
 
 
-ASCEND_ENGINES = EngineKind("ascend-", AscendEngine, ENGINE_SCHEMA, _REMEDY, _reasons_against_gears)
+ASCEND_ENGINES = EngineKind("ascend-", AscendEngine, ENGINE_SCHEMA, _REMEDY, _find_bucket_errors)
 StoredAscendEngine = StoredEngine[AscendEngine]
 
 
 def engine_folder(bundle: Bundle, soc_version: str) -> Path:
-    """Where the engine for `soc_version` lies: Ascend910B1 -> engines/ascend-910B1."""
+    """Return the folder of the engine for `soc_version`, e.g. engines/ascend-910B1 for Ascend910B1."""
     return ASCEND_ENGINES.folder(bundle, soc_version.removeprefix("Ascend"))

@@ -1,7 +1,6 @@
-"""The memory of one Ascend device: the DeviceMemory protocol over pyACL, with a context and a stream of its own.
+"""Memory of one Ascend device through pyACL, with a context and a stream of its own (DeviceMemory protocol).
 
-Everything runs on the thread that made it. What travels between host and device goes through page-locked memory, since
-only then copies are asynchronous.
+Use it on the thread that created it. Host copies go through page-locked memory, because only these are asynchronous.
 """
 
 from typing import Any
@@ -12,17 +11,17 @@ from lopa.runtime.ascend.calls import AclCalls
 from lopa.runtime.ascend.process import AclProcess
 
 COPY_ALIGNMENT = 64
-"""Bytes; both addresses of an asynchronous copy are multiples."""
+"""Alignment in bytes of both addresses of an asynchronous copy."""
 _HUGE_FIRST_P2P = 3
-"""Huge pages where possible, in memory that other devices can copy from."""
+"""Allocation policy: huge pages if possible, in memory that other devices can copy from."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
 
 
 class AclMemory:
-    """The DeviceMemory protocol."""
+    """Memory of an Ascend device."""
 
     def __init__(self, process: AclProcess, device: int) -> None:
-        """Raises AclError when the device cannot be used."""
+        """Create a context and a stream. Raises AclError if the device cannot be used."""
         self._process = process
         self._device = device
         self._acl: AclCalls = process.calls()
@@ -40,56 +39,56 @@ class AclMemory:
 
     @property
     def stream(self) -> Any:
-        """On which forwards run."""
+        """Handle of the stream that forwards run on."""
         return self._stream
 
     @property
     def device(self) -> int:
-        """Its number."""
+        """Number of the device."""
         return self._device
 
     def allocate(self, size: int) -> int:
-        """DeviceMemory.allocate: CANN aligns more than is asked for. Raises AclError when there is none left."""
+        """Allocate device memory, which CANN aligns sufficiently. Raises AclError if memory is full."""
         address = int(self._acl("rt.malloc", size, _HUGE_FIRST_P2P))
         self._allocated.add(address)
         return address
 
     def free(self, address: int) -> None:
-        """DeviceMemory.free."""
+        """Free memory from `allocate`."""
         self._allocated.remove(address)
         self._acl("rt.free", address)
 
     def upload(self, target: int, source: Array) -> None:
-        """DeviceMemory.upload."""
-        self._copy(target, self._staging.copy_of(source), source.nbytes, _TO_DEVICE)
+        """Copy a host array to the device through page-locked memory."""
+        self._copy(target, self._staging.staged_copy(source), source.nbytes, _TO_DEVICE)
 
     def download(self, target: Array, source: int) -> None:
-        """DeviceMemory.download."""
+        """Fill a host array through page-locked memory. It is valid after `synchronize`."""
         self._copy(self._staging.piece_for(target), source, target.nbytes, _TO_HOST)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """DeviceMemory.copy_pieces: one call each, since copies with steps are not for device to device."""
+        """Copy the pieces with one call each, because pyACL has no strided copy between devices."""
         for piece in range(count):
             self._copy(target + piece * target_step, source + piece * source_step, size, _ON_DEVICES)
 
     def fill_zero(self, target: int, size: int) -> None:
-        """DeviceMemory.fill_zero."""
+        """Fill memory with zeros."""
         self._acl("rt.memset_async", target, size, 0, size, self._stream)
 
     def synchronize(self) -> None:
-        """DeviceMemory.synchronize."""
-        arrived = self._staging.arrivals()
+        """Wait for the stream, and fill the host arrays."""
+        finish = self._staging.arrivals()
         self._acl("rt.synchronize_stream", self._stream)
-        arrived()
+        finish()
 
     def reach(self, peer: DeviceMemory) -> bool:
-        """DeviceMemory.reach: another Ascend device of this process, or the same one."""
+        """Enable access to another Ascend device of this process. Return True if `peer` is accessible."""
         if not isinstance(peer, AclMemory):
             return False
         return peer.device == self._device or self._process.enable_peer(self._device, peer.device)
 
     def close(self) -> None:
-        """DeviceMemory.close; goes on to the end whatever fails, and raises the first failure."""
+        """Free the stream and all memory, even if some calls fail. Raises the first failure."""
         steps: list[tuple[Any, ...]] = [("rt.synchronize_stream", self._stream)] if self._stream is not None else []
         steps += [("rt.free", address) for address in self._allocated]
         steps += [("rt.free_host", address) for address in self._staging.addresses]

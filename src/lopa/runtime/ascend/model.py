@@ -1,6 +1,6 @@
-"""One OM on one Ascend device: loaded, run with the buffers that the caller gives, unloaded. Knows no gears of a plan.
+"""One OM on one Ascend device: load it, run it with the caller's buffers, unload it.
 
-Everything runs on the thread and in the context that loaded it.
+Use it on the thread and in the context that loaded it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from lopa.runtime.ascend.memory import AclMemory
 from lopa.runtime.errors import BadInputError
 
 _DIMS_INPUT = "ascend_mbatch_shape_data"
-"""An input that ATC adds to a model with gears: the dims of the gear to run."""
+"""Input that ATC adds to a dynamic model, with the dims to run."""
 _ALL_INPUTS = -1
 
 
 class AclModel:
-    """The OM at `path`, whose inputs and outputs have these names, outputs in this order.
+    """The OM at `path`, with inputs and outputs of these names, outputs in this order.
 
-    ATC may rename outputs, but not their order.
+    ATC may rename outputs, but keeps their order.
     """
 
     def __init__(
@@ -33,7 +33,10 @@ class AclModel:
         *,
         dynamic: bool,
     ) -> None:
-        """Raises AclError when it cannot be loaded, BadInputError when it is another model than was said."""
+        """Load the model.
+
+        Raises AclError if it cannot be loaded, and BadInputError if its inputs or outputs differ.
+        """
         self._acl = acl
         self._memory = memory
         self._path = path
@@ -49,47 +52,49 @@ class AclModel:
             index = {name: acl("mdl.get_input_index_by_name", self._desc, name) for name in inputs}
             self._inputs = sorted(inputs, key=index.__getitem__)
             self._outputs = list(outputs)
-            # Bytes of every input and output, for the largest gear.
+            # Bytes of every input and output, for the largest dims.
             self.sizes = {name: acl("mdl.get_input_size_by_index", self._desc, index[name]) for name in inputs}
             self.sizes |= {
                 name: acl("mdl.get_output_size_by_index", self._desc, place) for place, name in enumerate(outputs)
             }
-            self._dims_buffer = self._allocated_for_dims()
+            self._dims_buffer = self._allocate_dims()
             self._datasets = [_Dataset(acl), _Dataset(acl)]
         except BaseException:
             self.close()
             raise
 
     @property
-    def gears(self) -> list[list[int]]:
-        """Of each gear all dims of all inputs, in order; none in a model of fixed shapes."""
+    def buckets(self) -> list[list[int]]:
+        """All dims of all inputs in order, per shape bucket. Empty for a model with fixed shapes."""
         if self._dims_index is None:
             return []
         count = self._acl("mdl.get_input_dynamic_gear_count", self._desc, _ALL_INPUTS)
         found = self._acl("mdl.get_input_dynamic_dims", self._desc, _ALL_INPUTS, count)
-        return [list(gear["dims"])[: gear["dimCount"]] for gear in found]
+        return [list(bucket["dims"])[: bucket["dimCount"]] for bucket in found]
 
     def enqueue(self, dims: Sequence[int], buffers: Mapping[str, Buffer]) -> None:
-        """Put a forward in the stream's queue. `dims` are all those of all inputs, in order: one of `gears`."""
+        """Enqueue a forward. `dims` are all dims of all inputs in order, one of `buckets`."""
         inputs, outputs = self._datasets
-        given = [self._fitted(name, buffers[name]) for name in self._inputs]
+        bound = [self._limit(name, buffers[name]) for name in self._inputs]
         if self._dims_index is not None:
-            given.insert(self._dims_index, self._dims_buffer)
-        inputs.bind(given)
-        outputs.bind([self._fitted(name, buffers[name]) for name in self._outputs])
+            bound.insert(self._dims_index, self._dims_buffer)
+        inputs.bind(bound)
+        outputs.bind([self._limit(name, buffers[name]) for name in self._outputs])
         if self._dims_index is not None:
             chosen = {"name": "", "dimCount": len(dims), "dims": list(dims)}
             self._acl("mdl.set_input_dynamic_dims", self._model, inputs.handle, self._dims_index, chosen)
         self._acl("mdl.execute_async", self._model, inputs.handle, outputs.handle, self._memory.stream)
 
     def close(self) -> None:
-        """Free buffers, datasets and description, then unload. Goes on whatever fails, and raises the first failure."""
-        steps = [step for dataset in self._datasets for step in dataset.steps_of_closing()]
+        """Free buffers, datasets and description, then unload the model, even if some calls fail. Raises the first
+        failure.
+        """
+        steps = [step for dataset in self._datasets for step in dataset.close_steps()]
         steps += [("mdl.destroy_desc", self._desc)] if self._desc is not None else []
         self._acl.all([*steps, ("mdl.unload", self._model)])
 
-    def _fitted(self, name: str, buffer: Buffer) -> Buffer:
-        """No larger than the model's own: one of fixed shapes is warned about that."""
+    def _limit(self, name: str, buffer: Buffer) -> Buffer:
+        """Return the buffer, limited to the model's size. pyACL warns about larger buffers for fixed shapes."""
         return Buffer(buffer.address, min(buffer.size, self.sizes[name]))
 
     def _check_counts(self, inputs: int, outputs: int) -> None:
@@ -97,11 +102,11 @@ class AclModel:
         if found != (inputs, outputs):
             raise BadInputError(
                 f"{self._path} has {found[0]} inputs and {found[1]} outputs",
-                expected=f"{inputs} and {outputs}, as engine.json says",
+                expected=f"{inputs} and {outputs}, as in engine.json",
                 remedy="build the engine again: lopa-export ascend BUNDLE --soc-version SOC",
             )
 
-    def _allocated_for_dims(self) -> Buffer:
+    def _allocate_dims(self) -> Buffer:
         if self._dims_index is None:
             return Buffer(0, 0)
         size = self._acl("mdl.get_input_size_by_index", self._desc, self._dims_index)
@@ -109,7 +114,7 @@ class AclModel:
 
 
 class _Dataset:
-    """The inputs or the outputs of a model."""
+    """The inputs or outputs of a model."""
 
     def __init__(self, acl: AclCalls) -> None:
         self._acl = acl
@@ -118,7 +123,7 @@ class _Dataset:
         self._handles: list[Any] = []
 
     def bind(self, buffers: Sequence[Buffer]) -> None:
-        """Let it be these buffers, always as many."""
+        """Bind these buffers. Their number must not change."""
         for place, buffer in enumerate(buffers):
             if place == len(self._bound):
                 handle = self._acl("create_data_buffer", buffer.address, buffer.size)
@@ -129,6 +134,6 @@ class _Dataset:
                 self._acl("update_data_buffer", self._handles[place], buffer.address, buffer.size)
                 self._bound[place] = buffer
 
-    def steps_of_closing(self) -> list[tuple[Any, ...]]:
-        """Calls that free all but the memory."""
+    def close_steps(self) -> list[tuple[Any, ...]]:
+        """Return the calls that free the dataset without its memory."""
         return [*(("destroy_data_buffer", handle) for handle in self._handles), ("mdl.destroy_dataset", self.handle)]

@@ -1,35 +1,35 @@
-"""What pyACL has once for a process: init and finalize, and for every device how many sessions use it.
+"""Process-wide state of pyACL: init and finalize, and the number of sessions per device.
 
-Knows neither memory nor models. Threads of several devices may call at once.
+Thread-safe.
 """
 
 import atexit
 import threading
 
-from lopa.runtime.ascend.calls import REPEATED_INIT, AclCalls, AclError, calls_of_installed_acl
+from lopa.runtime.ascend.calls import REPEATED_INIT, AclCalls, AclError, load_acl
 
 
 class AclProcess:
-    """The only one of a process is `THE_PROCESS`."""
+    """State of pyACL in a process. `THE_PROCESS` is the only instance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: AclCalls | None = None
-        self._ours = False
-        """Whether acl.init was called here, and not by another library before."""
+        self._initialized_here = False
+        """True if acl.init was called here, not earlier by another library."""
         self._users: dict[int, int] = {}
-        """Sessions by device."""
+        """Number of sessions by device."""
         self._peers: set[tuple[int, int]] = set()
-        """Devices and those that they may copy from."""
+        """Pairs of a device and a peer that it may copy from."""
 
     def calls(self) -> AclCalls:
-        """pyACL, initialized at the first call. Raises MissingBackendError without it, AclError."""
+        """Return pyACL's calls, initialized on first use. Raises MissingBackendError if it is missing, and AclError."""
         with self._lock:
             if self._calls is None:
-                calls = calls_of_installed_acl()
+                calls = load_acl()
                 try:
                     calls("init")
-                    self._ours = True
+                    self._initialized_here = True
                 except AclError as error:
                     if error.code != REPEATED_INIT:
                         raise
@@ -38,14 +38,14 @@ class AclProcess:
             return self._calls
 
     def use_device(self, device: int) -> None:
-        """Make it the calling thread's. Every call needs one of `leave_device`."""
+        """Select the device for the calling thread. Every call needs a matching `leave_device`."""
         calls = self.calls()
         with self._lock:
             calls("rt.set_device", device)
             self._users[device] = self._users.get(device, 0) + 1
 
     def leave_device(self, device: int) -> None:
-        """Reset it once; CANN counts, and frees what it has when it was reset as often as it was set."""
+        """Reset the device once. CANN frees it after as many resets as sets."""
         calls = self.calls()
         with self._lock:
             self._users[device] -= 1
@@ -55,7 +55,7 @@ class AclProcess:
             calls("rt.reset_device", device)
 
     def enable_peer(self, device: int, peer: int) -> bool:
-        """Let `device`, which is the calling thread's, copy from `peer`; False where that is impossible."""
+        """Let `device`, the calling thread's device, copy from `peer`. Return False if this is impossible."""
         calls = self.calls()
         with self._lock:
             if (device, peer) in self._peers:
@@ -67,14 +67,16 @@ class AclProcess:
             return True
 
     def finalize(self) -> None:
-        """The end of the process. Nothing is done while sessions are open: what they use would be gone."""
+        """Finalize pyACL at the end of the process. Does nothing while sessions are open, because it would break
+        them.
+        """
         with self._lock:
             if self._calls is None or self._users:
                 return
             calls, self._calls = self._calls, None
             atexit.unregister(self.finalize)
-            if self._ours:
-                self._ours = False
+            if self._initialized_here:
+                self._initialized_here = False
                 calls("finalize")
 
 

@@ -1,6 +1,6 @@
-"""The contract on an Ascend NPU: OMs that lopa-export ascend compiled, run by pyACL, caches in the device's memory.
+"""The contract on an Ascend NPU: OMs from lopa-export ascend, run by pyACL, with caches in device memory.
 
-Knows which engine of a bundle is for the device. pyACL comes with CANN and is imported when a session is opened.
+Selects a bundle's engine for the device. pyACL is part of CANN and is imported when a session opens.
 """
 
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ from lopa.runtime.ascend.manifest import ASCEND_ENGINES, StoredAscendEngine
 from lopa.runtime.ascend.memory import COPY_ALIGNMENT, AclMemory
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import check_gears_fit
+from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.contract import window_names
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.contract.stored_floats import stored_dtype
@@ -28,10 +28,10 @@ _STATISTICS = {contract.TOPK_IDS: "int64", contract.TOPK_LOGPROBS: "float32", co
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
-    """Open the bundle's engine on "ascend:N"; `threads` is for processors.
+    """Open the bundle's engine on "ascend:N". `threads` applies to CPUs only.
 
-    Raises BadInputError for another device, and when the bundle has no engine for it or one of other weights;
-    MissingBackendError without pyACL; AclError (exit code 3) when a call of it fails.
+    Raises BadInputError for another device, and if the bundle has no engine for it or the engine has other weights.
+    Raises MissingBackendError without pyACL, and AclError (exit code 3) if a call fails.
     """
     number = parse_device(device, "ascend").number
     engines = [ASCEND_ENGINES.read(folder) for folder in ASCEND_ENGINES.folders(bundle)]
@@ -44,18 +44,18 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
     acl = THE_PROCESS.calls()
     chosen = engines[0] if len(engines) == 1 else _engine_for_soc(engines, str(acl("rt.get_soc_name")), bundle)
     _check_engine(chosen, bundle)
-    return ThreadedSession(device, partial(_opened, chosen, bundle, device, number))
+    return ThreadedSession(device, partial(_open_on_thread, chosen, bundle, device, number))
 
 
-def _opened(found: StoredAscendEngine, bundle: Bundle, device: str, number: int) -> DeviceSession:
-    """On the thread that will use it."""
-    with ExitStack() as opened:
+def _open_on_thread(stored: StoredAscendEngine, bundle: Bundle, device: str, number: int) -> DeviceSession:
+    """Open the session on the thread that will use it."""
+    with ExitStack() as stack:
         memory = AclMemory(THE_PROCESS, number)
-        opened.callback(memory.close)
-        engine = AscendForward(THE_PROCESS.calls(), memory, found)
-        opened.callback(engine.close)
-        session = DeviceSession(engine, device, _cache_shape(found, bundle), bundle.manifest.dimensions.vocab_size)
-        opened.pop_all()
+        stack.callback(memory.close)
+        engine = AscendForward(THE_PROCESS.calls(), memory, stored)
+        stack.callback(engine.close)
+        session = DeviceSession(engine, device, _cache_shape(stored, bundle), bundle.manifest.dimensions.vocab_size)
+        stack.pop_all()
     return session
 
 
@@ -64,51 +64,51 @@ def _engine_for_soc(engines: list[StoredAscendEngine], soc: str, bundle: Bundle)
         if each.engine.soc_version == soc:
             return each
     raise BadInputError(
-        f"{bundle.path} has engines for {', '.join(each.engine.soc_version for each in engines)}, this is {soc}",
+        f"{bundle.path} has engines for {', '.join(each.engine.soc_version for each in engines)}, but this is {soc}",
         expected=f"an engine for {soc}",
         remedy=f"build one: {_BUILD.format(bundle.path).replace('SOC', soc)}",
     )
 
 
-def _cache_shape(found: StoredAscendEngine, bundle: Bundle) -> CacheShape:
+def _cache_shape(stored: StoredAscendEngine, bundle: Bundle) -> CacheShape:
     sizes = bundle.manifest.dimensions
-    dtype = {each.name: each.dtype for each in found.engine.outputs}[window_names(1)[0]]
+    dtype = {each.name: each.dtype for each in stored.engine.outputs}[window_names(1)[0]]
     return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(dtype))
 
 
-def _check_engine(found: StoredAscendEngine, bundle: Bundle) -> None:
-    """Raise BadInputError unless the engine is of this bundle and its arrays are as the session takes them."""
-    remedy = f"build it again: {_BUILD.format(bundle.path).replace('SOC', found.engine.soc_version)}"
-    if not found.fits(bundle):
+def _check_engine(stored: StoredAscendEngine, bundle: Bundle) -> None:
+    """Raise BadInputError unless the engine belongs to this bundle and its arrays match the session."""
+    remedy = f"build it again: {_BUILD.format(bundle.path).replace('SOC', stored.engine.soc_version)}"
+    if not stored.fits(bundle):
         raise BadInputError(
-            f"{found.folder} was made of other weights than those of {bundle.path}",
-            expected="an engine of this bundle",
+            f"{stored.folder} was built from other weights than {bundle.path}",
+            expected="an engine built from this bundle",
             remedy=remedy,
         )
-    check_gears_fit(
-        [each.gear for each in found.engine.gears], bundle.manifest, source=str(found.folder), remedy=remedy
+    check_buckets_fit(
+        [each.bucket for each in stored.engine.buckets], bundle.manifest, source=str(stored.folder), remedy=remedy
     )
-    inputs = [each.name for each in found.engine.inputs]
+    inputs = [each.name for each in stored.engine.inputs]
     if inputs != portable_input_names():
         raise BadInputError(
-            f"{found.folder} has {len(inputs)} inputs, the last {inputs[-1] if inputs else None}",
+            f"{stored.folder} has {len(inputs)} inputs, the last is {inputs[-1] if inputs else None}",
             expected=", ".join(portable_input_names()),
             remedy=f"export the checkpoint again, then {remedy}",
         )
     names = contract.output_names(bundle.manifest.dimensions.layers, with_logits=bundle.manifest.with_logits)
-    dtypes = {each.name: each.dtype for each in found.engine.outputs}
+    dtypes = {each.name: each.dtype for each in stored.engine.outputs}
     wrong = [name for name, dtype in _STATISTICS.items() if dtypes.get(name) != dtype]
     if set(dtypes) != set(names) or wrong:
         raise BadInputError(
-            f"{found.folder} has the outputs {dtypes}",
-            expected=f"{', '.join(names)}, of them {_STATISTICS}",
+            f"{stored.folder} has the outputs {dtypes}",
+            expected=f"{', '.join(names)}, with the types {_STATISTICS}",
             remedy=remedy,
         )
-    # A tile of such rows is a multiple of accelerator.memory.ALIGNMENT, so that a cache's arrays are one without holes.
-    size = row_bytes(_cache_shape(found, bundle))
+    # The bytes of a tile of such rows are a multiple of accelerator.memory.ALIGNMENT, so a cache's arrays have no gaps.
+    size = row_bytes(_cache_shape(stored, bundle))
     if size % COPY_ALIGNMENT:
         raise BadInputError(
             f"{bundle.path} has cache rows of {size} bytes",
-            expected=f"a multiple of {COPY_ALIGNMENT}: pyACL copies nothing else between rows",
-            remedy="use a model whose heads are larger, or another device",
+            expected=f"a multiple of {COPY_ALIGNMENT}, as pyACL's copies require",
+            remedy="use a model with larger heads, or another device",
         )

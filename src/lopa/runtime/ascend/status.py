@@ -1,4 +1,4 @@
-"""Ascend NPUs of this machine, for `lopa-export doctor`. Opens no engine."""
+"""Status of this machine's Ascend NPUs, for `lopa-export doctor`. Opens no engine."""
 
 import importlib.util
 
@@ -8,5 +8,5 @@ from lopa.runtime.device_families import DeviceStatus
 def find_devices(family: str) -> list[DeviceStatus]:
     """Return one line for all NPUs."""
     is_here = importlib.util.find_spec("acl") is not None
-    state = "pyACL is here" if is_here else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)"
+    state = "pyACL is installed" if is_here else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)"
     return [DeviceStatus(f"{family}:N", state, is_here)]

@@ -1,4 +1,4 @@
-"""What lies in a bundle: manifest, weights, cost tables, gears, descriptions of engines. Runs nothing."""
+"""Contents of a bundle: manifest, weights, cost tables, shape buckets and engine descriptions. Runs nothing."""
 
 from lopa.runtime.bundle.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import Manifest

@@ -1,4 +1,4 @@
-"""A bundle on disk: its manifest and the way to its files. Does not know how one is made or run."""
+"""A bundle on disk: its manifest and the paths of its files. Neither builds nor runs one."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from lopa.runtime.bundle.listed_file import check_listed_file, path_of_listed_file
+from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, manifest_from_json
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
@@ -17,17 +17,17 @@ _REMEDY = "copy the bundle again, or export the checkpoint again"
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle: the folder and its checked manifest."""
+    """An opened bundle: folder and checked manifest."""
 
     path: Path
     manifest: Manifest
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
-        """Open the bundle at `path`: reads the manifest and checks that every file is there with its size.
+        """Open the bundle at `path`: read the manifest and check that every file exists with its size.
 
-        Raises BadInputError when something is missing, of another schema, or lies outside the folder. Digests are
-        checked only by `altered_files`, since reading gigabytes is not part of opening.
+        Raises BadInputError if a file is missing or outside the folder, or if the schema differs. Only `altered_files`
+        checks digests, because that reads gigabytes.
         """
         expected = "a bundle folder made by lopa-export onnx"
         with refused_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
@@ -49,17 +49,17 @@ class Bundle:
 
     @property
     def graph(self) -> Path:
-        """The ONNX file, in the dialect that the manifest says."""
+        """Path of the ONNX file, in the manifest's dialect."""
         return self.file(self.manifest.graph)
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
-        """Those in which there is a graph, that of `graph` first."""
+        """Dialects with a graph; the dialect of `graph` comes first."""
         second: tuple[Dialect, ...] = () if self.manifest.portable_graph is None else ("portable",)
         return (self.manifest.dialect, *second)
 
     def of_dialect(self, dialect: Dialect) -> "Bundle":
-        """The same bundle with the graph of one dialect alone. Raises BadInputError when it has none."""
+        """Return the bundle with the graph of one dialect only. Raises BadInputError if it has none."""
         if dialect not in self.dialects:
             raise BadInputError(
                 f"{self.path} has only a graph in the {self.manifest.dialect} dialect",
@@ -69,56 +69,63 @@ class Bundle:
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
         alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
         if dialect != "standard":
-            alone = msgspec.structs.replace(alone, stages=[], cpu_graphs=[], plugins=[])  # which are of standard graphs
+            alone = msgspec.structs.replace(
+                alone, stages=[], cpu_graphs=[], plugins=[]
+            )  # these describe standard graphs
         return replace(self, manifest=alone)
 
     def graph_for_cpu(self) -> Path:
-        """The twin of `graph` for ONNX Runtime on a CPU; `graph` itself if it has none, or is not what its twin is of.
+        """Return the path of the CPU twin of `graph` for ONNX Runtime, or `graph` itself.
 
-        Raises BadInputError when `graph` cannot be read.
+        The result is `graph` if there is no twin, or if the twin was made from another file. Raises BadInputError if
+        `graph` cannot be read.
         """
         return self._twin(unpacked=False) or self.graph
 
     def unpacked_graph(self) -> Path | None:
-        """The twin of `graph` with int4 matrices unpacked; None as above."""
+        """Return the path of the twin of `graph` with unpacked int4 matrices, or None."""
         return self._twin(unpacked=True)
 
     def _twin(self, *, unpacked: bool) -> Path | None:
         twins = [each for each in self.manifest.cpu_graphs if each.source == self.manifest.graph]
         twin = next((each for each in twins if each.unpacked == unpacked), None)
-        if twin is None or sha256_of_file(self.graph) != twin.source_sha256:  # under a megabyte: weights lie elsewhere
+        if (
+            twin is None or sha256_of_file(self.graph) != twin.source_sha256
+        ):  # reads less than a megabyte; weights are in another file
             return None
         return self.file(twin.graph)
 
     def with_cpu_graphs(self, *, unpacked: bool) -> "Bundle":
-        """The same bundle with the twins of one kind alone."""
+        """Return the bundle with twins of one kind only."""
         twins = [each for each in self.manifest.cpu_graphs if each.unpacked == unpacked]
         return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=twins))
 
     def without_cpu_graphs(self) -> "Bundle":
-        """The same bundle, whose standard graphs run on a CPU as they are."""
+        """Return the bundle without twins. Its standard graphs then run on CPUs unchanged."""
         return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=[]))
 
     @property
     def weights(self) -> Path:
-        """The file of external data, laid out by manifest.tensors."""
+        """Path of the external weights, laid out as in manifest.tensors."""
         return self.file(self.manifest.weights)
 
     def file(self, name: str) -> Path:
-        """Path of the file `name` (relative, forward slashes); refuses one that leaves the folder."""
-        return path_of_listed_file(self.path, name, whole="bundle", remedy=_REMEDY)
+        """Return the path of file `name` (relative, forward slashes). Raises BadInputError if it leaves the folder."""
+        return listed_file_path(self.path, name, whole="bundle", remedy=_REMEDY)
 
     def altered_files(self) -> list[str]:
-        """Names of the files whose sha256 differs from the manifest's. Raises BadInputError where one is not read."""
+        """Return the names of files whose sha256 differs from the manifest. Raises BadInputError if one cannot be
+        read.
+        """
         return [
             record.path for record in self.manifest.files if sha256_of_file(self.file(record.path)) != record.sha256
         ]
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hex sha256 of a file, read in pieces. Raises BadInputError when it cannot be read."""
+    """Return the hex sha256 of a file, read in chunks. Raises BadInputError if it cannot be read."""
     with (
-        refused_as_bad_input(str(path), expected="a file that can be read", remedy="copy it again"),
+        refused_as_bad_input(str(path), expected="a readable file", remedy="copy it again"),
         path.open("rb") as file,
     ):
         return hashlib.file_digest(file, "sha256").hexdigest()

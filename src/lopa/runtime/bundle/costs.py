@@ -1,6 +1,6 @@
-"""costs.json: what a forward costs on one device, measured by `lopa-export bench --costs`, and the time between points.
+"""Cost table of one device: measured seconds of a forward, and interpolation between the measured points.
 
-The table lies in the bundle beside the manifest, one file for each device (`costs_name`). Does not measure.
+`lopa-export bench --costs` measures it. The bundle has one file per device next to the manifest (`costs_name`).
 """
 
 import bisect
@@ -21,48 +21,47 @@ from lopa.runtime.device_families import spans_processes
 from lopa.runtime.errors import BadInputError
 
 COSTS_SCHEMA = 2
-_MOST_SECONDS = 1e6
-"""Of anything that was measured: days."""
+_MAX_SECONDS = 1e6
+"""Upper bound of any measurement, in seconds (days)."""
 _REMEDY = "measure again: lopa-export bench BUNDLE --costs"
 
 
 class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One point: the median seconds of a forward of one request whose every window row is wanted."""
+    """One measured point: median seconds of a forward of one request that samples every row of its window."""
 
     branches: Annotated[int, Meta(ge=1, le=2**16)]
     window: Annotated[int, Meta(ge=1, le=2**24)]
     prefix: Annotated[int, Meta(ge=1, le=2**24)]
-    seconds: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)]
+    seconds: Annotated[float, Meta(gt=0, le=_MAX_SECONDS)]
 
 
 class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table of one device. The points form a full grid over branches, window and prefix."""
+    """Cost table of one device. Its points form a full grid over branches, window and prefix."""
 
     device: str
     machine: str
-    """The processor or accelerator, for people."""
+    """Name of the processor or accelerator, for readers."""
     threads: Annotated[int, Meta(ge=1, le=2**16)] | None
     weights_sha256: str
-    """Of the bundle that was measured."""
+    """SHA-256 of the weights of the measured bundle."""
     measured: str
-    """ISO date and time."""
-    host_seconds: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
-    """Median seconds of a round of one request with one branch outside its forward."""
-    host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
-    """What every further branch adds to them."""
+    """Date and time of the measurement, in ISO format."""
+    host_seconds: Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
+    """Median host seconds of a round of one request with one branch, without its forward."""
+    host_seconds_a_branch: Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
+    """Additional host seconds per further branch."""
     points: Annotated[list[ForwardCost], Meta(min_length=1, max_length=100_000)]
 
 
 def costs_name(device: str) -> str:
-    """File name of the table of `device`: costs.cpu.json, costs.cuda-0.json."""
+    """Return the file name of the cost table of `device`, e.g. costs.cpu.json or costs.cuda-0.json."""
     return f"costs.{device.replace(':', '-')}.json"
 
 
 def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "CostTable":
-    """The table that was measured for `bundle` on `device` with `threads`.
+    """Return the cost table measured for `bundle` on `device` with `threads`.
 
-    Raises BadInputError when there is none, when it cannot be read, and when it is of another device, number of
-    threads, contract or bundle.
+    Raises BadInputError if the table is missing or unreadable, or if its device, threads, contract or bundle differ.
     """
     path = bundle.path / costs_name(device)
     remedy = _remedy(bundle, device, threads)
@@ -76,7 +75,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
 
 
 def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
-    """The command that measures the table that is missing, in full."""
+    """Return the remedy with the full command that measures the missing table."""
     chosen = "choose the number of branches yourself"
     if spans_processes(device):
         return f"{chosen}: there is no cost table for ranks"
@@ -87,7 +86,7 @@ def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
 
 
 def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
-    """`costs`, or BadInputError when they were measured for something else."""
+    """Return `costs`. Raises BadInputError if they were measured for another device, thread count or bundle."""
     for name, found, expected in (
         ("device", costs.device, device),
         ("threads", costs.threads, threads),
@@ -104,33 +103,33 @@ def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None
 
 @dataclass(frozen=True)
 class CostTable:
-    """Seconds of a forward by branches, window and prefix, between and beyond the measured points.
+    """Seconds of a forward by branches, window and prefix, interpolated from the measured points.
 
-    Linear between neighbouring points along each axis; beyond the last point in proportion to it along that axis, since
-    work grows at least so there; below the first the first.
+    Interpolates linearly between neighbors along each axis. Beyond the last point, time grows in proportion, because
+    work grows at least linearly. Below the first point, the first point's time applies.
     """
 
     costs: Costs
 
     def seconds(self, branches: int, window: int, prefix: int) -> float:
-        """Expected seconds of one forward; `prefix` in rows of allocated cache."""
-        asked = (branches, window, prefix)
-        if asked not in self._known:
-            self._known[asked] = self._interpolated(asked)
-        return self._known[asked]
+        """Return the expected seconds of one forward. `prefix` counts rows of allocated cache."""
+        sizes = (branches, window, prefix)
+        if sizes not in self._cache:
+            self._cache[sizes] = self._interpolated(sizes)
+        return self._cache[sizes]
 
     def host_seconds(self, branches: int) -> float:
-        """Expected seconds of a step outside its forward."""
+        """Return the expected seconds of a step without its forward."""
         return self.costs.host_seconds + (branches - 1) * self.costs.host_seconds_a_branch
 
     @cached_property
-    def _known(self) -> dict[tuple[int, int, int], float]:
-        """What was asked before: a decode comes back to few sizes, and asks in every step."""
+    def _cache(self) -> dict[tuple[int, int, int], float]:
+        """Cache of results. A decode asks in every step, for few distinct sizes."""
         return {}
 
-    def _interpolated(self, asked: tuple[int, int, int]) -> float:
+    def _interpolated(self, sizes: tuple[int, int, int]) -> float:
         total = 0.0
-        shares = [_shares(axis, value) for axis, value in zip(self._axes, asked, strict=True)]
+        shares = [_shares(axis, value) for axis, value in zip(self._axes, sizes, strict=True)]
         for b, share_b in shares[0]:
             for w, share_w in shares[1]:
                 for p, share_p in shares[2]:
@@ -148,7 +147,7 @@ class CostTable:
 
 
 def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
-    """Which points of `axis` stand for `value`, and with what weight."""
+    """Return the points of `axis` that approximate `value`, with their weights."""
     after = bisect.bisect_left(axis, value)
     if after == 0:
         return [(axis[0], 1.0)]
@@ -160,16 +159,16 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
 
 
 def costs_from_file(path: Path) -> Costs:
-    """The costs in a file, whatever they were measured for. Raises BadInputError when they cannot be read."""
-    checks = [_reasons_against_points]
+    """Return the costs in a file, for any device or bundle. Raises BadInputError if they cannot be read."""
+    checks = [_find_grid_errors]
     return record_from_file(path, Costs, what="a cost table", schema=COSTS_SCHEMA, remedy=_REMEDY, checks=checks)
 
 
-def _reasons_against_points(costs: Costs) -> Reasons:
+def _find_grid_errors(costs: Costs) -> Reasons:
     points = [(point.branches, point.window, point.prefix) for point in costs.points]
     full = math.prod(len(set(axis)) for axis in zip(*points, strict=True))
     if len(points) != full or len(set(points)) != full:
         yield (
             f"{len(points)} points, {len(points) - len(set(points))} of them repeated",
-            "seconds at every combination of its branches, windows and prefixes, once",
+            "each combination of its branches, windows and prefixes exactly once",
         )

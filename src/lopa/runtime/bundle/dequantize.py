@@ -1,4 +1,4 @@
-"""Integers and scales back to values: what the numbers of a quantized matrix stand for. Knows arrays, no files."""
+"""Dequantization: convert integers and scales to values. Uses arrays only."""
 
 from typing import Any
 
@@ -11,7 +11,9 @@ Int8 = npt.NDArray[np.int8]
 
 
 def values_from_integers(integers: Int8, scales: Floats) -> Float32:
-    """float32 [inputs, outputs] from as many integers; `scales` [outputs], or [inputs / block, outputs] in blocks."""
+    """Return float32 [inputs, outputs] from integers of that shape. `scales` is [outputs], or [inputs / block, outputs]
+    for blockwise scales.
+    """
     inputs, outputs = integers.shape
     blocks = integers.reshape(-1, inputs, outputs) if scales.ndim == 1 else integers.reshape(len(scales), -1, outputs)
     values: Float32 = blocks * scales.astype(np.float32).reshape(len(blocks), 1, outputs)
@@ -19,7 +21,9 @@ def values_from_integers(integers: Int8, scales: Floats) -> Float32:
 
 
 def int4_from_bytes(packed: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Int8:
-    """Numbers from -8 to 7 out of bytes that hold two each, the first in the low half, in the order of the rows."""
+    """Unpack numbers from -8 to 7 from bytes in row-major order. Each byte holds two numbers, the first in its low
+    half.
+    """
     halves = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)
     signed: npt.NDArray[Any] = (halves ^ 8).astype(np.int8) - np.int8(8)
     return signed[: int(np.prod(shape))].reshape(shape)

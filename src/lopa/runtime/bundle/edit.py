@@ -1,7 +1,7 @@
-"""Edits of a bundle after its export: defaults of decoding and the chat template.
+"""Edits of a bundle after its export: decoding defaults and the chat template.
 
-Both are in manifest.json, which is replaced in one step, and no other file changes. So a bundle is whole at any moment,
-and engines, cost tables and twins stay valid: they go by the digests of weights and graphs.
+Both are in manifest.json, which is replaced atomically; no other file changes. Engines, cost tables and twins stay
+valid, because they refer to digests of weights and graphs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from lopa.runtime.files.output_file import replace_file
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, checked_defaults, defaults_beside, options_from_defaults
 
 CHAT_TEMPLATE = "chat_template"
-"""Name to unset for the template of the export."""
+"""Name that `unset` takes to restore the exported chat template."""
 
 
 def edited_bundle(
@@ -28,10 +28,10 @@ def edited_bundle(
     unset: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Bundle:
-    """Return `bundle` with further `defaults`, without those in `unset`, and with a chat template; the disk is left.
+    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. Writes nothing.
 
-    An older default that cannot be used together with the new ones is left out. Raises BadInputError for options that
-    cannot be used, and for a name in `unset` that is not set.
+    Drops an older default that conflicts with a new one. Raises BadInputError for invalid options, and for a name in
+    `unset` that is not set.
     """
     manifest = bundle.manifest
     given = options_from_defaults(checked_defaults(defaults or {}))
@@ -49,23 +49,23 @@ def edited_bundle(
 
 
 def write_manifest(bundle: Bundle) -> None:
-    """Write the manifest of `bundle` to its folder, in one step.
+    """Write the manifest of `bundle` to its folder atomically.
 
-    Raises BadInputError and OutputFailedError when it cannot be written; then the old one is there.
+    Raises BadInputError or OutputFailedError if it cannot be written. The old manifest then stays.
     """
     path = bundle.path / MANIFEST_NAME
     text = json_from_record(bundle.manifest)
-    manifest_from_json(text, source=str(path))  # what cannot be opened is not written
+    manifest_from_json(text, source=str(path))  # never write what cannot be opened
     replace_file(path, text)
 
 
 def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
     template = [] if manifest.chat_template is None else [CHAT_TEMPLATE]
-    there = [*manifest.defaults, *template]
+    names = [*manifest.defaults, *template]
     for name in unset:
-        if name not in there:
+        if name not in names:
             raise BadInputError(
-                f"{name!r:.80} to unset, which is not set",
-                expected="one of " + ", ".join(there) if there else "nothing to unset: the bundle is as exported",
-                remedy="correct or leave it out",
+                f"{name!r:.80} to unset, but it is not set",
+                expected="one of " + ", ".join(names) if names else "nothing to unset: the bundle is as exported",
+                remedy="correct or remove this name",
             )

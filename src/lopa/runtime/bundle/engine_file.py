@@ -1,6 +1,6 @@
-"""engine.json beside what a builder made, in a folder of a bundle's engines/: what all kinds of engines have in common.
+"""engine.json, the description of a built engine in a bundle's engines/ folder, with the fields of all engine kinds.
 
-Knows no kind: what else the file says is the business of ascend.manifest and tensorrt.manifest.
+ascend.manifest and tensorrt.manifest add the fields of their kind.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from msgspec import Meta
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.listed_file import check_listed_file
 from lopa.runtime.bundle.manifest import FileRecord
-from lopa.runtime.bundle.record import Reasons, Record, record_from_file, refuse_for
+from lopa.runtime.bundle.record import Reasons, Record, raise_first_reason, record_from_file
 from lopa.runtime.errors import BadInputError
 
 ENGINES_FOLDER = "engines"
@@ -21,18 +21,18 @@ ENGINE_NAME = "engine.json"
 
 
 class EngineFile(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every engine.json says."""
+    """Fields of every engine.json."""
 
     made: str
-    """ISO date and time."""
+    """Build date and time, in ISO format."""
     graph_sha256: str
-    """Of the graph that was compiled."""
+    """SHA-256 of the compiled graph."""
     weights_sha256: str
-    """Of the bundle's weights."""
+    """SHA-256 of the bundle's weights."""
     cache_key: str
-    """sha256 over all that decides what is built."""
+    """SHA-256 over everything that determines the build."""
     files: Annotated[list[FileRecord], Meta(max_length=4096)]
-    """Everything but engine.json, relative to the engine's folder."""
+    """All files but engine.json, relative to the engine's folder."""
 
 
 Engine = TypeVar("Engine", bound=EngineFile)
@@ -40,58 +40,58 @@ Engine = TypeVar("Engine", bound=EngineFile)
 
 @dataclass(frozen=True)
 class StoredEngine(Generic[Engine]):
-    """An engine on disk."""
+    """An engine on disk: folder and description."""
 
     folder: Path
     engine: Engine
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the engine's folder."""
         return self.folder.name
 
     def fits(self, bundle: Bundle) -> bool:
-        """Whether it was made of this bundle's weights."""
+        """Return True if the engine was built from this bundle's weights."""
         return self.engine.weights_sha256 == bundle.manifest.weights_digest
 
 
 @dataclass(frozen=True)
 class EngineKind(Generic[Engine]):
-    """The engines of one builder: what their folders are called, and how their descriptions are read."""
+    """Engines of one builder: their folder names and how to read their descriptions."""
 
     prefix: str
-    """Of the folders' names."""
+    """Prefix of the folder names."""
     description: type[Engine]
     schema: int
     remedy: str
-    """When one cannot be used: the command that builds it again."""
+    """Command that builds an unusable engine again, for error texts."""
     check: Callable[[Engine], Reasons]
 
     def folder(self, bundle: Bundle, name: str) -> Path:
-        """Where the engine for what `name` names lies."""
+        """Return the folder of the engine `name`."""
         return bundle.path / ENGINES_FOLDER / f"{self.prefix}{name}"
 
     def folders(self, bundle: Bundle) -> list[Path]:
-        """Those that the bundle has, by name, whatever is in them."""
+        """Return the bundle's engine folders of this kind by name, without reading them."""
         folders = (bundle.path / ENGINES_FOLDER).glob(f"{self.prefix}*")
         return sorted(folder for folder in folders if folder.is_dir())
 
     def read(self, folder: Path) -> StoredEngine[Engine]:
-        """Read and check an engine; that its files are there, with their sizes, not their digests.
+        """Read an engine's description and check that its files exist with their sizes. Does not check digests.
 
-        Raises BadInputError when it cannot be read, is of another schema or contract, or is not whole.
+        Raises BadInputError if the description is unreadable or incomplete, or if its schema or contract differs.
         """
         path, what = folder / ENGINE_NAME, "the description of an engine"
         engine = record_from_file(path, self.description, what=what, schema=self.schema, remedy=self.remedy)
         for record in engine.files:
             check_listed_file(folder, record.path, record.size, whole="engine", remedy=self.remedy)
-        refuse_for(self.check(engine), source=str(path), remedy=self.remedy)
+        raise_first_reason(self.check(engine), source=str(path), remedy=self.remedy)
         return StoredEngine(folder, engine)
 
     def with_key(self, folder: Path, cache_key: str) -> StoredEngine[Engine] | None:
-        """The engine in `folder` if it can be read and was made from the same things."""
+        """Return the engine in `folder` if it is readable and has this cache key, else None."""
         try:
             found = self.read(folder)
-        except BadInputError:  # it is going to be replaced
+        except BadInputError:  # it will be replaced
             return None
         return found if found.engine.cache_key == cache_key else None

@@ -1,7 +1,7 @@
-"""What a graph's inputs and outputs must be for its manifest: names, types and shapes (docs/contract.md).
+"""Inputs and outputs that a graph must have for its manifest: names, types and shapes (docs/contract.md).
 
-As the graph has them, with dynamic axes, and as arrays of one forward. Knows no engine: what an opened graph says of
-itself is handed in.
+Describes them with dynamic axes, as in the graph, and as arrays of one forward. Callers pass in what an opened graph
+reports.
 """
 
 import math
@@ -22,9 +22,9 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError
 
 _IN_ONNX = {"float32": "float"}
-"""Types whose names in ONNX differ from numpy's and the manifest's."""
+"""ONNX names of types that differ from numpy and the manifest."""
 _SHOWN = 3
-"""Names in an error."""
+"""Maximum number of names in an error."""
 _IDS, _BOOL, _FLOAT = "int64", "bool", "float32"
 
 
@@ -43,27 +43,27 @@ class GraphValue(Protocol):
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """One input or output in a forward."""
+    """Shape and type of one input or output in a forward."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    """As stored_dtype gives it."""
+    """Type as returned by stored_dtype."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
 class ValueForm:
-    """One input or output: its type by name, and its axes: a number where it is fixed, letters where it is dynamic."""
+    """Type name and axes of one input or output. A fixed axis is a number, a dynamic axis is a letter."""
 
     type: str
     axes: tuple[int | str, ...]
 
-    def is_of(self, value: GraphValue) -> bool:
-        """Whether `value` has this type, these fixed axes, and dynamic axes elsewhere."""
+    def matches(self, value: GraphValue) -> bool:
+        """Return True if `value` has this type and these fixed axes, and dynamic axes elsewhere."""
         return (
             value.type == self._type_in_onnx
             and len(value.shape) == len(self.axes)
@@ -82,7 +82,9 @@ class ValueForm:
 
 
 def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
-    """All inputs of the graph of `part` in the manifest's dialect, in order; a portable one is always whole."""
+    """Return all inputs of the graph of `part` in the manifest's dialect, in order. A portable graph is always the
+    whole model.
+    """
     if manifest.dialect == "portable":
         forms = _portable_forms(manifest, part)
         return {name: forms[name] for name in portable_input_names()}
@@ -91,28 +93,30 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
 
 
 def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
-    """All outputs, likewise."""
+    """Return all outputs of the graph of `part` in the manifest's dialect, in order."""
     forms = (_portable_forms if manifest.dialect == "portable" else _standard_forms)(manifest, part)
     return {name: forms[name] for name in part.output_names(with_logits=manifest.with_logits)}
 
 
 def arrays_of_values(forms: Mapping[str, ValueForm], sizes: Sizes) -> dict[str, ArrayForm]:
-    """What `forms` are in a forward of these sizes, by the same names."""
+    """Return the arrays of `forms` in a forward of these sizes, by the same names."""
     r, b, w = sizes.requests, sizes.branches, sizes.window
-    of = {"R": r, "B": b, "W": w, "P": sizes.prefix, "Q": sizes.wanted, "S": b * w, "M": r * b * sizes.wanted}
+    lengths = {"R": r, "B": b, "W": w, "P": sizes.prefix, "Q": sizes.wanted, "S": b * w, "M": r * b * sizes.wanted}
     arrays: dict[ValueForm, ArrayForm] = {}
-    for form in set(forms.values()):  # few: all layers have the same
+    for form in set(forms.values()):  # all layers share the same few forms
         # An axis such as "2 x R" is a product.
-        axes = ((of[each] if each in of else int(each) for each in str(axis).split(" x ")) for axis in form.axes)
+        axes = (
+            (lengths[each] if each in lengths else int(each) for each in str(axis).split(" x ")) for axis in form.axes
+        )
         arrays[form] = ArrayForm(tuple(map(math.prod, axes)), stored_dtype(form.type))
     return {name: arrays[form] for name, form in forms.items()}
 
 
-def difference_of_values(found: Sequence[GraphValue], expected: Mapping[str, ValueForm]) -> tuple[str, str] | None:
-    """What `found` has that is not as expected, and what that should be; None when all is. The names are the same."""
+def find_mismatch(found: Sequence[GraphValue], expected: Mapping[str, ValueForm]) -> tuple[str, str] | None:
+    """Return the first mismatch between `found` and `expected` as two texts, or None. Both must have the same names."""
     for value in found:
         form = expected[value.name]
-        if not form.is_of(value):
+        if not form.matches(value):
             shape = ", ".join("?" if axis is None else str(axis) for axis in value.shape)
             return f"{value.name} {value.type} [{shape}]", f"{value.name} {form}"
     return None
@@ -121,10 +125,10 @@ def difference_of_values(found: Sequence[GraphValue], expected: Mapping[str, Val
 def check_signature(
     graph: Path, manifest: Manifest, part: ModelPart, inputs: Sequence[GraphValue], outputs: Sequence[GraphValue]
 ) -> None:
-    """Raise BadInputError unless `inputs` and `outputs`, of the opened file `graph`, are exactly those of the contract.
+    """Raise BadInputError unless `inputs` and `outputs` of the opened file `graph` match the contract.
 
-    The manifest says which. They are compared by name, type and shape, so that what is bound later fits, and nothing in
-    the manifest is believed that the graph contradicts.
+    The manifest determines names, types and shapes. This ensures that arrays bound later fit, and that the manifest
+    does not contradict the graph.
     """
     for what, found, expected in (
         ("inputs", inputs, inputs_of_graph(manifest, part)),
@@ -139,18 +143,18 @@ def check_signature(
                 "dialect",
                 remedy="export the checkpoint again",
             )
-        difference = difference_of_values(found, expected)
+        difference = find_mismatch(found, expected)
         if difference is not None:
             raise BadInputError(
-                f"{graph} has among its {what} {difference[0]}",
-                expected=f"{difference[1]}, as its manifest makes it",
+                f"{graph} has the mismatched {what[:-1]} {difference[0]}",
+                expected=f"{difference[1]}, as its manifest requires",
                 remedy="export the checkpoint again",
             )
 
 
 def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
     sizes, row = manifest.dimensions, manifest.dtype
-    window, wanted = ("R", "B", "W"), ("R", "B", "Q")
+    window, sampled = ("R", "B", "W"), ("R", "B", "Q")
     hidden = ValueForm(_FLOAT, (2, *window, sizes.hidden_size))
     past = ValueForm(row, ("R", sizes.kv_heads, "P", sizes.head_size))
     new_rows = ValueForm(row, ("R", "B", sizes.kv_heads, "W", sizes.head_size))
@@ -160,17 +164,17 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
         contract.POSITION_IDS: ValueForm(_IDS, window),
         contract.WINDOW_MASK: ValueForm(_BOOL, (*window, "W")),
         contract.PREFIX_MASK: ValueForm(_BOOL, ("R", "P")),
-        contract.LOGITS_INDEX: ValueForm(_IDS, wanted),
+        contract.LOGITS_INDEX: ValueForm(_IDS, sampled),
         contract.TEMPERATURE: ValueForm(_FLOAT, ("R",)),
         **dict.fromkeys(part.past_names, past),
         NEXT_HIDDEN: hidden,
-        **_statistics(wanted, sizes.vocab_size),
+        **_statistics(sampled, sizes.vocab_size),
         **dict.fromkeys(part.window_names, new_rows),
     }
 
 
 def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
-    """S = B x W rows of a request, M wanted rows in all."""
+    """Return the forms with S = B x W rows per request and M sampled positions in total."""
     sizes, row = manifest.dimensions, manifest.dtype
     return {
         contract.INPUT_IDS: ValueForm(_IDS, ("R", "S")),
@@ -185,10 +189,10 @@ def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     }
 
 
-def _statistics(wanted: tuple[str, ...], vocab_size: int) -> dict[str, ValueForm]:
+def _statistics(sampled: tuple[str, ...], vocab_size: int) -> dict[str, ValueForm]:
     return {
-        contract.TOPK_IDS: ValueForm(_IDS, (*wanted, TOP_K)),
-        contract.TOPK_LOGPROBS: ValueForm(_FLOAT, (*wanted, TOP_K)),
-        contract.ENTROPY: ValueForm(_FLOAT, wanted),
-        contract.LOGITS: ValueForm(_FLOAT, (*wanted, vocab_size)),
+        contract.TOPK_IDS: ValueForm(_IDS, (*sampled, TOP_K)),
+        contract.TOPK_LOGPROBS: ValueForm(_FLOAT, (*sampled, TOP_K)),
+        contract.ENTROPY: ValueForm(_FLOAT, sampled),
+        contract.LOGITS: ValueForm(_FLOAT, (*sampled, vocab_size)),
     }

@@ -1,4 +1,4 @@
-"""Files that a description (manifest.json, engine.json) names in its folder. Knows no other fields of it."""
+"""Files that a description (manifest.json, engine.json) lists in its folder."""
 
 from pathlib import Path, PurePosixPath
 
@@ -6,10 +6,11 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 
-def path_of_listed_file(folder: Path, name: str, *, whole: str, remedy: str) -> Path:
-    """Path of the file `name` (relative, forward slashes) in `folder`, a `whole` such as "bundle".
+def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Path:
+    """Return the path of file `name` (relative, forward slashes) in `folder`. `whole` says what the folder is, e.g.
+    "bundle".
 
-    Raises BadInputError for a name that leaves the folder, be it through a link, and for one that is no path.
+    Raises BadInputError for a name that leaves the folder, also through a link, and for an invalid path.
     """
     expected = f"a relative path inside the {whole}"
     received = f"the {whole} {folder} names the file {name!r:.300}"
@@ -22,9 +23,9 @@ def path_of_listed_file(folder: Path, name: str, *, whole: str, remedy: str) -> 
 
 
 def check_listed_file(folder: Path, name: str, size: int, *, whole: str, remedy: str) -> None:
-    """Raise BadInputError unless `name` is a regular file of `size` bytes in `folder`, errors as above."""
-    path = path_of_listed_file(folder, name, whole=whole, remedy=remedy)
-    expected = f"a file of {size} bytes, as the description of the {whole} says"
+    """Raise BadInputError unless `name` is a regular file of `size` bytes inside `folder`."""
+    path = listed_file_path(folder, name, whole=whole, remedy=remedy)
+    expected = f"a file of {size} bytes, as listed by the {whole}"
     with refused_as_bad_input(f"{path!s:.300}", expected=expected, remedy=remedy):
         found = path.stat().st_size if path.is_file() else None
     if found != size:

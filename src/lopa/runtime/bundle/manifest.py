@@ -1,7 +1,7 @@
-"""manifest.json: what a bundle is, checked strictly when read. Does not touch any other file of the bundle.
+"""manifest.json: the description of a bundle, checked strictly on reading. Accesses no other file.
 
-Whoever made it is not trusted: every number has a range in its type, and what ranges cannot say is in _CHECKS. The
-ranges are far beyond any model known; they are there so that no number in a manifest alone costs memory or time.
+Manifests are untrusted. Every number has a range in its type, and _CHECKS holds the remaining conditions. The ranges
+are far beyond any known model; they bound the memory and time that a manifest alone can cost.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from lopa.runtime.plan import DecodingPlan
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
-"""How a graph is written (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
+"""Dialect of a graph (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
 PREDICTION_SHIFTS = {
     "dream": 1,
@@ -38,11 +38,11 @@ PREDICTION_SHIFTS = {
     "wedlm": 0,
     "stable-diffcoder": 0,
 }
-"""By architecture, of those that this version knows; what another one has, its manifest alone says."""
+"""Prediction shift by architecture, for known architectures. Others have the shift of their manifest."""
 WEIGHT_ALIGNMENT = 4096
-"""Bytes, of which every tensor's offset in the weights file is a multiple: so each can be mapped by itself."""
-MOST_TILE_BYTES = 2**30
-"""That one tile of one request's prefix cache may take, as float32. Dream 7B's takes 14 MiB."""
+"""Alignment of tensor offsets in the weights file, in bytes. It allows mapping each tensor separately."""
+MAX_TILE_BYTES = 2**30
+"""Maximum bytes of one tile of one request's prefix cache, as float32. Dream 7B needs 14 MiB."""
 MAX_LAYERS = 4096
 
 Layers = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
@@ -55,36 +55,40 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Sizes of the network; everything that a cache or a reference engine must know."""
+    """Sizes of the network that caches and reference engines need."""
 
     vocab_size: Annotated[int, Meta(ge=TOP_K, le=2**24)]
     hidden_size: Size
     intermediate_size: Annotated[int, Meta(ge=1, le=2**24)]
     layers: Layers
     heads: Annotated[int, Meta(ge=1, le=4096)]
-    """A multiple of `kv_heads`."""
+    """Number of attention heads, a multiple of `kv_heads`."""
     kv_heads: Annotated[int, Meta(ge=1, le=4096)]
     head_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)]
-    """Even: rotary positions turn its two halves."""
+    """Size of a head. It is even, because rotary positions rotate two halves."""
     max_positions: Annotated[int, Meta(ge=1, le=2**24)]
     rope_theta: Annotated[float, Meta(gt=0, le=1e15)]
     rms_norm_eps: Annotated[float, Meta(gt=0, le=0.01)]
     qkv_bias: bool = True
-    """Whether the products that make queries, keys and values have a bias."""
+    """True if the query, key and value projections have a bias."""
     qk_norm: bool = False
-    """Whether every head's query and key are normalized, each by a weight [head size], before they are rotated."""
+    """True if each head's query and key are normalized before rotation, each with a weight [head size]."""
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Token ids with a meaning for the decoder, all in the vocabulary. `pad` may be any: nothing sees it."""
+    """Token ids with a meaning for the decoder, all in the vocabulary. `pad` may be any id, because nothing attends to
+    it.
+    """
 
     mask: TokenId
-    """Neither `eos` nor `bos`: an undecided position is neither the end nor the beginning."""
+    """Mask token. It differs from `eos` and `bos`, because a masked position is neither the end nor the start of a
+    text.
+    """
     eos: TokenId
     pad: TokenId
     bos: TokenId | None
     stops: Annotated[list[TokenId], Meta(max_length=64)] = msgspec.field(default_factory=list)
-    """Further ids that end an answer as `eos` does."""
+    """Further ids that end an answer, like `eos`."""
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -93,13 +97,13 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 ROLES = ("mask", "eos", "pad", "bos")
-"""Of special tokens, each of one id."""
+"""Special tokens that have exactly one id."""
 
 
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Options that the checkpoint was trained for; GenerationConfig starts from these. Names and values are its own.
+    """Decoding options that the checkpoint was trained for, with the names and values of GenerationConfig.
 
-    Any option may have another default, in `Manifest.defaults`.
+    GenerationConfig starts from these. `Manifest.defaults` may override any option.
     """
 
     block_size: Size
@@ -116,12 +120,12 @@ class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     block_steps: Size | None = None
 
     def options(self) -> dict[str, Any]:
-        """Those of GenerationConfig."""
+        """Return the fields that are options of GenerationConfig."""
         return {name: getattr(self, name) for name in self.__struct_fields__ if name != "add_bos"}
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One file of the bundle; `path` is relative, with forward slashes."""
+    """One file of the bundle. `path` is relative, with forward slashes."""
 
     path: Name
     size: Bytes
@@ -129,10 +133,10 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where one weight lies in the weights file; matrices are stored [inputs, outputs], row by row.
+    """Location of one weight in the weights file. Matrices are stored [inputs, outputs], row-major.
 
-    Two neighbouring int4 numbers share a byte, the first in its low half. The scales of an integer tensor are the
-    tensor that `scale_name` names.
+    Two neighboring int4 numbers share a byte, the first in its low half. `scale_name` names the tensor with the scales
+    of an integer tensor.
     """
 
     dtype: Literal["float32", "float16", "bfloat16", "int8", "int4"]
@@ -142,48 +146,48 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the matrices with integer types were quantized: value = integer x scale, no zero point (docs/bundles.md).
+    """Quantization of integer matrices: value = integer x scale, without zero point (docs/bundles.md).
 
-    The embedding, norms and biases never are.
+    The embedding, norms and biases are never quantized.
     """
 
     kind: Literal["int8", "int4"]
     block: Size | None
-    """Inputs that share a scale, for each output; None: all of them."""
+    """Inputs that share one scale per output, or None for all inputs."""
     activation: Literal["none", "int8_per_row"]
-    """What the graph does with the other factor of a product: nothing, or int8 with a scale for each row."""
+    """Quantization of activations in the graph: none, or int8 with one scale per row."""
     head: bool
-    """Whether the product with the vocabulary is quantized too."""
+    """True if the vocabulary projection is quantized too."""
     excluded: list[str]
-    """The patterns of tensor names that were left as they are."""
+    """Patterns of tensor names that stay unquantized."""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One stage of a pipeline: some of the layers' graph (lopa.runtime.contract.model_part) over its weights."""
+    """One pipeline stage: the graph of some layers (lopa.runtime.contract.model_part)."""
 
     graph: Name
     first_layer: Annotated[int, Meta(ge=0, le=4096)]
     end_layer: Layers
-    """One behind the last."""
+    """Index after the last layer."""
 
 
 class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A twin of a standard graph, in the form that is fastest in ONNX Runtime on a CPU (lopa.export.cpu_graph).
+    """Twin of a standard graph, in the fastest form for ONNX Runtime on CPUs (lopa.export.cpu_graph).
 
-    The same inputs, outputs and weights; operators that only ONNX Runtime knows are allowed.
+    It has the same inputs, outputs and weights, and may use operators that only ONNX Runtime has.
     """
 
     graph: Name
     source: Name
-    """The graph whose twin it is: the bundle's or a stage's."""
+    """The graph that it replaces: the bundle's or a stage's."""
     source_sha256: Sha256
-    """Of the file that it was made from: it stands for no other."""
+    """SHA-256 of the source file. The twin replaces no other file."""
     unpacked: bool = False
-    """Whether int4 matrices are int8 ones here, which a session makes when it opens (lopa.runtime.bundle.int4_form)."""
+    """True if int4 matrices are int8 here. A session unpacks them when it opens (lopa.runtime.bundle.int4_form)."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the bundle came from: digests of the source files, by file name, and the tools that made it."""
+    """Origin of a bundle: digests of the source files by name, and the versions of the tools."""
 
     checkpoint: dict[str, str]
     adapter: dict[str, str]
@@ -193,12 +197,12 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The whole manifest.
 
-    `prediction_shift` 1: the statistics of a row speak of the next position (Dream); 0: of its own (LLaDA).
+    `prediction_shift` is 1 if a row predicts the next position (Dream), and 0 if it predicts its own (LLaDA).
     """
 
     architecture: str
     dialect: Dialect
-    """Of `graph`."""
+    """Dialect of `graph`."""
     dtype: Literal["float32", "float16", "bfloat16"]
     quantization: Quantization | None
     with_logits: bool
@@ -209,37 +213,37 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     graph: Name
     weights: Name
     stages: Annotated[list[Stage], Meta(max_length=4096)]
-    """In order, all layers together; empty in a bundle made without --stages."""
+    """Pipeline stages in order, covering all layers. Empty without --stages."""
     tensors: dict[str, TensorRecord]
     files: Annotated[list[FileRecord], Meta(max_length=4096)]
     origin: Origin
     portable_graph: Name | None = None
-    """A second graph in the portable dialect, over the same weights, beside a standard `graph`."""
+    """A second graph in the portable dialect over the same weights, if `graph` is standard."""
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
-    """Twins of `graph` and of those of stages, where there is a faster form for ONNX Runtime on a CPU."""
+    """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
     plugins: list[str] = msgspec.field(default_factory=list)
-    """Functions of domain `lopa` in `graph` and those of stages (docs/plugins.md); any backend may run their bodies."""
+    """Functions of domain `lopa` in `graph` and in the stages (docs/plugins.md). Any backend may run their bodies."""
     defaults: Annotated[
         dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
         Meta(max_length=len(DEFAULT_OPTIONS)),
     ] = msgspec.field(default_factory=dict)
-    """Options of GenerationConfig that the bundle's owner set, in place of those of `decoding`."""
+    """Options of GenerationConfig set by the bundle's owner. They override those of `decoding`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
-    """The template that the bundle's owner set, in place of the one in tokenizer_config.json."""
+    """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
 
     @property
     def default_options(self) -> dict[str, Any]:
-        """`defaults` as options of GenerationConfig."""
+        """Return `defaults` as options of GenerationConfig."""
         return options_from_defaults(self.defaults)
 
     def merged_options(self, config: GenerationConfig) -> Mapping[str, Any]:
-        """Return every option of a request by name, None where the strategy or the device gives the default."""
+        """Return every option of a request by name, or None if the strategy or device determines it."""
         return merged_options(config, own=self.decoding.options(), defaults=self.default_options)
 
     def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
-        """Return the plan of a request with `config` (None: without options), on devices that share its branches.
+        """Return the plan of a request with `config` (None: no options) on devices that share its branches.
 
-        Raises BadInputError for options that do not go together.
+        Raises BadInputError for conflicting options.
         """
         options, defaults = self.decoding.options(), self.default_options
         return resolve(config or GenerationConfig(), own=options, defaults=defaults, devices=devices)
@@ -249,17 +253,17 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         return name in self.tensors and self.tensors[name].dtype in ("int8", "int4")
 
     def digest(self, name: str) -> str:
-        """Hex sha256 of the file `name`, which is one of `files`."""
+        """Return the hex sha256 of file `name`, which must be one of `files`."""
         return next(record.sha256 for record in self.files if record.path == name)
 
     @property
     def weights_digest(self) -> str:
-        """That of the weights, by which everything that was made for a bundle knows it."""
+        """SHA-256 of the weights, which identifies the bundle in derived files."""
         return self.digest(self.weights)
 
 
 def scale_name(name: str) -> str:
-    """Name of the tensor that holds the scales of the integer tensor `name`."""
+    """Return the name of the tensor with the scales of integer tensor `name`."""
     return f"{name}_scale"
 
 
@@ -267,9 +271,9 @@ _REMEDY = "export the checkpoint again with this version of lopa-export"
 
 
 def manifest_from_json(text: bytes, *, source: str) -> Manifest:
-    """Read and check a manifest; `source` names it in errors. Raises BadInputError as record_from_json does.
+    """Read and check a manifest. `source` names it in errors.
 
-    That goes for fields that contradict each other too.
+    Raises BadInputError like record_from_json, also for contradicting fields.
     """
     return record_from_json(
         text, Manifest, source=source, what="a manifest", schema=SCHEMA_VERSION, remedy=_REMEDY, checks=_CHECKS
@@ -277,27 +281,27 @@ def manifest_from_json(text: bytes, *, source: str) -> Manifest:
 
 
 def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
-    """What is wrong with `tokens`, and what would be right."""
+    """Yield each problem with `tokens`, and what is expected instead."""
     for name in ROLES:
         token = getattr(tokens, name)
         if token is not None and not 0 <= token < vocab_size:
-            yield f"special_tokens.{name} = {token}", f"one of the vocabulary, ids from 0 to {vocab_size - 1}"
+            yield f"special_tokens.{name} = {token}", f"a token id from 0 to {vocab_size - 1}"
     for stop in tokens.stops:
         if stop >= vocab_size or stop == tokens.mask:
-            yield f"special_tokens.stops with {stop}", f"ids from 0 to {vocab_size - 1} other than the mask's"
+            yield f"special_tokens.stops with {stop}", f"token ids from 0 to {vocab_size - 1} other than the mask token"
     for name in ("eos", "bos"):
         if getattr(tokens, name) == tokens.mask:
             yield (
-                f"special_tokens.mask = {tokens.mask}, which is its {name} too",
-                "a mask token of its own: it stands for what is not decided yet",
+                f"special_tokens.mask = {tokens.mask}, which is also its {name}",
+                "a mask token with an id of its own",
             )
 
 
 def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
-    """What is wrong with `tokens` for a tokenizer with these `added` tokens, and what would be right.
+    """Yield each problem with `tokens` for a tokenizer with these `added` tokens, and what is expected instead.
 
-    `named` are the ids of its mask_token, eos_token and so on, by "mask" and "eos". On mask and bos it has the last
-    word in an export; config.json may give another end of text, which is no word of the text either.
+    `named` holds the ids of its mask_token, eos_token and so on, under "mask", "eos" and so on. The tokenizer
+    determines mask and bos in an export. config.json may give another end token if it is an added token too.
     """
     for name in ROLES:
         token, known = getattr(tokens, name), named.get(name)
@@ -307,28 +311,28 @@ def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added
         if added and token is not None and token not in added and token not in allowed:
             yield f"special_tokens.{name} = {token}", "one of the tokenizer's added tokens"
     if named.get("eos") is not None and tokens.eos == named.get("bos") != named["eos"]:
-        yield f"special_tokens.eos = {tokens.eos}", f"{named['eos']}: the tokenizer begins a text with the other"
+        yield f"special_tokens.eos = {tokens.eos}", f"{named['eos']}: {tokens.eos} is the tokenizer's bos_token"
 
 
-def _reasons_against_dimensions(manifest: Manifest) -> Reasons:
+def _find_dimension_errors(manifest: Manifest) -> Reasons:
     sizes = manifest.dimensions
     if sizes.heads % sizes.kv_heads:
         yield f"dimensions.heads = {sizes.heads}", f"a multiple of dimensions.kv_heads, {sizes.kv_heads}"
     tile = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * TILE * 4
-    if tile > MOST_TILE_BYTES:
+    if tile > MAX_TILE_BYTES:
         yield (
             f"{sizes.layers} layers of {sizes.kv_heads} key-value heads of {sizes.head_size}, whose caches take {tile} "
             f"bytes for {TILE} positions",
-            f"at most {MOST_TILE_BYTES} bytes",
+            f"at most {MAX_TILE_BYTES} bytes",
         )
 
 
-def _reasons_against_tokens(manifest: Manifest) -> Reasons:
+def _find_token_errors(manifest: Manifest) -> Reasons:
     return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
 
 
 def check_defaults(manifest: Manifest) -> None:
-    """Raise BadInputError for defaults with which no request could be decoded."""
+    """Raise BadInputError for defaults that make every request fail."""
     if manifest.defaults:
         check_default_options(
             manifest.defaults,
@@ -342,9 +346,11 @@ def check_defaults(manifest: Manifest) -> None:
 def check_default_options(
     defaults: Mapping[str, Any], decoding: DecodingDefaults, *, positions: int, with_logits: bool, prediction_shift: int
 ) -> None:
-    """Raise BadInputError for `defaults` that a bundle with these facts cannot have; `positions` are its model's."""
+    """Raise BadInputError for `defaults` that conflict with these properties of a bundle. `positions` is the model's
+    maximum.
+    """
     checked_defaults(defaults)
-    # As if they were requested: a default is left out beside a request, never beside another default.
+    # Resolve the defaults as if requested: a request may override a default, but another default must not.
     plan = resolve(GenerationConfig.from_mapping(options_from_defaults(defaults)), own=decoding.options())
     for wrong, received, expected in (
         (
@@ -360,59 +366,62 @@ def check_default_options(
         (
             plan.slides and prediction_shift != 0,
             "alignment 'sliding'",
-            "prompt or absolute, since rows of this model speak of the next position",
+            "prompt or absolute, because rows of this model predict the next position",
         ),
     ):
         if wrong:
             raise BadInputError(
-                f"{received} by default", expected=expected, remedy="set another default, or none for this option"
+                f"{received} by default", expected=expected, remedy="set another default, or unset this option"
             )
 
 
-def _reasons_against_defaults(manifest: Manifest) -> Reasons:
+def _find_default_errors(manifest: Manifest) -> Reasons:
     try:
         check_defaults(manifest)
     except BadInputError as error:
         yield f"defaults with {error.received}", error.expected
 
 
-def _reasons_against_shift(manifest: Manifest) -> Reasons:
+def _find_shift_errors(manifest: Manifest) -> Reasons:
     known = PREDICTION_SHIFTS.get(manifest.architecture, manifest.prediction_shift)
     if manifest.prediction_shift != known:
         yield (
             f"prediction_shift = {manifest.prediction_shift} for architecture {manifest.architecture!r}",
-            f"{known}, which its rows speak of",
+            f"{known} for this architecture",
         )
 
 
-def _reasons_against_dialect(manifest: Manifest) -> Reasons:
-    """A portable graph is always whole and plain, and the only one where it comes first."""
+def _find_dialect_errors(manifest: Manifest) -> Reasons:
+    """Check that a portable graph is a whole model without plugins and twins, and the only graph if it comes first."""
     if manifest.dialect == "portable":
         for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
             if getattr(manifest, name):
                 yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
 
 
-def _reasons_against_stages(manifest: Manifest) -> Reasons:
+def _find_stage_errors(manifest: Manifest) -> Reasons:
     edges = [0, *(stage.end_layer for stage in manifest.stages)]
     firsts = [stage.first_layer for stage in manifest.stages]
     if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
         ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_SHOWN])
         more = "" if len(firsts) <= _SHOWN else f" and {len(firsts) - _SHOWN} more"
-        yield f"stages of the layers {ranges}{more}", f"all {manifest.dimensions.layers} layers, each in one stage"
+        yield (
+            f"stages of the layers {ranges}{more}",
+            f"all {manifest.dimensions.layers} layers, each in exactly one stage",
+        )
 
 
-def _reasons_against_cpu_graphs(manifest: Manifest) -> Reasons:
+def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
     graphs = {manifest.graph, *(stage.graph for stage in manifest.stages)}
     for (source, unpacked), count in Counter((twin.source, twin.unpacked) for twin in manifest.cpu_graphs).items():
         if source not in graphs or count > 1:
-            yield f"cpu_graphs with {count} of {source!r}", "at most one for each graph of the standard dialect"
+            yield f"{count} cpu_graphs for {source!r}", "at most one per graph in the standard dialect"
         if unpacked and (manifest.quantization is None or manifest.quantization.kind != "int4"):
-            yield "cpu_graphs with int4 matrices unpacked, without such matrices", "quantization of kind int4"
+            yield "cpu_graphs with unpacked int4 matrices, but no int4 matrices", "quantization of kind int4"
 
 
-def _reasons_against_names(manifest: Manifest) -> Reasons:
-    """Every file is listed once, and is one thing only."""
+def _find_name_errors(manifest: Manifest) -> Reasons:
+    """Check that every file is listed once and has one use."""
     listed = [record.path for record in manifest.files]
     used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
     used += [twin.graph for twin in manifest.cpu_graphs]
@@ -420,22 +429,25 @@ def _reasons_against_names(manifest: Manifest) -> Reasons:
     listings, uses = Counter(listed), Counter(used)
     for name in (*used, *listed):
         if listings[name] > 1 or uses[name] > 1:
-            yield f"the file {name!r} twice", "a list of different files, and each graph and the weights in its own"
+            yield (
+                f"the file {name!r} twice",
+                "each file listed once, with separate files for each graph and the weights",
+            )
         if not listings[name]:
-            yield f"{name!r}, which is not in its list of files", "graphs and weights among the files"
+            yield f"{name!r}, which is not in its list of files", "graphs and weights that are among the files"
     if listings[MANIFEST_NAME]:
         yield f"{MANIFEST_NAME!r} in its list of files", "the other files of the bundle"
 
 
 _SHOWN = 8
-"""Stages in an error."""
+"""Maximum number of stages in an error."""
 _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
-    _reasons_against_dimensions,
-    _reasons_against_tokens,
-    _reasons_against_shift,
-    _reasons_against_dialect,
-    _reasons_against_stages,
-    _reasons_against_cpu_graphs,
-    _reasons_against_names,
-    _reasons_against_defaults,
+    _find_dimension_errors,
+    _find_token_errors,
+    _find_shift_errors,
+    _find_dialect_errors,
+    _find_stage_errors,
+    _find_cpu_graph_errors,
+    _find_name_errors,
+    _find_default_errors,
 )

@@ -1,7 +1,7 @@
-"""The network of a bundle as data: its layers in order, and the name, shape and role of every tensor.
+"""Specification of a bundle's network: its layers in order, with name, shape and role of every tensor.
 
-Shapes are written here only. The weight plan, the torch modules, the numpy session, verify and the work models read
-them. Layers may differ from each other: the kind of a layer says how it is computed.
+This is the only definition of shapes. The weight plan, torch modules, numpy session, verify and work models use it.
+Layers may differ; a layer's kind says how to compute it.
 """
 
 import math
@@ -17,29 +17,31 @@ EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and use of one tensor."""
+    """Shape and role of one tensor."""
 
     shape: tuple[int, ...]
-    """Sizes in a bundle. A matrix is [inputs, outputs]; several of one size may be stacked on axes before these."""
+    """Shape in a bundle. A matrix is [inputs, outputs]; leading axes stack several of one size."""
     role: Literal["embedding", "matrix", "bias", "norm"]
-    """A matrix is a factor of a product with rows. Of an embedding, rows are looked up."""
+    """Use in the network: a matrix is multiplied with rows, and an embedding is looked up by row."""
     row_share: float = 1.0
-    """Share of a matrix that one row is multiplied with: below 1 for stacked experts, of which a row uses some."""
+    """Fraction of a matrix that one row uses. It is below 1 for stacked experts."""
 
     @property
     def row_operations(self) -> float:
-        """Operations of one row's product with a matrix, a multiplication and an addition being two; else 0."""
+        """Floating-point operations of one row's product with a matrix, else 0. Addition and multiplication count as
+        two.
+        """
         return 2 * math.prod(self.shape) * self.row_share if self.role == "matrix" else 0.0
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer."""
+    """Kind and tensors of one layer."""
 
     kind: str
-    """The way it is computed. "dense": attention and a gated MLP."""
+    """Layer type. "dense" is attention and a gated MLP."""
     tensors: Mapping[str, TensorSpec]
-    """Tensors by their names in a bundle without "layers.N.", in the order in which they are written."""
+    """Tensors by their names in a bundle without "layers.N.", in file order."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class NetworkSpec:
     """The whole network."""
 
     dimensions: ModelDimensions
-    """Sizes that no shape tells: heads, positions, rotary base and epsilon."""
+    """Sizes that shapes do not determine: heads, positions, rotary base and epsilon."""
     embedding: TensorSpec
     layers: tuple[LayerSpec, ...]
     final_norm: TensorSpec
@@ -55,7 +57,7 @@ class NetworkSpec:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorSpec]:
-        """Every tensor by its name in a bundle, in the order in which they are written."""
+        """Every tensor by its name in a bundle, in file order."""
         layers = enumerate(self.layers)
         return {
             EMBEDDING: self.embedding,
@@ -66,7 +68,7 @@ class NetworkSpec:
 
 
 def network_from_dimensions(dimensions: ModelDimensions) -> NetworkSpec:
-    """Return the network with these sizes, whose layers are all dense and of one shape."""
+    """Return the network with these sizes. All its layers are dense and have the same shape."""
     hidden, vocabulary = dimensions.hidden_size, dimensions.vocab_size
     return NetworkSpec(
         dimensions,

@@ -1,9 +1,9 @@
-"""A JSON file of a bundle that says of which schema and contract it is: how each kind is read strictly, and written.
+"""JSON files of a bundle that carry schema and contract versions: strict reading and writing.
 
-Knows no kind: what manifest.json, costs, gears and engine.json say is the business of their modules.
+The modules of manifest.json, costs, shape buckets and engine.json define their fields.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,11 +14,11 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 Reasons = Iterator[tuple[str, str]]
-"""What was received, and what was expected."""
+"""Pairs of received and expected texts."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every such file begins with."""
+    """Fields that every such file starts with."""
 
     schema: int
     contract: int
@@ -26,7 +26,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 Kind = TypeVar("Kind", bound=Record)
 Check = Callable[[Kind], Reasons]
-"""What types and ranges of the fields cannot say."""
+"""Condition that field types and ranges cannot express."""
 
 
 class _Versions(msgspec.Struct):
@@ -35,20 +35,33 @@ class _Versions(msgspec.Struct):
 
 
 def record_from_file(
-    path: Path, kind: type[Kind], *, what: str, schema: int, remedy: str, checks: Sequence[Check[Kind]] = ()
+    path: Path,
+    kind: type[Kind],
+    *,
+    what: str,
+    schema: int,
+    remedy: str,
+    checks: Sequence[Check[Kind]] = (),
+    former_keys: Mapping[str, str] | None = None,
 ) -> Kind:
-    """`record_from_json` of the file at `path`, which is `what`, e.g. "a cost table"; BadInputError without one."""
+    """Read and check the file at `path`. `what` names its kind in errors, e.g. "a cost table".
+
+    `former_keys` maps keys of earlier versions to current ones. Raises BadInputError like record_from_json, and if there
+    is no such file.
+    """
     text = bytes_from_file(path, expected=what, remedy=remedy)
+    if former_keys:
+        text = _with_current_keys(text, former_keys)
     return record_from_json(text, kind, source=str(path), what=what, schema=schema, remedy=remedy, checks=checks)
 
 
 def record_from_json(
     text: bytes, kind: type[Kind], *, source: str, what: str, schema: int, remedy: str, checks: Sequence[Check[Kind]]
 ) -> Kind:
-    """Read and check `text`; `source` names it in errors, `schema` is the version that `kind` is.
+    """Read and check `text`. `source` names it in errors, and `schema` is the version of `kind`.
 
-    Raises BadInputError for text that is not JSON, another schema or contract version, missing, unknown or mistyped
-    fields, numbers out of their range, and for what one of `checks` has a reason against.
+    Raises BadInputError for text that is not JSON and for another schema or contract version. Also for missing, unknown
+    or mistyped fields, numbers out of range, and failed `checks`.
     """
     expected = "a JSON object with schema and contract"
     versions = value_from_json(text, _Versions, source=f"{source} is not {what}", expected=expected, remedy=remedy)
@@ -65,16 +78,27 @@ def record_from_json(
     expected = f"the fields of schema version {schema}"
     record = value_from_json(text, kind, source=source, expected=expected, remedy=remedy)
     for check in checks:
-        refuse_for(check(record), source=source, remedy=remedy)
+        raise_first_reason(check(record), source=source, remedy=remedy)
     return record
 
 
-def refuse_for(reasons: Reasons, *, source: str, remedy: str) -> None:
-    """Raise BadInputError for the first of `reasons`, if there is one."""
+def _with_current_keys(text: bytes, former_keys: Mapping[str, str]) -> bytes:
+    """Return the JSON object `text` with current keys. Other text is returned unchanged; its reader rejects it."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return text
+    if former_keys.keys().isdisjoint(values):
+        return text
+    return msgspec.json.encode({former_keys.get(key, key): value for key, value in values.items()})
+
+
+def raise_first_reason(reasons: Reasons, *, source: str, remedy: str) -> None:
+    """Raise BadInputError for the first of `reasons`, if any."""
     for received, expected in reasons:
         raise BadInputError(f"{source} has {received}", expected=expected, remedy=remedy)
 
 
 def json_from_record(record: Record) -> bytes:
-    """The text of such a file, indented for readers."""
+    """Return the record as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -1,4 +1,4 @@
-"""The weights of a bundle as memory-mapped arrays. Does not know what they mean."""
+"""Weights of a bundle as memory-mapped arrays."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ _INTEGERS = ("int8", "int4")
 
 
 class BundleWeights(Mapping[str, Floats]):
-    """The weights by name (matrices [inputs, outputs]), read-only; pages load on use.
+    """Read-only weights by name (matrices [inputs, outputs]). Pages load on use.
 
-    A float32 or float16 tensor is a view of the file. One in bfloat16, and a quantized one, becomes float32 on every
-    access, so that never more than the caller holds is in memory; scales have no entry of their own.
+    A float32 or float16 tensor is a view of the file. A bfloat16 or quantized tensor is converted to float32 on every
+    access, so only what the caller holds is in memory. Scales have no entry of their own.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
@@ -49,14 +49,16 @@ class BundleWeights(Mapping[str, Floats]):
         return len(self._names)
 
     def scales(self, name: str) -> Floats | None:
-        """[outputs] or [inputs / block, outputs] of a quantized tensor, None for another."""
+        """Return the scales of a quantized tensor, [outputs] or [inputs / block, outputs], or None for other
+        tensors.
+        """
         if self._records[name].dtype not in _INTEGERS:
             return None
         record = self._records[scale_name(name)]
         return _floats(self._stored(record), record)
 
     def packed(self, name: str) -> tuple[npt.NDArray[np.uint8], Floats]:
-        """An int4 tensor as it lies in the file, two numbers a byte, and its scales [inputs / block, outputs]."""
+        """Return an int4 tensor as stored, two numbers per byte, and its scales [inputs / block, outputs]."""
         scales = self._records[scale_name(name)]
         return self._stored(self._records[name]), _floats(self._stored(scales), scales)
 
@@ -66,20 +68,20 @@ class BundleWeights(Mapping[str, Floats]):
 
 
 def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
-    """numpy's own types as they are, bfloat16 as float32."""
+    """Return an array of record's shape: numpy float types unchanged, bfloat16 as float32."""
     floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
     return floats.reshape(record.shape)
 
 
 def weights_from_bundle(bundle: Bundle) -> BundleWeights:
-    """Every weight of manifest.tensors.
+    """Return all weights of manifest.tensors.
 
-    Raises BadInputError when a record does not fit the file or itself, when one lies elsewhere than an export puts it,
-    and when scales are missing or do not fit.
+    Raises BadInputError if a record does not match the file or the export's layout, and if scales are missing or
+    mismatched.
     """
     path = bundle.weights
     remedy = "export the checkpoint again"
-    with refused_as_bad_input(str(path), expected="the weights, in a file that can be mapped", remedy=remedy):
+    with refused_as_bad_input(str(path), expected="a weights file that can be mapped", remedy=remedy):
         data = np.memmap(path, np.uint8, mode="r")
     records = bundle.manifest.tensors
     for name, record in records.items():
@@ -99,16 +101,16 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
 
 
 def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
-    """Raise BadInputError unless the tensors lie one behind the other in their order, as every export writes them.
+    """Raise BadInputError unless the tensors are contiguous in their order, as every export writes them.
 
-    A tensor elsewhere is another tensor, or a part of two: numbers that look like any others.
+    An offset that differs would silently read another tensor, or parts of two.
     """
     expected = 0
     for name, record in records.items():
         if record.offset != expected:
             raise BadInputError(
                 f"the manifest of {bundle.path} puts {name} at {record.offset}",
-                expected=f"offset {expected}, at the next multiple of {WEIGHT_ALIGNMENT} behind the tensor before it",
+                expected=f"offset {expected}, the next multiple of {WEIGHT_ALIGNMENT} after the previous tensor",
                 remedy="export the checkpoint again",
             )
         expected += -(-record.length // WEIGHT_ALIGNMENT) * WEIGHT_ALIGNMENT
@@ -121,7 +123,7 @@ def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: Tenso
     if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
         found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
         raise BadInputError(
-            f"the manifest of {bundle.path} has for {name} {record.dtype} {record.shape} the scales {found}",
+            f"the manifest of {bundle.path} has the scales {found} for {name} {record.dtype} {record.shape}",
             expected=f"floating-point scales {expected}",
             remedy="export the checkpoint again",
         )

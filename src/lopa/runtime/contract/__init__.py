@@ -1,4 +1,4 @@
-"""One forward in arrays: names, types, sizes, shapes, parts, and the portable form. Knows no file."""
+"""Arrays of one forward: names, types, sizes, shapes, parts and the portable form. Does no I/O."""
 
 from lopa.runtime.contract.forward import (
     CONTRACT_VERSION,

@@ -1,7 +1,7 @@
-"""One forward cut into parts: branches dealt over devices, or pieces that follow each other through a pipeline.
+"""Split a forward into parts: branches over devices, or micro-batches for a pipeline.
 
-Also whether all branches computed the same rows, so that none need travel from part to part. `WindowBatch.part` cuts,
-`Statistics.joined` puts together. Pure; knows arrays only, no session and no device.
+Also detect rows that are equal on all branches, so that they need not be copied between parts. `WindowBatch.part`
+slices a batch and `Statistics.joined` concatenates the results. Uses arrays only, no session and no device.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from lopa.runtime.contract.forward import WindowBatch
 
 
 class Part(NamedTuple):
-    """Some branches of some requests: the arguments of `WindowBatch.part`."""
+    """Some branches of some requests, as the arguments of `WindowBatch.part`."""
 
     requests: slice
     branches: slice
 
 
 def shares_of_branches(branches: int, devices: int) -> tuple[slice, ...]:
-    """For each device the branches that it computes, in order; sizes differ by one at most, and the first is a largest.
+    """Return one slice of branches per device, in order. Sizes differ by at most one; the first is the largest.
 
-    Where devices are more than branches, some get an empty slice. Raises ValueError for less than one of either.
+    With more devices than branches, some slices are empty. Raises ValueError if either count is below one.
     """
     if branches < 1 or devices < 1:
         raise ValueError(f"received {branches} branches and {devices} devices, expected at least one of each")
@@ -31,28 +31,32 @@ def shares_of_branches(branches: int, devices: int) -> tuple[slice, ...]:
     return tuple(slice(first, last) for first, last in pairwise(edges))
 
 
-def micro_batches(requests: int, branches: int, wanted: int) -> list[Part]:
-    """`wanted` parts as even as can be, or somewhat more: whole requests, or where these are too few, their branches.
+def micro_batches(requests: int, branches: int, num_parts: int) -> list[Part]:
+    """Split a batch into about `num_parts` equal parts: requests first, then branches if requests are too few.
 
-    Fewer where there are fewer windows. Request by request, the branches of each in order.
+    Returns fewer parts if there are fewer windows, and sometimes a few more than `num_parts`. Parts are ordered by
+    request, then by branch.
     """
-    groups = shares_of_branches(requests, min(requests, wanted))
-    cuts = shares_of_branches(branches, min(branches, -(-wanted // len(groups))))
+    groups = shares_of_branches(requests, min(requests, num_parts))
+    cuts = shares_of_branches(branches, min(branches, -(-num_parts // len(groups))))
     return [Part(group, cut) for group in groups for cut in cuts]
 
 
 def parts_across(parts: Sequence[Part]) -> int:
-    """How many parts have the branches of the same requests, for `Statistics.joined`; `parts` as `micro_batches`."""
+    """Return the number of parts that hold branches of the same requests, as `Statistics.joined` needs it.
+
+    `parts` comes from `micro_batches`.
+    """
     return sum(part.requests == parts[0].requests for part in parts)
 
 
 def rows_are_shared(batch: WindowBatch, slot: int, count: int) -> bool:
-    """True when the first `count` window rows of request `slot` (an index on the axis R) are the same on every branch.
+    """Return True if the first `count` window rows of request `slot` (an index on axis R) are equal on all branches.
 
-    A row depends on the prefix, which all branches share, and on the rows that it sees, through all layers. So the rows
-    are the same when they see nothing behind themselves, and when tokens, positions and mask up to there are equal on
-    all branches: what the block-causal window makes of rows to be cached (docs/decoding.md). Another device, or another
-    number of branches in the forward, may still round them differently.
+    A row depends on the prefix, which all branches share, and on the rows it attends to, through all layers. Rows are
+    therefore equal if they attend to nothing after them, and if their tokens, positions and mask are equal on all
+    branches. The block-causal window guarantees this for rows to be cached (docs/decoding.md). Another device, or
+    another number of branches in the forward, may still round them differently.
     """
     mask = batch.window_mask[slot, :, :count]
     if mask[:, :, count:].any():

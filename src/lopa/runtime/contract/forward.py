@@ -1,7 +1,7 @@
 """The engine contract, version 1 (docs/contract.md): names, types and shapes of one forward.
 
-R requests, B branches, W window rows a branch, P prefix rows, Q rows whose statistics are wanted, K candidates.
-Knows arrays only: no device, no file, no decoding rule.
+R requests, B branches, W query tokens per branch, P cached tokens, Q sampled positions, K candidates. Defines arrays
+only: no device, no file, no decoding rule.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 CONTRACT_VERSION = 1
 TILE = 64
-"""Prefix rows come in multiples of this, and at least one tile."""
+"""Granularity of the prefix cache, in rows. Every cache has at least one tile."""
 TOP_K = 8
-"""Candidates that come back for every wanted row."""
+"""Candidates returned per sampled position."""
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.floating | np.uint16]
-"""Key or value rows as caches hold them: float32, float16, or bfloat16's bits (lopa.runtime.contract.stored_floats)."""
+"""Key or value rows as stored in caches: float32, float16, or bfloat16 bits (lopa.runtime.contract.stored_floats)."""
 _ALL = slice(None)
 
 INPUT_IDS = "input_ids"
@@ -37,48 +37,50 @@ LOGITS = "logits"
 
 
 def past_names(layers: int) -> list[str]:
-    """Names of the prefix cache inputs, key before value, layer by layer: each dtype [R, Hkv, P, D]."""
+    """Return the names of the prefix cache inputs, key before value, layer by layer. Each is dtype [R, Hkv, P, D]."""
     return [f"past_key_values.{i}.{part}" for i in range(layers) for part in ("key", "value")]
 
 
 def window_names(layers: int) -> list[str]:
-    """Names of the new rows that come out, in the order of `past_names`: each dtype [R, B, Hkv, W, D]."""
+    """Return the names of the new key and value outputs, in the order of `past_names`. Each is dtype [R, B, Hkv, W,
+    D].
+    """
     return [f"window_key_values.{i}.{part}" for i in range(layers) for part in ("key", "value")]
 
 
 def input_names(layers: int) -> list[str]:
-    """All inputs of a graph, in order."""
+    """Return the names of all inputs of a graph, in order."""
     return [INPUT_IDS, POSITION_IDS, WINDOW_MASK, PREFIX_MASK, LOGITS_INDEX, TEMPERATURE, *past_names(layers)]
 
 
 def output_names(layers: int, *, with_logits: bool) -> list[str]:
-    """All outputs of a graph, in order; `logits` only in a bundle made for verification."""
+    """Return the names of all outputs of a graph, in order. `logits` exists only in bundles made for verification."""
     statistics = [TOPK_IDS, TOPK_LOGPROBS, ENTROPY]
     return [*statistics, *window_names(layers), *([LOGITS] if with_logits else [])]
 
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """What one forward is asked: the windows of every branch of every request.
+    """Input of one forward: the windows of every branch of every request.
 
-    A padding row (behind a shorter branch) has a mask that lets it see itself alone; no real row sees it.
+    A padding row (after a shorter branch) attends to itself only, and no real row attends to it.
     """
 
     requests: tuple[int, ...]
-    """R request numbers, chosen by the caller; the session keeps one prefix cache for each."""
+    """R request numbers, chosen by the caller. The session keeps one prefix cache per request."""
     input_ids: Int64
-    """[R, B, W]"""
+    """Token ids [R, B, W]."""
     position_ids: Int64
-    """[R, B, W], absolute positions."""
+    """Absolute positions [R, B, W]."""
     window_mask: Bool
-    """[R, B, W, W]: row (query) may attend to column (key) of its own branch's window."""
+    """Attention mask [R, B, W, W]. True if the row (query) may attend to the column (key) of its own branch."""
     logits_index: Int64
-    """[R, B, Q]: window rows whose next-token statistics are wanted."""
+    """Sampled positions [R, B, Q], as indices of window rows. Their next-token statistics are computed."""
     temperature: Float32
-    """[R], 1 for greedy."""
+    """Sampling temperatures [R], 1 for greedy decoding."""
 
     def part(self, requests: slice = _ALL, branches: slice = _ALL) -> "WindowBatch":
-        """The windows of some branches of some requests: views."""
+        """Return a view of the windows of some branches of some requests."""
         some = (requests, branches)
         return WindowBatch(
             requests=self.requests[requests],
@@ -93,7 +95,7 @@ class WindowBatch:
 def check_batch(batch: WindowBatch) -> None:
     """Raise ValueError unless the shapes of `batch` agree and its requests are distinct."""
     if batch.input_ids.ndim != 3 or 0 in batch.input_ids.shape:
-        raise ValueError(f"received input_ids {batch.input_ids.shape}, expected [R, B, W], none of them 0")
+        raise ValueError(f"received input_ids of shape {batch.input_ids.shape}, expected [R, B, W] without empty axes")
     requests, branches, width = batch.input_ids.shape
     queries = batch.logits_index.shape[-1]
     for name, found, expected in (
@@ -111,50 +113,50 @@ def check_batch(batch: WindowBatch) -> None:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """One device's share of a forward over several."""
+    """Time that one device spent on its part of a forward over several devices."""
 
     device: str
     branches: int
     seconds: float
-    """Of its forward, without the time that the share waited for earlier work of the device."""
+    """Forward time on the device, without waiting for earlier work there."""
 
 
 @dataclass(frozen=True)
 class ForwardSplit:
-    """Where the seconds of a forward over several devices went."""
+    """Timing of a forward over several devices."""
 
     devices: tuple[DeviceTime, ...]
-    """Those that had a share, in the order of the branches."""
+    """Devices that computed a part, in the order of the branches."""
     gather: float
-    """Seconds beyond the slowest forward: committed rows still on their way, dealing, waiting, putting together."""
+    """Seconds beyond the slowest device: pending commits, dispatch, waiting and concatenation."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What one forward answers, on the host."""
+    """Output of one forward, on the host."""
 
     topk_ids: Int64
-    """[R, B, Q, K], most probable first; equal probabilities by lower id."""
+    """Candidate token ids [R, B, Q, K], most probable first. Ties are ordered by token id."""
     topk_logprobs: Float32
-    """[R, B, Q, K], of the tempered distribution."""
+    """Log-probabilities [R, B, Q, K] after temperature."""
     entropy: Float32
-    """[R, B, Q], in nats, over the whole vocabulary."""
+    """Entropy [R, B, Q] over the whole vocabulary, in nats."""
     logits: Float32 | None = None
-    """[R, B, Q, V] before the temperature, only from a bundle made with --with-logits."""
+    """Logits [R, B, Q, V] before temperature. Only bundles made with --with-logits have them."""
     split: ForwardSplit | None = None
-    """Where the time went, from a session of several devices."""
+    """Timing per device, from a session over several devices."""
 
-    def part(self, requests: slice = _ALL, branches: slice = _ALL, wanted: slice = _ALL) -> "Statistics":
-        """Those of some wanted rows of some branches of some requests: views."""
-        some = (requests, branches, wanted)
+    def part(self, requests: slice = _ALL, branches: slice = _ALL, positions: slice = _ALL) -> "Statistics":
+        """Return a view of the statistics of some sampled positions of some branches of some requests."""
+        some = (requests, branches, positions)
         logits = None if self.logits is None else self.logits[some]
         return Statistics(self.topk_ids[some], self.topk_logprobs[some], self.entropy[some], logits)
 
     @staticmethod
     def joined(parts: "Sequence[Statistics]", across: int | None = None) -> "Statistics":
-        """The statistics of a forward from those of its parts, at least one: some requests, then the next ones.
+        """Concatenate the statistics of a forward's parts (at least one), ordered by request, then by branch.
 
-        Each time `across` parts have the branches of the same requests, in order; None: all parts have.
+        Every `across` consecutive parts hold branches of the same requests. With None, all parts do.
         """
         across = len(parts) if across is None else across
         rows = [_concatenated(parts[first : first + across], axis=1) for first in range(0, len(parts), across)]
@@ -178,7 +180,7 @@ class CacheRows:
     """Key and value rows of one branch, ready to append to another session's prefix of the same request."""
 
     layers: tuple[Rows, ...]
-    """In the order of `past_names`: each dtype [Hkv, rows, D]."""
+    """One array per name in `past_names`. Each is dtype [Hkv, rows, D]."""
 
     @property
     def count(self) -> int:
@@ -187,5 +189,5 @@ class CacheRows:
 
 
 def tiles(rows: int) -> int:
-    """Prefix rows to allocate for `rows` committed ones: a multiple of TILE, at least one tile."""
+    """Return the number of prefix rows to allocate for `rows` committed ones: a multiple of TILE, at least one tile."""
     return max(1, -(-rows // TILE)) * TILE

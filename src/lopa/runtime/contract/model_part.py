@@ -1,6 +1,7 @@
-"""A run of consecutive layers as a graph of its own: what goes in and what comes out. Knows names, no arrays.
+"""Consecutive layers of a model as a separate graph, described by its inputs and outputs.
 
-A pipeline's stages are such parts; the whole model is the part of all layers, with the signature of the contract.
+The stages of a pipeline are such parts. The part with all layers is the whole model and has the signature of the
+contract. Handles names, no arrays.
 """
 
 from collections.abc import Sequence
@@ -9,17 +10,19 @@ from dataclasses import dataclass
 from lopa.runtime import contract
 
 HIDDEN = "hidden"
-"""float32 [2, R, B, W, H]: two parts, whose sum the window's rows are behind the layers before; the input of every part
-but the first. The sum is left to whoever goes on: it is rounded as in the whole graph (lopa.export.graph.module)."""
+"""float32 [2, R, B, W, H]: two addends whose sum is the hidden state after the previous layers. Input of every part but
+the first. The next part adds them, so that the sum is rounded as in the whole graph (lopa.export.graph.module).
+"""
 NEXT_HIDDEN = "next_hidden"
-"""float32 [2, R, B, W, H]: the same behind this part's layers; the output of every part but the last."""
+"""float32 [2, R, B, W, H]: the same addends after this part's layers. Output of every part but the last."""
 
 
 @dataclass(frozen=True)
 class ModelPart:
-    """Layers `first` to `end` (not included) of a model of `layers`.
+    """Layers `first` to `end` (exclusive) of a model with `layers` layers.
 
-    The first part has the embedding too, the last the final norm, the product with the vocabulary and the statistics.
+    The first part also has the embedding. The last also has the final norm, the vocabulary projection and the
+    statistics.
     """
 
     first: int
@@ -28,41 +31,41 @@ class ModelPart:
 
     @property
     def is_first(self) -> bool:
-        """Whether token ids go in, and not hidden rows."""
+        """True if the input is token ids, False if it is hidden states."""
         return self.first == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether statistics come out, and not hidden rows."""
+        """True if the output is statistics, False if it is hidden states."""
         return self.end == self.layers
 
     @property
     def cache_arrays(self) -> slice:
-        """Of the arrays of a whole model's prefix, in the order of contract.past_names, those of these layers."""
+        """Slice that selects these layers' arrays from a whole model's prefix, in the order of contract.past_names."""
         return slice(2 * self.first, 2 * self.end)
 
     @property
     def past_names(self) -> Sequence[str]:
-        """Prefix inputs of these layers; they keep the whole model's numbers."""
+        """Names of these layers' prefix inputs, numbered as in the whole model."""
         return contract.past_names(self.layers)[self.cache_arrays]
 
     @property
     def window_names(self) -> Sequence[str]:
-        """Outputs with the new rows of these layers."""
+        """Names of the outputs with these layers' new key and value rows."""
         return contract.window_names(self.layers)[self.cache_arrays]
 
     @property
     def input_names(self) -> list[str]:
-        """All inputs, in order."""
+        """Names of all inputs, in order."""
         source = contract.INPUT_IDS if self.is_first else HIDDEN
-        wanted = [contract.LOGITS_INDEX, contract.TEMPERATURE] if self.is_last else []
+        last_inputs = [contract.LOGITS_INDEX, contract.TEMPERATURE] if self.is_last else []
         return [
             *(source, contract.POSITION_IDS, contract.WINDOW_MASK, contract.PREFIX_MASK),
-            *(*wanted, *self.past_names),
+            *(*last_inputs, *self.past_names),
         ]
 
     def output_names(self, *, with_logits: bool) -> list[str]:
-        """All outputs, in order; `with_logits` as the bundle has it."""
+        """Return the names of all outputs, in order. `with_logits` must match the bundle."""
         if not self.is_last:
             return [NEXT_HIDDEN, *self.window_names]
         statistics = [contract.TOPK_IDS, contract.TOPK_LOGPROBS, contract.ENTROPY]
@@ -70,5 +73,5 @@ class ModelPart:
 
 
 def whole_model(layers: int) -> ModelPart:
-    """All layers."""
+    """Return the part that has all layers."""
     return ModelPart(0, layers, layers)

@@ -1,8 +1,8 @@
-"""The contract's arrays as a graph of the portable dialect takes and gives them, and back (docs/contract.md).
+"""Convert the contract's arrays to the form of a graph in the portable dialect, and back (docs/contract.md).
 
-The windows of a request's branches lie one behind the other: S = B x W rows, no row seeing another branch's, and the
-M = R x B x Q wanted rows are one list. No array has more than 4 axes and masks are finite floats that are added. Knows
-arrays only: no device, no file.
+The windows of a request's branches are concatenated into S = B x W rows; no row attends to another branch. The M = R x
+B x Q sampled positions form one list. Arrays have at most 4 axes, and masks are finite floats that are added to scores.
+Uses arrays only: no device, no file.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,20 @@ from lopa.runtime.contract.forward import Bool, Float32, Rows, Statistics, Windo
 Array = npt.NDArray[Any]
 
 MASKED = -1e4
-"""Added to the score of what a row may not attend to. Finite in float16 too: a row that sees nothing stays finite."""
+"""Added to attention scores of masked keys. It is finite in float16 too, so a row that attends to nothing stays
+finite.
+"""
 PAST = "past_key_values"
-"""The prefix cache as one input: dtype [2L, R * Hkv, P, D], the contract's arrays one behind the other."""
+"""The prefix cache as one input, dtype [2L, R * Hkv, P, D]: the contract's arrays, concatenated."""
 
 
 def portable_input_names() -> list[str]:
-    """All inputs of a portable graph, in order."""
+    """Return the names of all inputs of a portable graph, in order."""
     return [*contract.input_names(0), PAST]
 
 
 def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
-    """All inputs but the prefix rows (`portable_past`); `prefix_mask` [R, P].
+    """Return all inputs but the cached keys and values (see `portable_past`). `prefix_mask` is [R, P].
 
     The arrays are new and C-contiguous.
     """
@@ -46,39 +48,43 @@ def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
 
 
 def portable_past(block: Rows) -> Rows:
-    """The contract's prefix arrays [2L, R, Hkv, P, D], in the order of contract.past_names: the same memory as PAST."""
+    """Return the contract's prefix arrays [2L, R, Hkv, P, D] (in the order of contract.past_names) as a view shaped
+    like PAST.
+    """
     arrays, _, _, rows, head_size = block.shape
     return block.reshape(arrays, -1, rows, head_size)
 
 
 def statistics_from_portable(outputs: Mapping[str, Array], batch: WindowBatch) -> Statistics:
-    """The statistics of a forward of `batch`, from its outputs by name: views [R, B, Q, ..] of what has [M, ..]."""
-    wanted = batch.logits_index.shape
+    """Return the statistics of a forward of `batch` from its outputs by name, as views [R, B, Q, ...] of arrays [M,
+    ...].
+    """
+    sampled = batch.logits_index.shape
 
-    def unfolded(name: str) -> Array:
-        return outputs[name].reshape(*wanted, *outputs[name].shape[1:])
+    def with_batch_axes(name: str) -> Array:
+        return outputs[name].reshape(*sampled, *outputs[name].shape[1:])
 
     return Statistics(
-        topk_ids=unfolded(contract.TOPK_IDS),
-        topk_logprobs=unfolded(contract.TOPK_LOGPROBS),
-        entropy=unfolded(contract.ENTROPY),
-        logits=unfolded(contract.LOGITS) if contract.LOGITS in outputs else None,
+        topk_ids=with_batch_axes(contract.TOPK_IDS),
+        topk_logprobs=with_batch_axes(contract.TOPK_LOGPROBS),
+        entropy=with_batch_axes(contract.ENTROPY),
+        logits=with_batch_axes(contract.LOGITS) if contract.LOGITS in outputs else None,
     )
 
 
 def rows_from_portable(rows: Rows, branches: int) -> Rows:
-    """New key or value rows [R, Hkv, S, D] as the contract has them: a view [R, B, Hkv, W, D]."""
+    """Return new key or value rows [R, Hkv, S, D] in the contract's shape, as a view [R, B, Hkv, W, D]."""
     requests, heads, _, head_size = rows.shape
     return rows.reshape(requests, heads, branches, -1, head_size).swapaxes(1, 2)
 
 
 def _bias(mask: Bool) -> Float32:
-    """0 where `mask` is true, MASKED elsewhere."""
+    """Return 0 where `mask` is true and MASKED elsewhere."""
     return np.where(mask, np.float32(0), np.float32(MASKED))
 
 
 def _window_bias(window_mask: Bool) -> Float32:
-    """[R, B, W, W] -> [R, 1, S, S], where rows of different branches do not see each other."""
+    """Return the mask [R, B, W, W] as a bias [R, 1, S, S] that separates the branches."""
     requests, branches, width, _ = window_mask.shape
     bias = np.full((requests, branches, width, branches, width), MASKED, np.float32)
     for branch in range(branches):

@@ -1,4 +1,4 @@
-"""Statistics that a forward answered about rows of one request."""
+"""Statistics of the rows of one request."""
 
 from dataclasses import dataclass
 from types import EllipsisType
@@ -13,8 +13,10 @@ Index = int | slice | EllipsisType | Bool | Int64 | tuple[int | slice | Int64, .
 
 @dataclass(frozen=True)
 class RowStatistics:
-    """Statistics of rows of one request: ids and log-probabilities [..., K], entropy [...], and logits where they are
-    answered [..., V], before the temperature."""
+    """Statistics of rows of one request: ids and log-probabilities [..., K], and entropy [...].
+
+    `logits` are [..., V] before temperature, or None if the bundle does not compute them.
+    """
 
     topk_ids: Int64
     topk_logprobs: Float32
@@ -26,13 +28,13 @@ class RowStatistics:
         return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index], logits)
 
     def copy(self) -> "RowStatistics":
-        """The same in memory of its own, so that the statistics it was cut from can be freed."""
+        """Return a copy with memory of its own, so that the arrays it was sliced from can be freed."""
         logits = None if self.logits is None else self.logits.copy()
         return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy(), logits)
 
 
 def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
-    """Write `rows` over those at `index`. Logits stay where `rows` have none."""
+    """Overwrite the statistics at `index` with `rows`. Logits stay unchanged if `rows` have none."""
     into.topk_ids[index], into.topk_logprobs[index] = rows.topk_ids, rows.topk_logprobs
     into.entropy[index] = rows.entropy
     if into.logits is not None and rows.logits is not None:
@@ -40,7 +42,7 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 
 def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """`rows` [B, Q] with those that are `lacking` [B, Q] replaced by the row `kept` [K] at the last commit, if any."""
+    """Replace the rows [B, Q] that are `lacking` [B, Q] with the row `kept` [K] of the last commit, if there is one."""
     if kept is None or not lacking.any():
         return rows
     has_logits = kept.logits is not None and rows.logits is not None
@@ -53,23 +55,23 @@ def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool
 
 
 def check_statistics(rows: RowStatistics, vocab_size: int, *, device: str, step: int) -> None:
-    """Raise NonFiniteAnswerError unless `rows`, those that one request asked for, can be decoded.
+    """Check the statistics that one request received.
 
-    A device computes NaN from broken weights, and infinity where a narrow type overflows. Both look like any other
-    number to the rules of decoding, which would make text of them. The candidates behind the first may have a
-    log-probability of minus infinity: a probability that underflowed.
+    NaN comes from broken weights, and infinity from overflow in a narrow type. The decoding rules would turn either
+    into text. Candidates after the first may have a log-probability of minus infinity, from underflow. Raises
+    NonFiniteAnswerError for any other non-finite number and for token ids outside the vocabulary.
     """
     if not np.isfinite(rows.entropy).all() or not _are_logprobs(rows):
-        received, expected = "NaN or infinity", "finite statistics for every row that was asked for"
-    elif rows.topk_ids.view(np.uint64).max() >= vocab_size:  # a negative id is a huge one there
+        received, expected = "NaN or infinity", "finite statistics for every requested row"
+    elif rows.topk_ids.view(np.uint64).max() >= vocab_size:  # as uint64, a negative id is huge
         received, expected = "token ids outside the vocabulary", f"ids from 0 to {vocab_size - 1}"
     else:
         return
     raise NonFiniteAnswerError(
-        f"{device} answered {received} in step {step}",
+        f"{device} returned {received} in step {step}",
         expected=expected,
-        remedy="check the bundle with lopa-export verify; if its files are whole, a bundle in float16 may have "
-        "overflowed: export the checkpoint with --dtype fp32 or bf16",
+        remedy="check the bundle with lopa-export verify. If its files are intact, float16 may have overflowed: "
+        "export the checkpoint with --dtype fp32 or bf16",
     )
 
 

@@ -1,7 +1,4 @@
-"""The dynamic axes of a forward in one record, whoever speaks of them: a forward, a gear, a shape of an engine.
-
-Knows numbers only.
-"""
+"""Dynamic axes of a forward in one record, for forwards, shape buckets and engine shapes alike."""
 
 from typing import Annotated
 
@@ -11,7 +8,7 @@ from msgspec import Meta
 from lopa.runtime.contract.forward import TILE, WindowBatch
 
 Split = Annotated[int, Meta(ge=1, le=64)]
-"""Requests or branches of a shape: what more of them ask for runs in parts."""
+"""Requests or branches of a shape. Larger batches run in parts."""
 Window = Annotated[int, Meta(ge=1, le=2**16)]
 PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]
 
@@ -19,7 +16,7 @@ PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]
 class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """R, B, W, P and Q of the contract.
 
-    The ranges are those of what a file says. They do not bind a forward: it may have more requests than any shape has.
+    The ranges apply to values read from files. A forward may have more requests than any shape.
     """
 
     requests: Split
@@ -36,6 +33,6 @@ class Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def sizes_of_batch(batch: WindowBatch, prefix: int) -> Sizes:
-    """Those of a forward over `prefix` rows of allocated cache."""
+    """Return the sizes of a forward over `prefix` rows of allocated cache."""
     requests, branches, window = batch.input_ids.shape
     return Sizes(requests, branches, window, prefix, wanted=batch.logits_index.shape[2])

@@ -1,6 +1,6 @@
-"""Who worked when: spans of time on lanes, gathered while a program runs, and their file for Perfetto and Chrome.
+"""Spans of work on lanes, recorded while a program runs, and their file for Perfetto and Chrome.
 
-Knows lanes by name only. A lane is what can do one thing at a time: the host, or a stage of a pipeline.
+A lane does one thing at a time: the host, or a stage of a pipeline.
 """
 
 import json
@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOST = "host"
-"""The lane of everything that is not a stage."""
+"""Lane of everything that is not a pipeline stage."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """One piece of work."""
+    """One piece of work on a lane."""
 
     lane: str
     work: str
     step: int
-    """Which forward it belongs to, counted from 1."""
+    """Number of the forward, counted from 1."""
     start: float
-    """Seconds of time.perf_counter, or of any clock that all spans share."""
+    """Seconds of time.perf_counter, or of another clock that all spans share."""
     end: float
 
 
 class Timeline:
-    """Gathers spans; any thread may add."""
+    """Thread-safe list of spans."""
 
     spans: list[Span]
 
@@ -33,12 +33,15 @@ class Timeline:
         self.spans = []
 
     def add(self, span: Span) -> None:
-        """Append one."""
+        """Append a span."""
         self.spans.append(span)  # atomic in CPython
 
 
 def json_from_spans(spans: Sequence[Span]) -> str:
-    """The trace event format: complete events ("X") in microseconds from the first, a thread for each lane."""
+    """Return the spans in the trace event format.
+
+    Events are complete events ("X") in microseconds from the first span, with one thread per lane.
+    """
     lanes = lanes_of_spans(spans)
     began = min((span.start for span in spans), default=0.0)
     names = [
@@ -62,5 +65,5 @@ def json_from_spans(spans: Sequence[Span]) -> str:
 
 
 def lanes_of_spans(spans: Sequence[Span]) -> list[str]:
-    """Every lane once: the host, then the others by name."""
+    """Return every lane once: the host first, then the others by name."""
     return sorted({span.lane for span in spans}, key=lambda lane: (lane != HOST, lane))

@@ -1,4 +1,4 @@
-"""Which CUDA device a number means, asked of NVIDIA's driver library. Knows no framework and runs nothing."""
+"""Properties of a CUDA device by number, from NVIDIA's driver library. Needs no framework."""
 
 import ctypes
 from dataclasses import dataclass
@@ -13,39 +13,39 @@ _NAME_BYTES = 256
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """One GPU, as compilers for it tell it from others."""
+    """One GPU, with the properties that compilers depend on."""
 
     number: int
-    """As CUDA counts it: CUDA_VISIBLE_DEVICES hides and orders devices."""
+    """Number in CUDA's order. CUDA_VISIBLE_DEVICES hides and reorders devices."""
     name: str
-    """E.g. "NVIDIA H100 80GB HBM3"."""
+    """Name, e.g. "NVIDIA H100 80GB HBM3"."""
     capability: str
     """Compute capability, e.g. "9.0"."""
     memory: int
-    """Bytes of its memory."""
+    """Memory size in bytes."""
 
     @property
     def architecture(self) -> str:
-        """E.g. "sm90"."""
+        """Architecture name, e.g. "sm90"."""
         return f"sm{self.capability.replace('.', '')}"
 
 
 def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
-    """The device of this number. Raises MissingBackendError without a driver or without such a device."""
+    """Return the device with this number. Raises MissingBackendError if the driver or the device is missing."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError as error:
         raise MissingBackendError(
-            f"NVIDIA's driver library cannot be loaded: {error}",
-            expected=f"{library}, which comes with the driver of an NVIDIA GPU",
-            remedy="run on a machine with an NVIDIA GPU, and install its driver until nvidia-smi lists the GPU",
+            f"cannot load NVIDIA's driver library: {error}",
+            expected=f"{library} from an NVIDIA driver",
+            remedy="run on a machine with an NVIDIA GPU and a driver, and check that nvidia-smi lists the GPU",
         ) from error
     count = ctypes.c_int(0)
     started = cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
     if not started or not 0 <= number < count.value:
         raise MissingBackendError(
-            f"CUDA device {number}, where the driver " + (f"has {count.value}" if started else "does not start"),
-            expected="a device of this number, counted from 0 among those that CUDA_VISIBLE_DEVICES leaves",
+            f"CUDA device {number}, but the driver " + (f"has {count.value}" if started else "does not start"),
+            expected="a device number, counted from 0 among the devices that CUDA_VISIBLE_DEVICES allows",
             remedy="check nvidia-smi and CUDA_VISIBLE_DEVICES",
         )
     device = ctypes.c_int()
@@ -61,15 +61,15 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
     ):
         if status != 0:
             raise MissingBackendError(
-                f"CUDA device {number} cannot be asked for its properties (CUresult {status})",
-                expected="a device that works",
+                f"cannot query the properties of CUDA device {number} (CUresult {status})",
+                expected="a working device",
                 remedy="check nvidia-smi",
             )
     return CudaDevice(number, name.value.decode(), f"{major.value}.{minor.value}", memory.value)
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """ "10.15.1.29" -> (10, 15, 1, 29); what follows the numbers is left out."""
+    """Parse the leading numbers of a version: "10.15.1.29.post1" gives (10, 15, 1, 29)."""
     numbers = []
     for part in version.split("."):
         if not part.isdecimal():

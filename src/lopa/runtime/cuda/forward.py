@@ -1,7 +1,7 @@
-"""One forward by ONNX Runtime's CUDA provider, from device memory to device memory: the DeviceForward protocol.
+"""One forward by ONNX Runtime's CUDA provider from device memory to device memory (DeviceForward protocol).
 
-Every gear becomes a CUDA graph at its first forward and is replayed from then on; other shapes run node by node. Knows
-no request. ONNX Runtime keeps graphs by thread, so one thread makes, uses and closes an engine.
+The first forward in a shape bucket is captured as a CUDA graph and replayed afterwards. Other shapes run node by node.
+ONNX Runtime keeps graphs per thread, so one thread must create, use and close an engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.accelerator.memory import Buffer
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
-from lopa.runtime.cuda.calls import CAPTURES
+from lopa.runtime.cuda.calls import CAPTURE_LOCK
 from lopa.runtime.cuda.memory import CudaMemory
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy
@@ -28,100 +28,102 @@ from lopa.runtime.sessions.onnxruntime_graph import check_contract, quiet_run
 PROVIDER = "CUDAExecutionProvider"
 _ERRORS_ONLY = 3
 _NO_GRAPH = -1
-"""ONNX Runtime's gpu_graph_id of a run that is neither captured nor replayed. 0 is reserved."""
+"""Value of ONNX Runtime's gpu_graph_id for a run without a graph. 0 is reserved."""
 _WINDOW_STEP = 4
-"""ONNX Runtime's fused attention with a mask takes no other lengths (prefixes are multiples of 64)."""
-_NOTHING = Sizes(0, 0, 0, 0, 0)
-"""Without gears nothing has to be there before the first forward."""
+"""Granularity of window lengths that ONNX Runtime's fused masked attention supports. Prefixes are multiples of 64."""
+_NO_SIZES = Sizes(0, 0, 0, 0, 0)
+"""Sizes of the buffers to allocate in advance if there are no shape buckets."""
 _BFLOAT16_IN_ONNX = 16
-"""TensorProto.BFLOAT16"""
+"""Value of TensorProto.BFLOAT16."""
 
 
 class CudaForward:
-    """The AnyShapeForward protocol."""
+    """Forward on ONNX Runtime's CUDA provider, for shape buckets and any other shape."""
 
-    def __init__(self, bundle: Bundle, memory: CudaMemory, gears: Sequence[Gear]) -> None:
-        """Open the bundle's graph for the device and the stream of `memory`; without gears there are no CUDA graphs.
+    def __init__(self, bundle: Bundle, memory: CudaMemory, buckets: Sequence[ShapeBucket]) -> None:
+        """Open the bundle's graph for the device and stream of `memory`. Without `buckets` there are no CUDA graphs.
 
-        Raises MissingBackendError when the provider does not start, BadInputError when the graph cannot be opened.
+        Raises MissingBackendError if the provider does not start, and BadInputError if the graph cannot be opened.
         """
         self.memory = memory
-        self.gears = gears
+        self.buckets = buckets
         self.form: GraphForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
         self._arrays = GraphArrays(bundle.manifest)
-        self._table = GearTable(gears) if gears else None
-        self.sizes = self._arrays.bytes_but_prefix(_NOTHING, *gears)
-        self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(gears))
-        self._graphs: dict[tuple[Gear, tuple[int, ...]], tuple[Any, Any]] = {}
-        """Binding and options of each captured run. A graph uses the addresses that it was captured with."""
+        self._table = BucketTable(buckets) if buckets else None
+        self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)
+        self._session: Any = _session_of_bundle(bundle, memory, with_graphs=bool(buckets))
+        self._graphs: dict[tuple[ShapeBucket, tuple[int, ...]], tuple[Any, Any]] = {}
+        """Binding and options of each captured run. A graph uses the addresses of its capture."""
         self._other = self._session.io_binding()
         self._other_key: object = None
-        """What is bound there."""
-        self._other_options = _run_options(_NO_GRAPH if gears else None)
+        """Shape and addresses currently bound in `_other`."""
+        self._other_options = _run_options(_NO_GRAPH if buckets else None)
 
-    def sizes_of(self, gear: Gear) -> dict[str, int]:
-        """AnyShapeForward.sizes_of."""
-        return self._arrays.bytes_but_prefix(gear)
+    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
+        """Return the bytes of every input and output except the prefix."""
+        return self._arrays.bytes_without_prefix(bucket)
 
-    def gear_for(self, sizes: Sizes) -> Gear:
-        """The gear that serves a forward best, or nearly its own shape where none has room for it."""
+    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
+        """Return the best shape bucket for a forward, or nearly its own shape if no bucket fits."""
         if self._table is not None and self._table.holds(sizes):
-            return self._table.gear_for(sizes)
+            return self._table.bucket_for(sizes)
         window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
-        return gear_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
+        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
 
-    def enqueue(self, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
-        """DeviceForward.enqueue. Raises EngineFailedError when ONNX Runtime cannot run it."""
-        key = (gear, tuple(buffer.address for buffer in buffers.values()))
-        if gear not in self.gears:
+    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
+        """Enqueue a forward. Raises EngineFailedError if ONNX Runtime cannot run it."""
+        key = (bucket, tuple(buffer.address for buffer in buffers.values()))
+        if bucket not in self.buckets:
             if key != self._other_key:
                 self._other_key = None
-                self._bind(self._other, gear, buffers)
+                self._bind(self._other, bucket, buffers)
                 self._other_key = key
-            with CAPTURES.forbidden():
+            with CAPTURE_LOCK.shared():
                 self._run(self._other, self._other_options)
             return
         if key in self._graphs:
-            with CAPTURES.forbidden():
+            with CAPTURE_LOCK.shared():
                 self._run(*self._graphs[key])
             return
         binding, options = self._session.io_binding(), _run_options(len(self._graphs) + 1)
-        self._bind(binding, gear, buffers)
-        with CAPTURES.alone():
-            self._run(binding, options)  # twice as it is, then captured, then replayed: all within this call
+        self._bind(binding, bucket, buffers)
+        with CAPTURE_LOCK.exclusive():
+            self._run(
+                binding, options
+            )  # ONNX Runtime runs it twice, then captures and replays it, all within this call
         self._graphs[key] = binding, options
 
     def close(self) -> None:
-        """DeviceForward.close."""
+        """Free the graphs and the session."""
         self._graphs.clear()
         self._other = self._session = None
 
-    def _bind(self, binding: Any, gear: Gear, buffers: Mapping[str, Buffer]) -> None:
+    def _bind(self, binding: Any, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         device = self.memory.device
-        for name, array in self._arrays.inputs(gear).items():
+        for name, array in self._arrays.inputs(bucket).items():
             binding.bind_input(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
-        for name, array in self._arrays.outputs(gear).items():
+        for name, array in self._arrays.outputs(bucket).items():
             binding.bind_output(name, "cuda", device, _type_of(array), array.shape, buffers[name].address)
 
     def _run(self, binding: Any, options: Any) -> None:
         try:
             self._session.run_with_iobinding(binding, options)
-        except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise EngineFailedError(
                 f"ONNX Runtime on cuda:{self.memory.device}: {error}",
-                expected="a forward that runs",
-                remedy="if the memory is full, decode fewer requests at a time or plan smaller gears; check nvidia-smi",
+                expected="a successful forward",
+                remedy="check nvidia-smi; if memory is full, decode fewer requests at once or plan smaller buckets",
             ) from error
 
 
 def _type_of(array: ArrayForm) -> Any:
-    """The type as an IOBinding takes it: numpy's, or a number of ONNX."""
+    """Return the element type as IOBinding takes it: a numpy type, or an ONNX type number."""
     return _BFLOAT16_IN_ONNX if array.dtype == stored_dtype("bfloat16") else array.dtype.type
 
 
 def _run_options(graph: int | None) -> ort.RunOptions:
     options = quiet_run()
-    # Statistics are waited for when they are downloaded, on the same stream.
+    # Downloads of the statistics wait on the same stream.
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     if graph is not None:
         options.add_run_config_entry("gpu_graph_id", str(graph))
@@ -138,20 +140,20 @@ def _session_of_bundle(bundle: Bundle, memory: CudaMemory, *, with_graphs: bool)
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     try:
-        with CAPTURES.forbidden():
+        with CAPTURE_LOCK.shared():
             session = ort.InferenceSession(
                 str(bundle.graph), options, providers=[(PROVIDER, cuda), ("CPUExecutionProvider", {})]
             )
     except Exception as error:
-        graphs = ", or move gears.json away to run without CUDA graphs" if with_graphs else ""
+        graphs = f", or remove {BUCKETS_NAME} to run without CUDA graphs" if with_graphs else ""
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {bundle.graph} on cuda:{memory.device}: {error}",
-            expected="a graph made by this version of lopa-export, all of it for the CUDA provider",
-            remedy=f"check it with lopa-export verify, export the checkpoint again{graphs}",
+            expected="a graph made by this version of lopa-export that runs on the CUDA provider",
+            remedy=f"check the bundle with lopa-export verify, export the checkpoint again{graphs}",
         ) from error
     if session.get_providers()[0] != PROVIDER:
         raise MissingBackendError(
-            f"cuda:{memory.device}: the CUDA provider did not start, ONNX Runtime fell back to "
+            f"cuda:{memory.device}: the CUDA provider did not start; ONNX Runtime fell back to "
             f"{session.get_providers()}",
             expected="the CUDA 13 and cuDNN 9 libraries on the loader path",
             remedy=cuda_remedy(),

@@ -1,6 +1,6 @@
-"""What puts the work of one forward into a stream's queue, recorded once as a CUDA graph and launched again and again.
+"""CUDA graphs: capture the work of one forward once, and launch it repeatedly.
 
-Knows no engine: a graph does again what it did, at the same addresses, whatever changed meanwhile.
+A graph repeats its work at the same addresses, whatever changed meanwhile.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ _NO_FLAGS = 0
 
 
 class CaptureError(Exception):
-    """This work cannot be captured. It can still be run."""
+    """Work that cannot be captured as a CUDA graph. It can still run without one."""
 
 
 class CudaGraphs:
-    """CUDA graphs of one stream, on the thread that made it."""
+    """CUDA graphs of one stream, for use on the thread that created it."""
 
     def __init__(self, cuda: CudaCalls, stream: int) -> None:
         self._cuda = cuda
         self._stream = stream
 
-    def captured(self, work: Callable[[], None]) -> Any:
-        """What `work` puts in the queue, as a graph that can be launched; nothing of it runs now.
+    def capture(self, work: Callable[[], None]) -> Any:
+        """Capture what `work` enqueues as a launchable graph, without running it.
 
-        Raises CaptureError when it is not possible or `work` raises; the stream is as before then.
+        Raises CaptureError if this is impossible or `work` raises. The stream then stays usable.
         """
-        # Of this thread alone: threads of other devices may do meanwhile what a capture forbids, e.g. allocate.
+        # In thread-local mode, threads of other devices may do what a capture forbids, e.g. allocate.
         mode = self._cuda.runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._cuda("cudaStreamBeginCapture", self._stream, mode)
         failure: Exception | None = None
@@ -37,8 +37,10 @@ class CudaGraphs:
             failure = error
         try:
             graph = self._cuda("cudaStreamEndCapture", self._stream)
-        except CudaError as error:  # the work did what cannot be captured, which ends the capture
-            self._cuda("cudaGetLastError", allowed=(error.code,))  # or the next call of another library reports it
+        except CudaError as error:  # forbidden work ends the capture
+            self._cuda(
+                "cudaGetLastError", allowed=(error.code,)
+            )  # otherwise the next call of another library reports the error
             raise CaptureError(str(failure or error)) from (failure or error)
         try:
             if failure is not None:
@@ -48,9 +50,9 @@ class CudaGraphs:
             self._cuda("cudaGraphDestroy", graph)
 
     def launch(self, graph: Any) -> None:
-        """Put all of it in the queue again."""
+        """Enqueue the whole graph again."""
         self._cuda("cudaGraphLaunch", graph, self._stream)
 
     def destroy(self, graph: Any) -> None:
-        """Free it; it is not in the queue."""
+        """Free the graph. It must not be queued."""
         self._cuda("cudaGraphExecDestroy", graph)

@@ -1,7 +1,6 @@
-"""The memory of one CUDA device: the DeviceMemory protocol over the CUDA runtime, with a stream of its own.
+"""Memory of one CUDA device through the CUDA runtime, with a stream of its own (DeviceMemory protocol).
 
-Everything runs on the thread that made it, since which device is meant is a matter of the thread. Engines run on the
-same stream.
+Use it on the thread that created it, because CUDA selects the device per thread. Engines run on the same stream.
 """
 
 from typing import Any
@@ -17,64 +16,66 @@ _NO_FLAGS = 0
 
 
 class CudaMemory:
-    """The DeviceMemory protocol."""
+    """Memory of a CUDA device."""
 
     def __init__(self, cuda: CudaCalls, device: int) -> None:
-        """Raises CudaError when the device cannot be used."""
+        """Select the device and create a stream. Raises CudaError if the device cannot be used."""
         self._cuda = cuda
         self._device = device
         self._allocated: dict[int, int] = {}
-        """What cudaMalloc gave, by the address made of it."""
+        """Addresses from cudaMalloc, by aligned address."""
         self._staging = PageLocked(lambda size: int(cuda("cudaMallocHost", size)))
         self._row_kernel: RowKernel | None = None
         self._table = 0
         """Address of the kernel's table."""
-        self._default = cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault  # the addresses say what is copied where
+        self._default = (
+            cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault
+        )  # the driver infers the direction from the addresses
         cuda("cudaSetDevice", device)
-        # Not the legacy default stream, nor one that waits for it: another library's work is no concern of this one's.
+        # Not the legacy default stream and not synchronized with it, to be independent of other libraries' work.
         self._stream: Any = cuda("cudaStreamCreateWithFlags", cuda.runtime.cudaStreamNonBlocking)
 
     @property
     def stream(self) -> int:
-        """The handle of the stream, on which forwards run."""
+        """Handle of the stream that forwards run on."""
         return int(self._stream)
 
     @property
     def device(self) -> int:
-        """Its number."""
+        """Number of the device."""
         return self._device
 
     def free_bytes(self) -> int:
-        """Of the device's memory now, whoever uses it."""
+        """Return the free bytes of the device's memory, considering all processes."""
         return int(self._cuda("cudaMemGetInfo"))
 
     def allocate(self, size: int) -> int:
-        """DeviceMemory.allocate. Raises CudaError when there is none left.
+        """Allocate with cudaMalloc. Raises CudaError if memory is full.
 
-        By cudaMalloc, since its memory can be read by every device that reaches this one, unlike that of a pool.
+        Peer devices can read memory from cudaMalloc, but not memory from a pool.
         """
-        given = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # which promises 256 bytes of alignment only
-        address = -(-given // ALIGNMENT) * ALIGNMENT
-        self._allocated[address] = given
+        raw = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # cudaMalloc guarantees an alignment of 256 bytes only
+        address = -(-raw // ALIGNMENT) * ALIGNMENT
+        self._allocated[address] = raw
         return address
 
     def free(self, address: int) -> None:
-        """DeviceMemory.free."""
+        """Free memory from `allocate`."""
         self._cuda("cudaFree", self._allocated.pop(address))
 
     def upload(self, target: int, source: Array) -> None:
-        """DeviceMemory.upload."""
-        self._copy(target, self._staging.copy_of(source), source.nbytes)
+        """Copy a host array to the device through page-locked memory."""
+        self._copy(target, self._staging.staged_copy(source), source.nbytes)
 
     def download(self, target: Array, source: int) -> None:
-        """DeviceMemory.download."""
+        """Fill a host array through page-locked memory. It is valid after `synchronize`."""
         self._copy(self._staging.piece_for(target), source, target.nbytes)
 
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
-        """DeviceMemory.copy_pieces, in one call.
+        """Copy pieces at fixed distances with one call.
 
-        Between devices too: all addresses of a process are different, and copies between devices that reach each other
-        are made by the same calls (CUDA C++ Programming Guide, peer-to-peer memory copy).
+        Works between devices too: addresses are unique per process, and peer copies use the same calls (CUDA C++
+        Programming Guide, peer-to-peer memory copy).
         """
         if count == 1:
             self._copy(target, source, size)
@@ -84,14 +85,17 @@ class CudaMemory:
         )
 
     def use_row_kernel(self, kernel: RowKernel | None) -> None:
-        """Copy rows by `kernel` from now on, which is closed with this memory; None: array after array."""
+        """Copy rows with `kernel` from now on. None keeps copying one array at a time.
+
+        This memory closes the kernel.
+        """
         if kernel is None:
             return
         self._row_kernel = kernel
         self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
 
     def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
-        """RowCopier.copy_rows_at_once: if there is a kernel for it."""
+        """Copy rows of all heads with the kernel. Return False without a kernel."""
         kernel = self._row_kernel
         if kernel is None:
             return False
@@ -101,33 +105,33 @@ class CudaMemory:
         return True
 
     def fill_zero(self, target: int, size: int) -> None:
-        """DeviceMemory.fill_zero."""
+        """Fill memory with zeros."""
         self._cuda("cudaMemsetAsync", target, 0, size, self._stream)
 
     def synchronize(self) -> None:
-        """DeviceMemory.synchronize."""
-        arrived = self._staging.arrivals()
+        """Wait for the stream, and fill the host arrays."""
+        finish = self._staging.arrivals()
         self._cuda("cudaStreamSynchronize", self._stream)
-        arrived()
+        finish()
 
     def reach(self, peer: DeviceMemory) -> bool:
-        """DeviceMemory.reach: another CUDA device of this process, or the same one."""
+        """Enable access to another CUDA device of this process. Return True if `peer` is accessible."""
         if not isinstance(peer, CudaMemory):
             return False
         if peer.device == self._device:
             return True
         if not self._cuda("cudaDeviceCanAccessPeer", self._device, peer.device):
             return False
-        # A matter of the process, not of this memory: it stays enabled, and may be already.
+        # Peer access belongs to the process. It may already be enabled, and it stays enabled.
         self._cuda("cudaDeviceEnablePeerAccess", peer.device, _NO_FLAGS, allowed=("cudaErrorPeerAccessAlreadyEnabled",))
         return True
 
     def close(self) -> None:
-        """DeviceMemory.close; goes on to the end whatever fails, and raises the first failure."""
+        """Free the stream and all memory, even if some calls fail. Raises the first failure."""
         if self._stream is None:
             return
         steps: list[tuple[Any, ...]] = [("cudaStreamSynchronize", self._stream)]
-        steps += [("cudaFree", given) for given in self._allocated.values()]
+        steps += [("cudaFree", raw) for raw in self._allocated.values()]
         steps += [("cudaFreeHost", address) for address in self._staging.addresses]
         steps += [("cudaStreamDestroy", self._stream)]
         kernel, self._row_kernel = self._row_kernel, None

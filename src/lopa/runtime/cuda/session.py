@@ -1,7 +1,7 @@
-"""The contract on an NVIDIA GPU by ONNX Runtime's CUDA provider, caches in the device's memory.
+"""The contract on an NVIDIA GPU by ONNX Runtime's CUDA provider, with caches in device memory.
 
-With a plan of gears in the bundle every gear is a CUDA graph; what no gear holds, and everything without a plan, runs
-as it is. Stages of pipelines (cuda:0+cuda:1) are elsewhere: they have their caches on the host.
+With a plan in the bundle, every shape bucket is a CUDA graph. Other shapes, and all shapes without a plan, run without
+graphs. Pipeline stages (cuda:0+cuda:1) keep their caches on the host and are implemented elsewhere.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from functools import partial
 
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import GEARS_NAME, Gear, gear_plan_from_file
+from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.forward import CudaForward
 from lopa.runtime.cuda.memory import CudaMemory
@@ -23,37 +23,39 @@ from lopa.runtime.sessions.threaded_session import ThreadedSession
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
-    """Open the bundle's graph on "cuda:N"; `threads` is for processors.
+    """Open the bundle's graph on "cuda:N". `threads` applies to CPUs only.
 
-    Raises BadInputError for another device, and for a graph or a gears.json that cannot be used; MissingBackendError
-    without ONNX Runtime's CUDA provider or cuda-bindings; CudaError (exit code 3) when the device does not answer.
+    Raises BadInputError for another device, an unusable graph or an unusable plan. Raises MissingBackendError if ONNX
+    Runtime's CUDA provider or cuda-bindings is missing. Raises CudaError (exit code 3) if the device does not respond.
     """
     number = parse_device(device, "cuda").number
     check_types(bundle, device)
-    path = bundle.path / GEARS_NAME
-    gears = gear_plan_from_file(path, bundle).gears if path.is_file() else []
+    path = bucket_plan_path(bundle.path)
+    buckets = bucket_plan_from_file(path, bundle).buckets if path.is_file() else []
     check_cuda_provider(device)
     load_cuda_libraries()
-    return ThreadedSession(device, partial(_opened, calls_of_installed_cuda(), bundle, device, number, gears))
+    return ThreadedSession(device, partial(_open_on_thread, calls_of_installed_cuda(), bundle, device, number, buckets))
 
 
-def _opened(cuda: CudaCalls, bundle: Bundle, device: str, number: int, gears: Sequence[Gear]) -> DeviceSession:
-    """On the thread that will use it."""
-    with ExitStack() as opened:
+def _open_on_thread(
+    cuda: CudaCalls, bundle: Bundle, device: str, number: int, buckets: Sequence[ShapeBucket]
+) -> DeviceSession:
+    """Open the session on the thread that will use it."""
+    with ExitStack() as stack:
         memory = CudaMemory(cuda, number)
-        opened.callback(memory.close)
+        stack.callback(memory.close)
         shape = cache_shape_from_manifest(bundle.manifest)
         if bundle.manifest.plugins:
             memory.use_row_kernel(row_kernel_from_plugins(number, shape))
-        engine = CudaForward(bundle, memory, gears)
-        opened.callback(engine.close)
+        engine = CudaForward(bundle, memory, buckets)
+        stack.callback(engine.close)
         session = DeviceSession(
             engine,
             device,
             shape,
             bundle.manifest.dimensions.vocab_size,
-            engine.gear_for,
-            fixed_addresses=bool(gears),
+            engine.bucket_for,
+            fixed_addresses=bool(buckets),
         )
-        opened.pop_all()
+        stack.pop_all()
     return session

@@ -1,4 +1,4 @@
-"""CUDA devices of this machine, for `lopa-export doctor`. Opens no bundle."""
+"""Status of this machine's CUDA devices, for `lopa-export doctor`. Opens no bundle."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return one line for all GPUs, which is shown also where only the driver is installed."""
+    """Return one line for all GPUs, also if only the driver is installed."""
     providers = _providers()
     is_here = "CUDAExecutionProvider" in providers or NVIDIA_DRIVER.exists()
     return [DeviceStatus(f"{family}:N", _state(providers), is_here)]
@@ -27,7 +27,7 @@ def _providers() -> list[str]:
 
 def _state(providers: list[str]) -> str:
     if "CUDAExecutionProvider" not in providers:
-        return f"no CUDA provider in ONNX Runtime: {FAMILIES['cuda'].ability.remedy()} beside a GPU"
+        return f"no CUDA provider in ONNX Runtime: {FAMILIES['cuda'].ability.remedy()} on a machine with a GPU"
     try:
         count = calls_of_installed_cuda()("cudaGetDeviceCount")
     except MissingBackendError:

@@ -1,14 +1,14 @@
 """The decoding loop of one request (docs/decoding.md, docs/lopa.md section 6).
 
-`decoding.Decoding` is the loop, and the only one that knows a session. A round, in order:
+`decoding.Decoding` is the loop, and the only module here that uses a session. A round runs in this order:
 
-1. `lopa.runtime.state.windows` makes a window of each branch, and `batch` one batch of the windows of all requests that
-   share the forward.
+1. `lopa.runtime.state.windows` makes a window for each branch. `batch` joins the windows of all requests in the
+forward.
 2. The session computes the forward.
-3. `round` scores the branches and finds the winner; the session commits the winner's rows.
-4. `round` unmasks what the strategy chooses of the winner, and `remask` masks again what has become improbable.
-5. `round` spawns the next branches: a lookahead token each, and the anchor without one. `branch_budget` says how many
-   pay, where the plan leaves that open.
+3. `round` scores the branches and finds the winner. The session commits the winner's rows.
+4. `round` unmasks the tokens that the strategy chooses, and `remask` masks improbable ones again.
+5. `round` makes the next branches: the anchor, and branches with one lookahead token each. With branches="auto",
+`branch_budget` chooses their number.
 
-With `lossless`, `speculation` takes the place of 3 to 5. A grammar has its say in `constrained`.
+With `speculative`, `speculation` replaces steps 3 to 5. `constrained` applies a grammar.
 """

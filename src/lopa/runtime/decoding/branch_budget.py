@@ -1,8 +1,8 @@
-"""How many branches the next round should verify: branches="auto" (docs/decoding.md, "Branches that pay").
+"""Choose the number of branches of the next round: branches="auto" (docs/decoding.md, "Branches that pay").
 
-A lookahead branch brings tokens and costs time. The budget knows what a forward costs on this device (a cost table) and
-learns, round by round, what each number of branches would have brought; it asks for the number with the most expected
-tokens per second. Knows nothing of other requests, so a request decodes the same alone and in any batch.
+A lookahead branch yields tokens and costs time. The budget reads the cost of a forward from the device's cost table. It
+estimates the yield of each number of branches from past rounds, and chooses the number with the most expected tokens
+per second. It depends on no other request, so a request decodes the same alone and in any batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,64 +11,65 @@ from typing import Protocol
 import numpy as np
 
 from lopa.runtime.contract import tiles
-from lopa.runtime.decoding.remask import judged_positions
-from lopa.runtime.decoding.round import Outcome
+from lopa.runtime.decoding.remask import remaskable_positions
+from lopa.runtime.decoding.round import RoundOutcome
 from lopa.runtime.plan import MAX_AUTO_BRANCHES
 from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.pipeline import next_block_size
 
 
-class Costs(Protocol):
-    """What rounds cost on a device; a cost table of a bundle is one."""
+class RoundCosts(Protocol):
+    """Cost of rounds on a device. A bundle's cost table implements it."""
 
     def seconds(self, branches: int, window: int, prefix: int) -> float:
         """Return the seconds of a forward."""
 
     def host_seconds(self, branches: int) -> float:
-        """Return the seconds of everything else in a round."""
+        """Return the seconds of the rest of a round."""
 
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
-"""Tokens of a round with 1 .. 8 branches, as multiples of a round with one: whole decodes of the tiny model's
-evaluation prompts, mean of both kinds (docs/measurements, 2026-11-21; 5 and 7 are between their neighbours)."""
+"""Tokens of a round with 1 to 8 branches relative to one branch: mean over whole decodes of the tiny model's evaluation
+prompts (docs/measurements, 2026-11-21; 5 and 7 are interpolated)."""
 _PRIOR_TOKENS = 4.4
-"""Tokens of a round with one branch before anything is known, from the same prompts."""
+"""Tokens of a round with one branch before any observation, from the same prompts."""
 _PRIOR_ROUNDS = 64.0
-"""How many observed rounds the prior weighs as much as: what a round brings varies by more than its mean."""
+"""Weight of the prior, in rounds. Yields vary by more than their mean."""
 
 
 class BranchBudget:
-    """The estimate for one request."""
+    """The estimate of one request."""
 
-    def __init__(self, table: Costs) -> None:
+    def __init__(self, table: RoundCosts) -> None:
         self._table = table
         self._tokens = [0.0] * MAX_AUTO_BRANCHES
         self._rounds = [0] * MAX_AUTO_BRANCHES
-        """Observed, by number of branches - 1."""
+        """Observed tokens and rounds, by number of branches - 1."""
 
     def lookaheads(self, confidences: Sequence[float], tokens: Sequence[int], anchor: Branch, context: Context) -> int:
-        """Return how many lookaheads the next round, with this `anchor`, should have; learn from the round that ends.
+        """Return how many lookaheads the next round, with this `anchor`, should have, and learn from the current round.
 
-        Its branches, the anchor last, had these `confidences`, and bring so many `tokens` if they win.
+        The branches of the current round, the anchor last, had these `confidences` and yield these `tokens` if they
+        win.
         """
         self.observe(confidences, tokens)
         left = int(np.count_nonzero(~anchor.unmasked))
         if not left:
             return 0
         if left == 1 and not next_block_size(anchor, 1.0, context.plan):
-            return 1  # unmasks the last position, so that no forward is needed any more
+            return 1  # unmasks the last position, so that no further forward is needed
         last, open_blocks = anchor.blocks[-1], anchor.due or anchor.active
         start = open_blocks[0].start if open_blocks else last.end
         grown = next_block_size(anchor, float(anchor.unmasked[last.start : last.end].mean()), context.plan)
-        window = len(anchor.tokens) + grown - start + len(judged_positions(anchor, context))
+        window = len(anchor.tokens) + grown - start + len(remaskable_positions(anchor, context))
         return self.branches(masked=left, window=window, prefix=tiles(start)) - 1
 
     def observe(self, confidences: Sequence[float], tokens: Sequence[int]) -> None:
-        """Learn from a round: each branch's confidence, and the tokens it brings if it wins.
+        """Learn from a round: each branch's confidence, and the tokens that it yields if it wins.
 
-        Branches are in the order of the round, the anchor last. What a smaller number of branches would have brought
-        is known exactly: its lookaheads are the first of these, and the anchor is the same.
+        Branches are in the order of the round, the anchor last. The yield of any smaller number of branches is known
+        exactly, since its lookaheads are the first ones and its anchor is the same.
         """
         lookaheads = len(confidences) - 1
         for count in range(1, lookaheads + 2):
@@ -78,9 +79,9 @@ class BranchBudget:
             self._rounds[count - 1] += 1
 
     def branches(self, *, masked: int, window: int, prefix: int) -> int:
-        """Return the number of branches for a round over `window` rows and `prefix` cache rows.
+        """Return the number of branches for a round over `window` rows and `prefix` cached rows.
 
-        `masked` positions are left in the window: no round can unmask more.
+        `masked` is the number of masked positions in the window, an upper bound of the tokens of a round.
         """
         best, max_tokens_per_second = 1, 0.0
         for count, tokens in enumerate(self._expected_tokens(min(MAX_AUTO_BRANCHES, masked + 1)), start=1):
@@ -91,10 +92,10 @@ class BranchBudget:
         return best
 
     def _expected_tokens(self, max_branches: int) -> Iterator[float]:
-        """Yield the mean tokens of a round with 1 .. `max_branches` branches, weighing the prior.
+        """Yield the mean tokens of a round with 1 to `max_branches` branches, weighted with the prior.
 
-        The prior of each number of branches is what one branch less is expected to bring, times what the next brought
-        in general: so rounds also tell of numbers that were never tried.
+        The prior of each number is the estimate of one branch less times the usual gain of one more branch. Numbers
+        that were never tried therefore learn from the others.
         """
         expected = _PRIOR_TOKENS
         for number in range(max_branches):
@@ -103,10 +104,10 @@ class BranchBudget:
             yield expected
 
 
-def tokens_gained(branch: Branch, outcome: Outcome, ends: tuple[int, ...]) -> int:
-    """Return what the answer gains if `branch` wins a round with this `outcome`, ends of text not counted.
+def tokens_gained(branch: Branch, outcome: RoundOutcome, ends: tuple[int, ...]) -> int:
+    """Return the tokens that the answer gains if `branch` wins a round with this `outcome`, without ends of text.
 
-    That is its lookahead token and what is unmasked, less what is remasked.
+    These are its lookahead token and the unmasked tokens, less the remasked ones.
     """
-    ahead = branch.lookahead is not None and branch.lookahead.token not in ends
-    return int(ahead) + int((~is_end(outcome.fills.tokens, ends)).sum()) - len(outcome.remasked)
+    has_text = branch.lookahead is not None and branch.lookahead.token not in ends
+    return int(has_text) + int((~is_end(outcome.unmasked.tokens, ends)).sum()) - len(outcome.remasked)

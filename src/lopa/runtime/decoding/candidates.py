@@ -1,6 +1,6 @@
-"""From a forward's statistics to one candidate token per position, with its probability and confidence.
+"""Choose one candidate token per position from a forward's statistics, with its probability and confidence.
 
-The published rules are those of docs/lopa.md, section 3.
+docs/lopa.md, section 3, has the published rules.
 """
 
 from dataclasses import replace
@@ -10,10 +10,10 @@ import numpy as np
 from lopa.runtime.contract import TOP_K, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.draws import (
-    drawn_candidates,
-    drawn_tokens,
-    filtered_candidates,
-    filtered_vocabulary,
+    draw_candidates,
+    draw_tokens,
+    filter_candidates,
+    filter_vocabulary,
     neg_entropy_of_kept,
 )
 from lopa.runtime.errors import BadInputError
@@ -24,32 +24,32 @@ from lopa.runtime.strategy.strategy import confidences_by_distance
 
 
 def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context, *, step: int) -> Candidates:
-    """Return greedy or drawn candidates for `rows`, which are about `positions` (shape of rows, absolute).
+    """Return greedy or drawn candidates for `rows` at absolute `positions` of the same shape.
 
-    At a temperature the tokens are drawn among the K best (after top_k and top_p), or, where top_k asks for more, from
-    the rows' logits. `step` is the number of the strategy's step, which seeds draws. Raises BadInputError where logits
-    are needed and not there.
+    At a temperature, tokens are drawn among the K best (after top_k and top_p), or from the rows' logits if top_k
+    allows more. `step`, the number of the strategy's step, seeds the draws. Raises BadInputError if logits are needed
+    and missing.
     """
-    source = _drawn_from_logits if context.plan.draws_from_logits else _from_best
+    source = _from_logits if context.plan.draws_from_logits else _from_top_k
     found = source(rows, positions, context, step)
     if not context.plan.slides:
         return found
     return replace(found, confidences=confidences_by_distance(rows.entropy, positions, context.plan))
 
 
-def _from_best(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
+def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
     plan = context.plan
-    if not plan.published:
+    if not plan.reference:
         rows = _without_token(rows, context.mask_token)
     logprobs = received = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
     if plan.filters:
-        logprobs = filtered_candidates(logprobs, plan)
+        logprobs = filter_candidates(logprobs, plan)
         neg_entropy = neg_entropy_of_kept(logprobs)
     if plan.temperature > 0:
         tempered = logprobs / np.float32(plan.temperature / plan.logits_temperature)
-        choice = drawn_candidates(tempered, plan, step=step, positions=positions)[..., None]
+        choice = draw_candidates(tempered, plan, step=step, positions=positions)[..., None]
     best = logprobs[..., 0] if choice is None else np.take_along_axis(logprobs, choice, -1)[..., 0]
     tokens = rows.topk_ids[..., 0] if choice is None else np.take_along_axis(rows.topk_ids, choice, -1)[..., 0]
     probabilities = np.exp(best)
@@ -68,19 +68,19 @@ def _from_best(rows: RowStatistics, positions: Int64, context: Context, step: in
 def missing_logits(plan: DecodingPlan) -> BadInputError:
     """Return the error for a plan that needs logits where a bundle has none."""
     return BadInputError(
-        f"top_k {plan.top_k} where the {TOP_K} best candidates alone are answered",
-        expected=f"top_k from 1 to {TOP_K}, or a bundle that answers its logits",
+        f"top_k {plan.top_k} with a bundle that returns only the {TOP_K} best candidates",
+        expected=f"top_k from 1 to {TOP_K}, or a bundle that returns logits",
         remedy="lower top_k, or export the checkpoint with --with-logits",
     )
 
 
-def _drawn_from_logits(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
+def _from_logits(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
     plan = context.plan
     if rows.logits is None:
         raise missing_logits(plan)
-    logprobs = filtered_vocabulary(rows.logits, plan, without=None if plan.published else context.mask_token)
+    logprobs = filter_vocabulary(rows.logits, plan, without=None if plan.reference else context.mask_token)
     if plan.temperature > 0:
-        tokens = drawn_tokens(logprobs, plan, step=step, positions=positions)
+        tokens = draw_tokens(logprobs, plan, step=step, positions=positions)
     else:
         tokens = logprobs.argmax(axis=-1)
     own = np.take_along_axis(logprobs, tokens[..., None], -1)[..., 0]
@@ -96,7 +96,7 @@ def _drawn_from_logits(rows: RowStatistics, positions: Int64, context: Context, 
 
 
 def _without_token(rows: RowStatistics, token: int) -> RowStatistics:
-    """Return `rows` with `token` moved behind the other candidates and given no probability."""
+    """Return `rows` with `token` moved behind the other candidates, with probability 0."""
     found = rows.topk_ids == token
     if not found.any():
         return rows

@@ -1,8 +1,8 @@
-"""A grammar's part in a round: which candidates may stand, and how far a round may unmask (docs/grammars.md).
+"""Apply a grammar in a round: allowed candidates, and how far a round may unmask (docs/grammars.md).
 
-Before the first masked position every token was read and is allowed; behind it tokens are provisional. The run that
-begins at the first masked position is exact: each of its tokens is one that the grammar allows behind those before it,
-the best that the row names, or else another. A token behind a position that stays masked is provisional.
+The grammar has accepted every token before the first masked position. Tokens behind a masked position are provisional.
+The run that begins at the first masked position is exact: the grammar allows each of its tokens after those before it.
+Such a token is the best allowed one of the row's candidates, or another one if none is allowed.
 """
 
 from collections.abc import Collection
@@ -16,94 +16,96 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.pipeline import hands_over
-from lopa.runtime.state.reading import first_masked, room_behind
+from lopa.runtime.state.reading import first_masked, positions_behind
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.strategy import Candidates
 
-MAX_REFUSED = 16
-"""Tokens that a grammar allows at one position and for which the answer has no room; then it goes the way out."""
+MAX_REJECTED = 16
+"""Maximum number of tokens rejected at one position because the answer could not end in time. After that the shortest
+ending is taken."""
 _MIN_LOGPROB = np.float32(-100.0)
-"""Log-probability of a token that the model did not name, where the last that it named has none."""
+"""Lower bound of the log-probability of a token that is not among the model's candidates."""
 
 
 def rows_at_first_masked(
     branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, plan: DecodingPlan
 ) -> RowStatistics:
-    """Return the `rows` [B, Q] of a round without what the grammar forbids at each branch's first masked position."""
-    result = _copied(rows, plan)
-    for number, (branch, asked) in enumerate(zip(branches, windows.asked, strict=True)):
+    """Return the `rows` [B, Q] of a round without the tokens that the grammar forbids at each branch's first masked
+    position."""
+    result = _copy_rows(rows, plan)
+    for number, (branch, sampled) in enumerate(zip(branches, windows.asked, strict=True)):
         grammar = branch.grammar
         if grammar is None or grammar.ended:
             continue
         position = first_masked(branch, grammar)
         column = 0 if windows.kept and hands_over(branch) else windows.kept
-        if column == windows.kept and (not len(asked) or asked[0] != position):
+        if column == windows.kept and (not len(sampled) or sampled[0] != position):
             continue
-        room = room_behind(branch, position) + 1
-        put_rows(result, (number, column), allowed_row(rows[number, column], grammar, room, plan))
+        remaining = positions_behind(branch, position) + 1
+        put_rows(result, (number, column), allowed_row(rows[number, column], grammar, remaining, plan))
     return result
 
 
-def may_stand(branch: Branch, grammar: BranchGrammar, positions: Int64, candidates: Candidates) -> Bool:
-    """Return which `candidates` [n] may be written at `positions` [n] of a settled branch as lookaheads, [n]."""
+def possible_lookaheads(branch: Branch, grammar: BranchGrammar, positions: Int64, candidates: Candidates) -> Bool:
+    """Return which `candidates` [n] may be lookahead tokens at `positions` [n] of a normalized branch, [n]."""
     if grammar.ended:
         return np.zeros(len(positions), np.bool_)
     result = grammar.has_text[candidates.tokens]
     for place in np.flatnonzero(positions == first_masked(branch, grammar)):
-        room = room_behind(branch, int(positions[place]))
-        result[place] = grammar.after(int(candidates.tokens[place]), room) is not None
+        remaining = positions_behind(branch, int(positions[place]))
+        result[place] = grammar.after(int(candidates.tokens[place]), remaining) is not None
     return result
 
 
 class ConstrainedRun:
-    """The run of a winner from its first masked position on, which a round extends until it is right.
+    """The winner's run of positions from the first masked one on, extended until every token in it is allowed.
 
-    A round proposes candidates, asks `may_unmask`, lets the strategy choose, and calls `extend`; while that returns
-    True it proposes again from `rows`. Ends of text are unmasked at the end of the run alone, and nothing behind it
-    once the grammar has remasked as many tokens as the answer has positions: so decoding always ends.
+    A round proposes candidates, calls `may_unmask`, lets the strategy choose, and calls `extend`. While that returns
+    True, it proposes again from `rows`. An end of text is unmasked only at the end of the run. Once the grammar has
+    remasked as many tokens as the answer has positions, nothing behind the run is unmasked, so decoding always ends.
     """
 
     def __init__(
         self, branch: Branch, grammar: BranchGrammar, positions: Int64, rows: RowStatistics, plan: DecodingPlan
     ) -> None:
-        """Begin with `rows` [n], from rows_at_first_masked, about the asked `positions` [n], ascending."""
+        """Begin with `rows` [n], from rows_at_first_masked, at the ascending sampled `positions` [n]."""
         self._branch, self._grammar, self._positions, self._plan = branch, grammar, positions, plan
         self._may_go_beyond = grammar.remasked < branch.layout.end - branch.layout.prompt
         self._in_run = np.zeros(len(positions), np.bool_)
         self._in_run[:1] = True
-        self._refused: dict[int, set[int]] = {}
-        self.rows = _copied(rows, plan)
-        """[n]: the rows to propose candidates from."""
+        self._rejected: dict[int, set[int]] = {}
+        self.rows = _copy_rows(rows, plan)
+        """[n]: rows to propose candidates from."""
 
     def may_unmask(self, candidates: Candidates) -> Bool:
         """Return which positions [n] may be unmasked with these `candidates` [n], [n]."""
         return self._in_run | (self._grammar.has_text[candidates.tokens] & self._may_go_beyond)
 
     def extend(self, candidates: Candidates, chosen: Bool) -> bool:
-        """Return whether to propose and choose again, now that `chosen` [n] of the `candidates` [n] are to be unmasked.
+        """Return True to propose and choose again, after the strategy chose `chosen` [n] of the `candidates` [n].
 
-        The run then is one position longer, or its last row is without a token that cannot stand there.
+        The run is then one position longer, or its last row lost a token that is not allowed there.
         """
         place, behind = self._end_of_run(candidates, chosen)
         if place is None or (self._in_run[place] and not chosen[place]):
             return False
-        room = room_behind(self._branch, int(self._positions[place]))
+        remaining = positions_behind(self._branch, int(self._positions[place]))
         token = int(candidates.tokens[place])
-        stands = behind.after(token, room) is not None
-        if stands and self._in_run[place]:
+        is_possible = behind.after(token, remaining) is not None
+        if is_possible and self._in_run[place]:
             return False
         self._in_run[place] = True
-        if not stands:
-            tokens = self._refused.setdefault(place, set())
+        if not is_possible:
+            tokens = self._rejected.setdefault(place, set())
             tokens.add(token)
-            put_rows(self.rows, place, allowed_row(self.rows[place], behind, room + 1, self._plan, tokens))
+            put_rows(self.rows, place, allowed_row(self.rows[place], behind, remaining + 1, self._plan, tokens))
         return True
 
     def _end_of_run(self, candidates: Candidates, chosen: Bool) -> tuple[int | None, BranchGrammar]:
-        """Return the index of the position at which the run ends, and the grammar in front of it.
+        """Return the index of the position at which the run ends, and the grammar before it.
 
-        It ends where nothing was chosen, or what cannot stand there; None where it ends at no position that was asked
-        about: behind the last one, at an end of text, or at an unmasked token that will be remasked.
+        The run ends where nothing was chosen or the chosen token is not allowed. The index is None for any other end:
+        the last position, an end of text, or an unmasked token that will be remasked.
         """
         branch, grammar = self._branch, self._grammar
         position = first_masked(branch, grammar)
@@ -115,7 +117,7 @@ class ConstrainedRun:
             if place is not None and not chosen[place]:
                 return place, grammar
             token = branch.tokens[position] if place is None else candidates.tokens[place]
-            after = grammar.after(int(token), room_behind(branch, position))
+            after = grammar.after(int(token), positions_behind(branch, position))
             if after is None:
                 return place, grammar
             grammar, position = after, position + 1
@@ -123,46 +125,46 @@ class ConstrainedRun:
 
 
 def allowed_row(
-    row: RowStatistics, grammar: BranchGrammar, room: int, plan: DecodingPlan, refused: Collection[int] = ()
+    row: RowStatistics, grammar: BranchGrammar, remaining: int, plan: DecodingPlan, rejected: Collection[int] = ()
 ) -> RowStatistics:
-    """Return `row` [K] for the position behind `grammar` with its forbidden candidates last and without a probability.
+    """Return `row` [K] at the position behind `grammar`, with forbidden candidates last and without probability.
 
-    Logits are changed, and answered, only where tokens are drawn from them: of a large vocabulary they are long.
-    `room` positions are left to the answer's end, this one included; `refused` tokens are forbidden too. Where no
-    candidate is left, the row names the best of the logits, if it has them; else a piece of a candidate, the longest
-    that is a token and allowed, the candidates in their order; else the first token of the way out.
+    Logits are changed, and returned, only if tokens are drawn from them, because they are large. `remaining` is the
+    number of positions left in the answer, including this one. `rejected` tokens are forbidden too. If no candidate is
+    allowed, the row holds the best allowed token of the logits. Without logits it is the longest allowed token that
+    begins the text of a candidate, or else the first token of the shortest ending.
     """
-    if len(refused) > MAX_REFUSED:
-        return _row_of_token(row, grammar.way_out(room), plan)
-    kept = np.array([token not in refused and grammar.allows(token) for token in row.topk_ids.tolist()], np.bool_)
-    if row.logits is not None and (plan.draws_from_logits or not kept.any()):
+    if len(rejected) > MAX_REJECTED:
+        return _row_of_token(row, grammar.way_out(remaining), plan)
+    keep = np.array([token not in rejected and grammar.allows(token) for token in row.topk_ids.tolist()], np.bool_)
+    if row.logits is not None and (plan.draws_from_logits or not keep.any()):
         may = grammar.allowed()
-        may[list(refused)] = False
+        may[list(rejected)] = False
         if may.any():
             allowed_logits = np.where(may, row.logits, np.float32(-np.inf))
-            if not kept.any():
+            if not keep.any():
                 return _best_of_logits(row, row.logits, allowed_logits, plan)
-            return RowStatistics(*_sorted(row, kept), row.entropy, allowed_logits)
-    if kept.any():
-        return RowStatistics(*_sorted(row, kept), row.entropy)
+            return RowStatistics(*_sort_candidates(row, keep), row.entropy, allowed_logits)
+    if keep.any():
+        return RowStatistics(*_sort_candidates(row, keep), row.entropy)
     pieces = (
         piece
         for candidate in row.topk_ids.tolist()
         for piece in grammar.pieces(candidate)
-        if piece not in refused and grammar.allows(piece)
+        if piece not in rejected and grammar.allows(piece)
     )
     token = next(pieces, None)
-    return _row_of_token(row, grammar.way_out(room) if token is None else token, plan)
+    return _row_of_token(row, grammar.way_out(remaining) if token is None else token, plan)
 
 
-def _sorted(row: RowStatistics, kept: Bool) -> tuple[Int64, Float32]:
-    """Return ids and log-probabilities, those `kept` first."""
-    order = np.argsort(~kept, kind="stable")
-    return row.topk_ids[order], np.where(kept, row.topk_logprobs, np.float32(-np.inf))[order]
+def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
+    """Return ids and log-probabilities, those of `keep` first."""
+    order = np.argsort(~keep, kind="stable")
+    return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
 
 
 def _row_of_token(row: RowStatistics, token: int, plan: DecodingPlan) -> RowStatistics:
-    """Return a row with `token` alone, which the model may have named last: no more probable than the last it named."""
+    """Return a row with `token` alone, no more probable than the last candidate of `row`."""
     logprobs = np.full(row.topk_logprobs.shape, -np.inf, np.float32)
     logprobs[0] = max(row.topk_logprobs.min(), _MIN_LOGPROB)
     logits = None
@@ -184,6 +186,6 @@ def _best_of_logits(
     return RowStatistics(best.astype(np.int64), logprobs, row.entropy, kept_logits)
 
 
-def _copied(rows: RowStatistics, plan: DecodingPlan) -> RowStatistics:
-    """Return `rows` to write into; logits, which are many, are copied only where they are read again."""
+def _copy_rows(rows: RowStatistics, plan: DecodingPlan) -> RowStatistics:
+    """Return a copy of `rows` to modify. Logits are large and copied only if they are read again."""
     return rows.copy() if plan.draws_from_logits else replace(replace(rows, logits=None).copy(), logits=rows.logits)

@@ -1,6 +1,6 @@
-"""Drawing tokens from the candidates that a forward answers, or from its logits.
+"""Draw tokens from a forward's candidates or logits.
 
-A draw depends on seed, step and position alone, so that it is the same on every branch and in any mix of requests.
+A draw depends only on seed, step and position, so it is the same on every branch and in any batch.
 """
 
 import numpy as np
@@ -9,23 +9,26 @@ from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64
 from lopa.runtime.plan import DecodingPlan
 
 
-def filtered_candidates(logprobs: Float32, plan: DecodingPlan) -> Float32:
-    """Return log-probabilities [..., K], best first, after top_p, then top_k, renormalised over what is kept."""
+def filter_candidates(logprobs: Float32, plan: DecodingPlan) -> Float32:
+    """Return log-probabilities [..., K], best first, after top_p, then top_k, normalized again over the remaining
+    candidates."""
     probabilities = np.exp(logprobs)
     keep = np.ones(logprobs.shape, np.bool_)
     if plan.top_p_of_kept:
         probabilities = probabilities / probabilities[..., : plan.top_k].sum(axis=-1, keepdims=True)
     if plan.top_p < 1:
-        # A candidate stays while the mass before it is below top_p; the first always stays.
+        # A candidate stays while the mass before it is below top_p. The first always stays.
         keep &= (np.cumsum(probabilities, axis=-1) - probabilities) < plan.top_p
     if plan.top_k:
         keep[..., plan.top_k :] = False
-    return _renormalised(logprobs, keep, logprobs[..., :1])
+    return _normalize(logprobs, keep, logprobs[..., :1])
 
 
-def filtered_vocabulary(logits: Float32, plan: DecodingPlan, *, without: int | None) -> Float32:
-    """Return tempered log-probabilities [..., V] of `logits` [..., V] after top_p, then top_k; `without` a token, if
-    given."""
+def filter_vocabulary(logits: Float32, plan: DecodingPlan, *, without: int | None) -> Float32:
+    """Return log-probabilities [..., V] of `logits` [..., V] at the temperature, after top_p, then top_k.
+
+    `without`, if given, is a token that gets probability 0.
+    """
     tempered = (logits / np.float32(plan.temperature or 1.0)).astype(np.float32)
     if without is not None:
         tempered[..., without] = -np.inf
@@ -34,14 +37,14 @@ def filtered_vocabulary(logits: Float32, plan: DecodingPlan, *, without: int | N
     if not plan.top_k and plan.top_p >= 1:
         return logprobs
     order = np.argsort(-logprobs, axis=-1, kind="stable")
-    sorted_logprobs = filtered_candidates(np.take_along_axis(logprobs, order, -1), plan)
+    sorted_logprobs = filter_candidates(np.take_along_axis(logprobs, order, -1), plan)
     result = np.empty_like(logprobs)
     np.put_along_axis(result, order, sorted_logprobs, -1)
     return result
 
 
-def drawn_candidates(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
-    """Return the columns drawn, [...], of `logprobs` [..., K]; `positions` [...] are those they speak of."""
+def draw_candidates(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
+    """Return the drawn columns, [...], of `logprobs` [..., K] at `positions` [...]."""
     table = np.random.Generator(np.random.Philox(key=plan.seed, counter=[0, 0, step, 0])).random(
         (int(positions.max(initial=0)) + 1, TOP_K)
     )
@@ -49,8 +52,8 @@ def drawn_candidates(logprobs: Float32, plan: DecodingPlan, *, step: int, positi
     return columns
 
 
-def drawn_tokens(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
-    """Return the ids drawn, [...], of `logprobs` [..., V]; `positions` [...] are those they speak of."""
+def draw_tokens(logprobs: Float32, plan: DecodingPlan, *, step: int, positions: Int64) -> Int64:
+    """Return the drawn ids, [...], of `logprobs` [..., V] at `positions` [...]."""
     drawn = np.empty(positions.shape, np.int64)
     for index in np.ndindex(positions.shape):
         counter = [0, int(positions[index]), step, 1]
@@ -62,22 +65,22 @@ def drawn_tokens(logprobs: Float32, plan: DecodingPlan, *, step: int, positions:
 
 
 def neg_entropy_of_kept(logprobs: Float32) -> Float32:
-    """Return the sum of p ln p, [...], over the last axis, of what has a probability."""
+    """Return the sum of p ln p, [...], over the last axis, skipping probabilities of 0."""
     finite = np.where(np.isneginf(logprobs), np.float32(0), logprobs)
     kept: Float32 = (np.exp(logprobs) * finite).sum(axis=-1, dtype=np.float32)
     return kept
 
 
-def _renormalised(logprobs: Float32, keep: Bool, best: Float32) -> Float32:
-    # Relative to the best candidate, which is always kept: one that is left alone has log-probability 0, not almost 0,
-    # so that positions with a single candidate are tied and no rounding ranks them.
+def _normalize(logprobs: Float32, keep: Bool, best: Float32) -> Float32:
+    # Relative to the best candidate, which always stays: a candidate left alone has log-probability 0, not almost 0.
+    # Positions with a single candidate are therefore tied, and rounding does not rank them.
     relative = np.where(keep, logprobs - best, np.float32(-np.inf))
     result: Float32 = (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32)
     return result
 
 
 def _gumbel(uniform: Floats) -> Float32:
-    """Noise for the Gumbel-max draw."""
+    """Return noise for the Gumbel-max trick."""
     noise: Floats = -np.log(-np.log(np.clip(uniform, 1e-12, 1 - 1e-12)))
     narrow: Float32 = noise.astype(np.float32)
     return narrow

@@ -1,4 +1,4 @@
-"""Stage 5 on a branch: which unmasked positions are judged, how probable they are, and which are masked again."""
+"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and those to remask."""
 
 from dataclasses import replace
 
@@ -13,13 +13,14 @@ from lopa.runtime.strategy import RemaskView
 from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
 
 
-def judged_positions(anchor: Branch, context: Context) -> Int64:
-    """Return the unmasked positions of the answer, [S] ascending, that a round may remask, whatever it unmasks.
+def remaskable_positions(anchor: Branch, context: Context) -> Int64:
+    """Return the unmasked positions of the answer, [S] ascending, that a round may remask.
 
-    An end of text is never among them: rows behind it may be gone.
+    They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may be
+    gone.
     """
     plan = context.plan
-    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.take_back_limit:
+    if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.remask_limit:
         return np.empty(0, np.int64)
     open_now = np.zeros(len(anchor.tokens), np.bool_)
     for block in anchor.active:
@@ -28,8 +29,8 @@ def judged_positions(anchor: Branch, context: Context) -> Int64:
     return np.flatnonzero(open_now & anchor.unmasked & ~is_end(anchor.tokens, context.ends))
 
 
-def judged_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
-    """Return the probabilities [S], by the statistics `rows` [B, Q] of a round, of the tokens at its judged positions.
+def remaskable_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
+    """Return the probabilities [S] of the tokens at the remaskable positions, from a round's statistics `rows` [B, Q].
 
     A token that is not among the K best counts as impossible.
     """
@@ -41,24 +42,24 @@ def judged_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) 
     return probabilities
 
 
-def remasked_branch(
-    winner: Branch, written: Int64, judged: Int64, probabilities: Float32, context: Context
+def remask_branch(
+    winner: Branch, written: Int64, remaskable: Int64, probabilities: Float32, context: Context
 ) -> tuple[Branch, Int64]:
-    """Return the `winner` of a round without the positions that its strategy remasks, and these, block by block.
+    """Return the `winner` of a round after its strategy remasked positions, and these positions, block by block.
 
-    `written` are the positions that the round unmasked, `probabilities` [S] those of the positions `judged` [S].
+    `written` are the positions that the round unmasked. `probabilities` [S] are those at `remaskable` [S].
     """
     remask = context.strategy.remask
     if remask is None:
         return winner, np.empty(0, np.int64)
     found: list[Int64] = []
-    blocks, left = [], context.plan.take_back_limit - winner.remasked
+    blocks, left = [], context.plan.remask_limit - winner.remasked
     for block in winner.blocks:
         accepted = int(np.count_nonzero((block.start <= written) & (written < block.end)))
         if block.state is BlockState.ACTIVE:
-            own = slice(*np.searchsorted(judged, (block.start, block.end)))
+            own = slice(*np.searchsorted(remaskable, (block.start, block.end)))
             view = RemaskView(probabilities[own], accepted, _accepted_before(block), left)
-            found.append(judged[own][remask(view, context.plan)])
+            found.append(remaskable[own][remask(view, context.plan)])
             left -= len(found[-1])
             block = replace(block, accepted=accepted)
         blocks.append(block)

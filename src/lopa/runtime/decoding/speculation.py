@@ -1,9 +1,9 @@
-"""A lossless round: exact speculative decoding, which accepts drafts of the strategy's next states (FreeDave, arXiv
+"""A round of exact speculative decoding, which accepts drafts of the strategy's next states (FreeDave, arXiv
 2510.00294).
 
-Beside the state that a strategy has reached, a forward computes drafts of its next states, a branch each. Where the
-strategy, by the answers to one state, arrives at another that was computed too, it goes on from there
-(docs/decoding.md, "The same tokens in fewer forwards").
+A forward computes the state that a strategy has reached, and drafts of its next states, one per branch. If the
+strategy's next state equals a draft, the round continues from there without another forward (docs/decoding.md, "The
+same tokens in fewer forwards").
 """
 
 from collections.abc import Sequence
@@ -11,87 +11,92 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.decoding.round import Fills, Scores, strategy_step
+from lopa.runtime.decoding.round import Scores, UnmaskedTokens, strategy_step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch, stop_reason
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.windows import Reach, reach_of
+from lopa.runtime.state.windows import BranchRows, rows_from_branch
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The states that the strategy went through in a round."""
+    """The states that the strategy reached in a round."""
 
     states: tuple[Branch, ...]
-    """The state behind each of its steps: the last is the next anchor."""
-    fills: tuple[Fills, ...]
-    """What each of them unmasked."""
+    """State after each step; the last one is the next anchor."""
+    unmasked: tuple[UnmaskedTokens, ...]
+    """Tokens that each step unmasked."""
     numbers: tuple[int, ...]
-    """Index of the branch whose answers each of them used."""
+    """Index of the branch whose statistics each step used."""
 
 
 def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Context) -> Verified:
-    """Return how far the strategy gets with `branches`, drafts and then the anchor, after its first `steps` steps."""
+    """Return the states that the strategy reaches with `branches`: drafts, then the anchor after the first `steps`
+    steps."""
     chain = (branches[-1], *branches[:-1])
-    states, fills, numbers = list[Branch](), list[Fills](), list[int]()
+    states, unmasked, numbers = list[Branch](), list[UnmaskedTokens](), list[int]()
     at: int | None = 0
     while at is not None:
         number = at - 1 if at else len(branches) - 1
         before = states[-1] if states else branches[-1]
         state, each = strategy_step(scores, before, number, steps + len(states) + 1, context)
         states.append(state)
-        fills.append(each)
+        unmasked.append(each)
         numbers.append(number)
         at = accepted_draft([_agrees(draft, state, context.plan) for draft in chain], at)
-    return Verified(tuple(states), tuple(fills), tuple(numbers))
+    return Verified(tuple(states), tuple(unmasked), tuple(numbers))
 
 
 def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
-    """Return the draft behind number `at` that is accepted, of those that `agree` with the state reached; None: none.
+    """Return the number of the accepted draft behind number `at`, or None.
 
-    Of several, which an inexact test allows, it is the last.
+    `agree` tells which drafts equal the reached state. If several do, which an inexact test allows, the last one is
+    accepted.
     """
     return next((number for number in range(len(agree) - 1, at, -1) if agree[number]), None)
 
 
 def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> tuple[Branch, ...]:
-    """Return what the strategy would reach next if the model said the same again: branches beside the next anchor.
+    """Return drafts of the strategy's next states, assuming that the model's statistics stay the same.
 
-    The strategy made `steps` steps until there, those of the round included. A step that unmasks nothing, or leaves
-    nothing to unmask, ends the chain.
+    The strategy has made `steps` steps so far, including those of this round. A step that unmasks nothing, or leaves
+    nothing masked, ends the chain.
     """
     found = list[Branch]()
     anchor = state = verified.states[-1]
     while len(found) < context.plan.lookaheads:
         steps += 1
-        state, fills = strategy_step(scores, state, verified.numbers[-1], steps, context)
-        if not len(fills) or stop_reason(state, context.ends) is not None or not _fits(state, anchor, context.plan):
+        state, unmasked = strategy_step(scores, state, verified.numbers[-1], steps, context)
+        if (
+            not len(unmasked)
+            or stop_reason(state, context.ends) is not None
+            or not _fits_anchor(state, anchor, context.plan)
+        ):
             break
         found.append(state)
     return tuple(found)
 
 
-def _fits(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
-    """Return whether a round of `anchor` asks `draft` what it would be asked alone: the same rows on the same prefix.
+def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
+    """Return True if `draft` has the same rows on the same prefix in a round of `anchor` as it would have alone.
 
-    Not where either commits rows. A round keeps the anchor's alone, and with full windows rows that are kept depend on
-    what stands behind them.
+    It has not if either commits rows. A round commits only the anchor's rows, and with full windows committed rows
+    depend on those behind them.
     """
-    alone = reach_of(draft, draft, plan)
-    return alone.commit == 0 and _same(alone, reach_of(draft, anchor, plan))
+    alone = rows_from_branch(draft, draft, plan)
+    return alone.commit == 0 and _are_same_rows(alone, rows_from_branch(draft, anchor, plan))
 
 
 def _agrees(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
-    """Return whether the answers to `draft` are those to `state`: both ask about the same positions of the same
-    rows."""
+    """Return True if the statistics of `draft` are those of `state`: the same sampled positions of the same rows."""
     if draft.blocks[-1].end != state.blocks[-1].end or not (
         np.array_equal(draft.tokens, state.tokens) and np.array_equal(draft.unmasked, state.unmasked)
     ):
         return False
-    return _same(reach_of(draft, draft, plan), reach_of(state, state, plan))
+    return _are_same_rows(rows_from_branch(draft, draft, plan), rows_from_branch(state, state, plan))
 
 
-def _same(one: Reach, other: Reach) -> bool:
+def _are_same_rows(one: BranchRows, other: BranchRows) -> bool:
     return (
         one.commit == other.commit
         and np.array_equal(one.cached, other.cached)

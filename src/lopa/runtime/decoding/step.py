@@ -1,4 +1,4 @@
-"""Record of one decoding step: its branches, what it unmasked, and how long its parts took."""
+"""Record of one decoding step: branches, unmasked tokens, timings."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.decoding.round import Fills
+from lopa.runtime.decoding.round import UnmaskedTokens
+from lopa.runtime.plan.renamed_options import warn_renamed
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.strategy import Candidates
@@ -14,27 +15,33 @@ from lopa.runtime.strategy import Candidates
 
 @dataclass(frozen=True)
 class Step:
-    """Record of one decoding step; `lopa.runtime.trace_table` makes a flat table of many."""
+    """Record of one decoding step. `lopa.runtime.trace_table` makes a flat table of several."""
 
     number: int
-    """1 for the first."""
+    """Number of the step, 1 for the first."""
     branches: tuple[Branch, ...]
-    """As verified, the anchor last."""
+    """Verified branches, the anchor last."""
     windows: Windows
     confidences: tuple[float, ...]
     winner: int
-    fills: Fills
+    fills: UnmaskedTokens
     lookaheads: tuple[Lookahead, ...]
     """Lookahead tokens of the next step."""
     seconds: dict[str, float]
     """Seconds per phase."""
     split: ForwardSplit | None = None
-    """Where the seconds of the forward went, when several devices computed it."""
-    taken_back: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Positions that were unmasked and are masked again."""
+    """Seconds of the forward by device; None with a single device."""
+    remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Positions that the step remasked."""
     candidates: tuple[Candidates, ...] = ()
-    """Candidates of each branch for its sampled positions (windows.asked)."""
-    fill_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[fills]: the branch from whose answers each fill comes; with `lossless` a step may use several."""
+    """Candidates of each branch at its sampled positions (`windows.asked`)."""
+    unmasked_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[unmasked tokens]: branch whose statistics each token comes from; with `speculative` a step may use several."""
     last: Lookahead | None = None
-    """The lookahead token that completed the answer, so that no further step verifies it; else None."""
+    """Lookahead token that completed the answer, which no later step verifies; None in other steps."""
+
+    @property
+    def taken_back(self) -> Int64:
+        """Former name of `remasked`."""
+        warn_renamed("taken_back", "remasked", stacklevel=3)
+        return self.remasked

@@ -1,4 +1,4 @@
-"""The steps of a decode as one flat table: a row for each position that a branch was asked about. Pure."""
+"""The steps of a decode as a flat table, with a row for each sampled position of each branch."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,21 +21,21 @@ _Row = tuple[int, int, int, float, float, bool, int]
 
 
 def trace_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
-    """Return the columns of a flat table of `steps`, arrays of one length: `pandas.DataFrame` takes them as they are.
+    """Return the columns of a flat table of `steps`, arrays of equal length, e.g. for `pandas.DataFrame`.
 
-    A row says what a step's forward proposed for one masked position of one branch:
+    A row holds the token that a step's forward proposed for one masked position of one branch:
 
-    - step: number of the step, 1 for the first
-    - position: place in the sequence, 0 for the first token of the prompt
-    - token: id of the proposed token, or of the one that was written, where a grammar made it another
-    - probability: of that token, after temperature, top_k and top_p
-    - entropy: in nats, of the distribution from which confidences are made
-    - unmasked: whether the step wrote the token; of lookahead branches that lost nothing is
-    - branch: number of the branch; the anchor has the highest of its step
+    * step: number of the step, 1 for the first.
+    * position: index in the sequence, 0 for the first token of the prompt.
+    * token: id of the proposed token, or of the written one if a grammar replaced it.
+    * probability: probability of the token after temperature, top_k and top_p.
+    * entropy: entropy in nats of the distribution behind the confidence.
+    * unmasked: True if the step wrote the token; False for branches that lost.
+    * branch: number of the branch; the anchor has the highest number of its step.
 
-    A lookahead token has such a row in the step that accepts it, with the probability and entropy of the step that
-    proposed it; one that completes the answer is accepted by the step that proposed it. What a grammar forces without
-    asking the model has no row. Rows are ordered by step, branch and position.
+    The step that accepts a lookahead token has a row for it, with the probability and entropy of the step that proposed
+    it. A lookahead token that completes the answer is accepted by the step that proposed it. Tokens that a grammar
+    forces have no row. Rows are ordered by step, branch and position.
     """
     rows = [row for step in ([steps] if isinstance(steps, Step) else steps) for row in _rows(step)]
     columns = zip(*rows, strict=True) if rows else ((),) * len(_TYPES)
@@ -43,21 +43,35 @@ def trace_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
 
 
 def _rows(step: Step) -> Iterator[_Row]:
-    """The rows of one step."""
-    fills = step.fills
-    unknown = np.full(len(fills), np.nan, np.float32)
-    sure = unknown if fills.probabilities is None else fills.probabilities
-    entropies = unknown if fills.entropies is None else fills.entropies
-    for branch, (asked, said) in enumerate(zip(step.windows.asked, step.candidates, strict=True)):
+    """Yield the rows of one step."""
+    unmasked = step.fills
+    unknown = np.full(len(unmasked), np.nan, np.float32)
+    probabilities = unknown if unmasked.probabilities is None else unmasked.probabilities
+    entropies = unknown if unmasked.entropies is None else unmasked.entropies
+    for branch, (sampled, candidates) in enumerate(zip(step.windows.asked, step.candidates, strict=True)):
         found: dict[int, _Row] = {}
-        spread = np.full(len(asked), np.nan, np.float32) if said.entropies is None else said.entropies
+        proposed_entropies = (
+            np.full(len(sampled), np.nan, np.float32) if candidates.entropies is None else candidates.entropies
+        )
         for position, token, probability, entropy in zip(
-            asked.tolist(), said.tokens.tolist(), said.probabilities.tolist(), spread.tolist(), strict=True
+            sampled.tolist(),
+            candidates.tokens.tolist(),
+            candidates.probabilities.tolist(),
+            proposed_entropies.tolist(),
+            strict=True,
         ):
             found[position] = (step.number, position, token, probability, entropy, False, branch)
-        for place in np.flatnonzero(step.fill_branches == branch):
-            position, token = int(fills.positions[place]), int(fills.tokens[place])
-            found[position] = (step.number, position, token, float(sure[place]), float(entropies[place]), True, branch)
+        for place in np.flatnonzero(step.unmasked_branches == branch):
+            position, token = int(unmasked.positions[place]), int(unmasked.tokens[place])
+            found[position] = (
+                step.number,
+                position,
+                token,
+                float(probabilities[place]),
+                float(entropies[place]),
+                True,
+                branch,
+            )
         for look in (step.branches[step.winner].lookahead, step.last):
             if look is not None and branch == step.winner:
                 at = look.position

@@ -1,1 +1,1 @@
-"""Files of others read within limits, and outputs written whole. Knows no bundle."""
+"""Bounded reading of untrusted files, and atomic writing of outputs."""

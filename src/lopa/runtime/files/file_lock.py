@@ -1,7 +1,7 @@
-"""Locks on open files, so that two processes never write one output. Knows no paths.
+"""Locks on open files, so that two processes never write one output.
 
-The lock is flock's. It belongs to the file, not to a name of it, so links and relative paths lead to the same lock. The
-kernel releases it when the process ends, however it ends, so there is no stale lock.
+The lock is flock's. It belongs to the file, not to its name, so links and relative paths lead to the same lock. The
+kernel releases it when the process ends, so there are no stale locks.
 """
 
 import errno
@@ -12,19 +12,19 @@ except ImportError:  # Windows, WebAssembly
     fcntl = None  # type: ignore[assignment]
 
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-"""Error numbers when another process has the lock; some network file systems answer EACCES."""
+"""Error numbers for a lock held by another process. Some network file systems return EACCES."""
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class FileIsLockedError(Exception):
-    """Another process, or another open file of this one, holds a lock that conflicts."""
+    """A conflicting lock is held by another process, or by another open file of this one."""
 
 
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file until its descriptor is closed, without waiting.
+    """Lock an open file without waiting, until its descriptor is closed.
 
-    An exclusive lock tolerates no other lock, a shared one tolerates shared ones. Returns False where the platform or
-    the file system has no locks. Raises FileIsLockedError where the lock is taken, OSError for any other failure.
+    An exclusive lock excludes all others; a shared lock excludes exclusive ones. Returns False if the platform or file
+    system has no locks. Raises FileIsLockedError for a conflict and OSError for any other failure.
     """
     if fcntl is None:
         return False

@@ -1,11 +1,10 @@
-"""Writing to the path that a user named, by one rule for all. Knows bytes and lines, nothing of what they mean.
+"""Write to paths that users give.
 
-What is there and is no regular file (a device, a FIFO) is opened and written, never replaced. Links are followed: what
-they lead to is written, also when it is not there yet. A path that cannot be written is refused when it is looked at,
-before anything is altered. What is written line by line is on disk line by line; what is written at once (`whole_into`)
-is made beside its place and renamed.
+A special file (device, FIFO) is opened and written, never replaced. Links are followed, also to targets that do not
+exist yet. An unwritable path raises an error before anything changes. Line output is on disk line by line. Content
+written at once (`whole_into`) goes to a temporary file, which then replaces the path.
 
-A regular file is locked while lines are written to it: a second process that wants to write or replace it is refused.
+A regular file is locked while lines are written. A second process that writes or replaces it gets an error.
 """
 
 import errno
@@ -21,38 +20,40 @@ from types import TracebackType
 from typing import Self
 
 from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError
+from lopa.runtime.files.deferred_signals import defer_signals
 from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
-from lopa.runtime.files.held_signals import signals_held
 from lopa.runtime.files.untrusted_input import said_by
 
-_MOST_LINKS = 40
-"""That a path may lead over, as Linux has it."""
+_MAX_LINKS = 40
+"""Maximum number of links in a path, as on Linux."""
 _CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
-"""A folder of somebody else's, or a file that is a mount point: a file in it can still be written in place."""
+"""Errors of a rename in another user's folder or on a mount point. Such a file can still be written in place."""
 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A path that can be written, as far as that shows without touching it."""
+    """A writable path, as far as this is known without opening it."""
 
     path: Path
     status: os.stat_result | None
-    """Of what the path leads to; None when nothing is there yet."""
+    """Status of the link's target, or None if it does not exist yet."""
     descriptor: int | None
-    """The open file of this process that the path stands for: 1 for /dev/stdout."""
+    """File descriptor of this process that the path names, e.g. 1 for /dev/stdout."""
 
     @property
     def regular(self) -> bool:
-        """Whether a regular file of its own is there or will be."""
+        """True if the target is or will be a regular file that is opened by name."""
         return self.descriptor is None and (self.status is None or stat.S_ISREG(self.status.st_mode))
 
     @property
     def target(self) -> Path:
-        """Where all links lead to."""
+        """Path after resolving all links."""
         return Path(os.path.realpath(self.path))
 
     def is_same(self, other: os.stat_result | Self) -> bool:
-        """Whether both are one file, whatever its names. Two names of a device, say /dev/null, do no harm."""
+        """Return True if both are the same file. Two names of a character device such as /dev/null count as
+        different.
+        """
         if not isinstance(other, os.stat_result):
             if other.status is None or self.status is None:
                 return other.status is self.status and other.target == self.target
@@ -62,8 +63,8 @@ class OutputPlace:
 
 
 def place_of_output(path: Path) -> OutputPlace:
-    """Look at `path`. Raises BadInputError when it cannot be written."""
-    with _refused(path):
+    """Inspect `path`. Raises BadInputError if it cannot be written."""
+    with _bad_path_errors(path):
         descriptor = _own_descriptor(path)
         try:
             status = os.fstat(descriptor) if descriptor is not None else path.stat()
@@ -82,65 +83,65 @@ def place_of_output(path: Path) -> OutputPlace:
 
 
 class OutputLines:
-    """A file that takes lines; each is handed to the operating system whole before `write` returns.
+    """A file that takes lines. `write` returns after the operating system has taken the whole line.
 
-    In a `with` block; a file that was made for it and got no line is removed when the block ends with an error.
+    Use it in a `with` block. If the block fails before the first line, a newly created file is removed.
     """
 
     def __init__(self, descriptor: int, place: OutputPlace | None, *, lockable: bool = True) -> None:
-        """`place` None: standard output."""
+        """Write to `descriptor`. A `place` of None is standard output."""
         self._descriptor, self._place = descriptor, place
         self.lockable = lockable
-        """False for a regular file that another process can write too, since its file system has no locks."""
+        """False for a regular file on a file system without locks, which another process could write too."""
         self._whole = place is not None and place.regular
         self._end = 0
-        """Bytes that stay, of a regular file."""
+        """Bytes of a regular file that a failed write keeps."""
 
     @classmethod
     def open(cls, place: OutputPlace) -> Self:
-        """Open for writing and lock a regular file until it is closed; what it holds is left until `begin`.
+        """Open for writing and lock a regular file until it is closed. Its content stays until `begin`.
 
-        Raises BadInputError when the path cannot be written, or when another process writes the file.
+        Raises BadInputError if the path cannot be written, or if another process writes the file.
         """
-        with _refused(place.path):
+        with _bad_path_errors(place.path):
             while True:
-                descriptor = _opened(place)
+                descriptor = _open_descriptor(place)
                 try:
                     lockable = not place.regular or lock_file(descriptor)
-                    if not place.regular or _leads_to(place.target, descriptor):
+                    if not place.regular or _is_open_file(place.target, descriptor):
                         return cls(descriptor, place, lockable=lockable)
                 except BaseException:
                     os.close(descriptor)
                     raise
-                os.close(descriptor)  # it was replaced or removed before it was locked: look again
+                os.close(descriptor)  # it was replaced or removed before it was locked
                 place = place_of_output(place.path)
 
     @classmethod
     def standard(cls) -> Self:
-        """Standard output."""
-        with _refused(Path("standard output")):
+        """Return the lines of standard output."""
+        with _bad_path_errors(Path("standard output")):
             return cls(os.dup(1), None)
 
     def begin(self, keep: int = 0) -> None:
-        """Drop what a regular file holds, but for its first `keep` bytes. Raises OutputFailedError."""
+        """Truncate a regular file to its first `keep` bytes. Raises OutputFailedError."""
         if self._whole:
-            with self._failures():
+            with self._output_errors():
                 os.ftruncate(self._descriptor, keep)
                 os.lseek(self._descriptor, keep, os.SEEK_SET)
             self._end = keep
 
     def write(self, line: str) -> None:
-        """Write `line` and its end; a lone surrogate becomes its escape in JSON.
+        """Write `line` and a newline. A lone surrogate is written as its JSON escape.
 
-        Raises OutputFailedError for whatever the operating system says, and then a regular file ends with its last
-        whole line; BrokenPipeError when nobody reads any more.
+        Raises OutputFailedError for any error of the operating system; a regular file then ends with its last complete
+        line. Raises BrokenPipeError if the reader has closed the pipe.
         """
         data = f"{line}\n".encode("utf-8", "backslashreplace")
         if not self._whole:
-            with self._failures():
+            with self._output_errors():
                 _write_all(self._descriptor, data)
             return
-        with signals_held(), self._failures():
+        with defer_signals(), self._output_errors():
             try:
                 _write_all(self._descriptor, data)
             except OSError:
@@ -158,79 +159,80 @@ class OutputLines:
         place = self._place
         if kind is not None and place is not None and place.status is None and self._end == 0:
             with suppress(OSError):
-                if os.fstat(self._descriptor).st_size == 0 and _leads_to(place.target, self._descriptor):
+                if os.fstat(self._descriptor).st_size == 0 and _is_open_file(place.target, self._descriptor):
                     place.target.unlink()
         if kind is None:
-            with self._failures():  # some file systems say at last that the disk is full
+            with self._output_errors():  # some file systems report a full disk only here
                 os.close(self._descriptor)
         else:
             with suppress(OSError):
                 os.close(self._descriptor)
 
     @contextmanager
-    def _failures(self) -> Iterator[None]:
-        with _failed("standard output" if self._place is None else self._place.path):
+    def _output_errors(self) -> Iterator[None]:
+        with _output_errors("standard output" if self._place is None else self._place.path):
             yield
 
 
 @contextmanager
 def whole_into(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that writes the one content of `path`, at once: a regular file has all of it or is as it was.
+    """Yield a function that writes the whole content of `path` atomically. A failed write leaves a regular file
+    unchanged.
 
-    Raises BadInputError when the path cannot be written or another process writes lines to it, before the block runs.
-    The function raises OutputFailedError, or BadInputError for such a process.
+    Before the block, raises BadInputError if the path cannot be written or another process writes lines to it. The
+    function raises OutputFailedError, or BadInputError for such a process.
     """
     place = place_of_output(path)
     if not place.regular:
         with OutputLines.open(place) as opened:
-            yield lambda data: _write_typed(path, opened._descriptor, data)
+            yield lambda data: _write_descriptor(path, opened._descriptor, data)
         return
-    with signals_held(), _refused(path), _locked(place, shared=True):
+    with defer_signals(), _bad_path_errors(path), _locked(place, shared=True):
         try:
-            os.close(_opened_beside(beside := _beside(place.target)))
-            beside.unlink()
+            os.close(_create_temporary(temporary := _temporary_path(place.target)))
+            temporary.unlink()
         except OSError:
-            if place.status is None:  # what is there can be written in place
+            if place.status is None:  # an existing file can be written in place
                 raise
     yield lambda data: _write_regular(place, data)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """As `whole_into`, for content that is there already."""
+    """Write `data` to `path` atomically, like `whole_into`."""
     with whole_into(path) as write:
         write(data)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a new file with `data` in the place of the file `path`, of this one name alone: readers see one or the other.
+    """Replace the regular file `path` atomically by a new file with `data`. Other hard links keep the old content.
 
-    The data is on the disk before it is renamed. Raises BadInputError for a path that cannot be written and
-    OutputFailedError; then `path` is as it was.
+    The data is synced to disk before the rename. Raises BadInputError if the path cannot be written, and
+    OutputFailedError if writing fails. `path` then stays unchanged.
     """
     place = place_of_output(path)
     if not place.regular:
         raise BadInputError(f"{path} is not a regular file", expected="a regular file", remedy="check the path")
-    with signals_held(), _failed(path):
-        _write_beside(place, data, sync=True)
+    with defer_signals(), _output_errors(path):
+        _write_and_rename(place, data, sync=True)
 
 
 def _write_regular(place: OutputPlace, data: bytes) -> None:
-    with signals_held(), _failed(place.path):
+    with defer_signals(), _output_errors(place.path):
         if place.status is not None and place.status.st_nlink > 1:
-            _write_in_place(place, data)  # so that its other names stay names of it
+            _write_in_place(place, data)  # keeps its other hard links
             return
         try:
-            with _locked(place, shared=True):  # several may replace it, each whole: the last one stays
-                _write_beside(place, data)
+            with _locked(place, shared=True):  # several processes may replace it; the last one wins
+                _write_and_rename(place, data)
         except OSError as error:
             if place.status is None or error.errno not in _CANNOT_RENAME:
                 raise
             _write_in_place(place, data)
 
 
-def _write_beside(place: OutputPlace, data: bytes, *, sync: bool = False) -> None:
-    beside = _beside(place.target)
-    descriptor = _opened_beside(beside)
+def _write_and_rename(place: OutputPlace, data: bytes, *, sync: bool = False) -> None:
+    temporary = _temporary_path(place.target)
+    descriptor = _create_temporary(temporary)
     try:
         try:
             if place.status is not None:
@@ -240,19 +242,21 @@ def _write_beside(place: OutputPlace, data: bytes, *, sync: bool = False) -> Non
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        beside.replace(place.target)
+        temporary.replace(place.target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _beside(target: Path) -> Path:
-    """A new name, of a length that does not depend on the target's, which may be as long as names can be."""
+def _temporary_path(target: Path) -> Path:
+    """Return a new name in the target's folder. Its length is fixed, because the target's name may already be as long
+    as allowed.
+    """
     return target.with_name(f".lopa-{secrets.token_hex(8)}.partial")
 
 
-def _opened_beside(beside: Path) -> int:
-    return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _create_temporary(temporary: Path) -> int:
+    return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _write_in_place(place: OutputPlace, data: bytes) -> None:
@@ -266,18 +270,18 @@ def _write_in_place(place: OutputPlace, data: bytes) -> None:
 
 @contextmanager
 def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
-    """Hold the lock of the file that is at `place` now, if there is one that can be opened.
+    """Hold the lock of the file at `place`, if there is one that can be opened.
 
-    Raises BadInputError when another process holds a lock that conflicts.
+    Raises BadInputError if another process holds a conflicting lock.
     """
     try:
-        # Without blocking: a FIFO may have come there since.
+        # Non-blocking, because the file may have become a FIFO.
         descriptor = os.open(place.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError:
         descriptor = None
     try:
         if descriptor is not None:
-            with _refused(place.path):
+            with _bad_path_errors(place.path):
                 lock_file(descriptor, shared=shared)
         yield
     finally:
@@ -285,27 +289,27 @@ def _locked(place: OutputPlace, *, shared: bool) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _leads_to(target: Path, descriptor: int) -> bool:
-    """Return whether an open file is the one that is at `target` now."""
+def _is_open_file(target: Path, descriptor: int) -> bool:
+    """Return True if `target` is the open file `descriptor`."""
     try:
         return os.path.samestat(target.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def _write_typed(path: Path, descriptor: int, data: bytes) -> None:
-    with _failed(path):
+def _write_descriptor(path: Path, descriptor: int, data: bytes) -> None:
+    with _output_errors(path):
         _write_all(descriptor, data)
 
 
-def _opened(place: OutputPlace) -> int:
-    """A descriptor; a FIFO is waited for until somebody reads, as the shell does."""
+def _open_descriptor(place: OutputPlace) -> int:
+    """Return a descriptor for writing. Like the shell, opening a FIFO waits for a reader."""
     if place.descriptor is not None:
         return os.dup(place.descriptor)
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY
     if place.status is None:
         return os.open(place.path, flags | os.O_CREAT, 0o666)
-    return os.open(place.path, flags)  # without O_CREAT, which some folders refuse for what is there
+    return os.open(place.path, flags)  # no O_CREAT: some folders reject it for existing files
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -313,26 +317,26 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # somebody who shares it made it so
+        except BlockingIOError:  # the descriptor is non-blocking
             select.select([], [descriptor], [])
 
 
 def _own_descriptor(path: Path) -> int | None:
-    """N where the path leads to /dev/fd/N: that is written where the process writes it, not opened once more."""
+    """Return N if the path leads to /dev/fd/N. It is then written through that descriptor, not opened again."""
     own = os.path.realpath("/dev/fd")
     place = os.fspath(path)
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         folder, name = os.path.split(place)
         if name.isdecimal() and os.path.realpath(folder or ".") == own:
             return int(name)
-        if not os.path.islink(place):  # noqa: PTH114 (one link at a time: resolve() would go on to what is behind)
+        if not os.path.islink(place):  # noqa: PTH114 (one link at a time; resolve() would follow all)
             return None
         place = os.path.join(folder, os.readlink(place))  # noqa: PTH115, PTH118
     return None
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise OSError unless files can be made in `folder`."""
+    """Raise OSError unless files can be created in `folder`."""
     if not stat.S_ISDIR(folder.stat().st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -340,27 +344,29 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    """What goes wrong before anything was written is about the path that was given."""
+def _bad_path_errors(path: Path) -> Iterator[None]:
+    """Convert errors before the first write to BadInputError about the given path."""
     try:
         yield
     except FileIsLockedError as error:
         raise BadInputError(
             f"cannot write {path}: another process is writing it",
             expected="a file that no other process writes",
-            remedy="wait until the other process has ended, or choose another path",
+            remedy="wait until the other process ends, or choose another path",
         ) from error
     except (OSError, ValueError) as error:
         raise BadInputError(
             f"cannot write {path}: {said_by(error)}",
-            expected="a file that can be written",
+            expected="a writable file",
             remedy="choose another path",
         ) from error
 
 
 @contextmanager
-def _failed(path: Path | str) -> Iterator[None]:
-    """What the operating system says while we write ends the run; a reader that went away is no failure."""
+def _output_errors(path: Path | str) -> Iterator[None]:
+    """Convert errors during writing to OutputFailedError. BrokenPipeError passes, because a closed pipe is no
+    failure.
+    """
     try:
         yield
     except (BrokenPipeError, LopaError):
@@ -368,6 +374,6 @@ def _failed(path: Path | str) -> Iterator[None]:
     except OSError as error:
         raise OutputFailedError(
             f"writing {path} failed: {said_by(error)}",
-            expected="a file system that takes what is written",
-            remedy="make room or choose another place; what was written before is whole",
+            expected="a file system that accepts the output",
+            remedy="free disk space or choose another path; earlier output is complete",
         ) from error

@@ -1,7 +1,4 @@
-"""Reading what somebody else wrote: bounded in size, and whatever goes wrong is one BadInputError.
-
-Knows files and JSON in general, nothing of what they mean.
-"""
+"""Bounded reading of untrusted files and JSON. Every failure is a BadInputError."""
 
 import re
 import stat
@@ -14,21 +11,22 @@ import msgspec
 
 from lopa.runtime.errors import BadInputError, LopaError
 
-MOST_JSON_BYTES = 64 * 2**20
-"""A manifest of 7 billion weights takes a few hundred kilobytes, the largest tokenizer known some twenty megabytes."""
-_SHOWN = 300
-"""Characters of what a library said."""
+MAX_JSON_BYTES = 64 * 2**20
+"""Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
+tokenizer about 20 MB.
+"""
+_MAX_CHARACTERS = 300
+"""Maximum number of characters of a library's message."""
 
 Kind = TypeVar("Kind")
 
 
 @contextmanager
 def refused_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
-    """Whatever the block raises becomes a BadInputError: `received`, and what was raised in words.
+    """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
-    Errors of our own pass as they are, and so does what is meant for the whole process (Ctrl-C, exit). Everything else
-    is taken: a parser meets hostile input with errors of any kind (RecursionError, MemoryError), and a panic in a Rust
-    extension is not even an Exception.
+    Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
+    MemoryError), and a panic in a Rust extension is not even an Exception.
     """
     try:
         yield
@@ -39,74 +37,72 @@ def refused_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterat
 
 
 def said_by(error: BaseException) -> str:
-    """What went wrong in one short text, never empty, that can be printed anywhere."""
+    """Return a short, printable, non-empty description of an error."""
     text = getattr(error, "strerror", None) or str(error)
     if isinstance(error, RecursionError):
         text = "nested too deeply"
-    text = str(text)[:_SHOWN].encode("utf-8", "backslashreplace").decode()
+    text = str(text)[:_MAX_CHARACTERS].encode("utf-8", "backslashreplace").decode()
     return text or type(error).__name__
 
 
 @contextmanager
 def regular_file(path: Path, *, expected: str, remedy: str) -> Iterator[BinaryIO]:
-    """A regular file, opened for reading; whatever the block raises is a BadInputError.
+    """Open a regular file for reading, and convert any exception of the block to BadInputError.
 
-    So is what the operating system says, a file that does not exist, and what is no regular file (a FIFO would be
-    waited for).
+    Raises BadInputError also for a missing file, a file that is not regular (a FIFO would block) and OS errors.
     """
-    words = {"expected": expected, "remedy": remedy}
-    with refused_as_bad_input(str(path), **words):
+    texts = {"expected": expected, "remedy": remedy}
+    with refused_as_bad_input(str(path), **texts):
         try:
             is_regular = stat.S_ISREG(path.stat().st_mode)
         except FileNotFoundError as error:
-            raise BadInputError(f"{path} does not exist", **words) from error
+            raise BadInputError(f"{path} does not exist", **texts) from error
         if not is_regular:
-            raise BadInputError(f"{path} is not a regular file", **words)
+            raise BadInputError(f"{path} is not a regular file", **texts)
         with path.open("rb") as file:
             yield file
 
 
-def bytes_from_file(path: Path, *, expected: str, remedy: str, most: int = MOST_JSON_BYTES) -> bytes:
-    """The content of a regular file of at most `most` bytes; nothing is read of any other.
+def bytes_from_file(path: Path, *, expected: str, remedy: str, max: int = MAX_JSON_BYTES) -> bytes:
+    """Return the content of a regular file of at most `most` bytes.
 
-    Raises BadInputError for a larger one, for what is no regular file (a FIFO would be waited for), and for whatever
-    the operating system says.
+    Raises BadInputError for a larger file, a file that is not regular (a FIFO would block) and OS errors.
     """
     with regular_file(path, expected=expected, remedy=remedy) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise BadInputError(f"{path} has more than {most} bytes", expected=expected, remedy=remedy)
+        content = file.read(max + 1)
+    if len(content) > max:
+        raise BadInputError(f"{path} has more than {max} bytes", expected=expected, remedy=remedy)
     return content
 
 
 def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expected: str, remedy: str) -> Kind:
-    """`text` read strictly as `kind`, with the ranges of its fields (msgspec.Meta).
+    """Decode `text` strictly as `kind`, with the ranges of its fields (msgspec.Meta).
 
-    Raises BadInputError for everything that is not that; for a field that does not fit it says which, what it holds
-    and what it should.
+    Raises BadInputError for anything else. For a field that does not match, the error names the field, its value and
+    what is allowed.
     """
     with refused_as_bad_input(source, expected=expected, remedy=remedy):
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.ValidationError as error:
-            found = _value_that_was_refused(text, str(error))
+            found = _rejected_value(text, str(error))
             raise BadInputError(f"{source}: {error}{found}", expected=expected, remedy=remedy) from error
 
 
-def _value_that_was_refused(text: bytes | str, said: str) -> str:
-    """The scalar at the place in `text` that msgspec's message ends with, e.g. - at `$.files[2].size`.
+def _rejected_value(text: bytes | str, message: str) -> str:
+    """Return the scalar at the JSON path at the end of msgspec's message, e.g. - at `$.files[2].size`.
 
-    Empty where it names none, as below the keys of a mapping, which it leaves out.
+    Returns an empty text if the message has no such path, as below the keys of a mapping.
     """
-    place = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", said)
-    if place is None:
+    match = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
+    if match is None:
         return ""
     value: Any = msgspec.json.decode(text)
-    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", place[1]):
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", match[1]):
         value = value[name or int(index)]
-    return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_SHOWN]}"
+    return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_MAX_CHARACTERS]}"
 
 
 def object_from_json(text: bytes | str, *, source: str, expected: str, remedy: str) -> dict[str, Any]:
-    """The JSON object in `text`, of any content. Raises BadInputError for everything else."""
+    """Return the JSON object in `text`, with any content. Raises BadInputError for anything else."""
     return value_from_json(text, dict[str, Any], source=source, expected=expected, remedy=remedy)

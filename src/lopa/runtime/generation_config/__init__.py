@@ -1,9 +1,8 @@
-"""How to decode: the options of a request, and how a plan is made of them. Knows no model.
+"""Decoding options of a request, and their resolution into a plan.
 
-`config` keeps what a request asks for, `value_checks` checks each option and `option_checks` which go together;
-`defaults` has the package's defaults and checks those of bundles and servers; `merged_options` puts one over the other;
-`resolve` makes the plan of them, with the number of branches that `branch_choice` finds. `help_texts` reads what the
-options mean from the documentation of GenerationConfig.
+`config` holds the requested options. `value_checks` checks single options and `option_checks` combinations. `defaults`
+has the package's defaults and checks those of bundles and servers. `merged_options` merges all of them. `resolve` makes
+the plan, with the number of branches from `branch_choice`. `help_texts` reads the docstring of GenerationConfig.
 """
 
 from lopa.runtime.generation_config.branch_choice import (
@@ -23,17 +22,20 @@ from lopa.runtime.generation_config.help_texts import help_texts
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
+from lopa.runtime.plan.renamed_options import RENAMED_OPTIONS, current_names
 
 __all__ = [
     "DEFAULT_DEVICES",
     "DEFAULT_OPTIONS",
     "OPTIONS",
     "PACKAGE_DEFAULTS",
+    "RENAMED_OPTIONS",
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",
     "branch_choice",
     "checked_defaults",
+    "current_names",
     "defaults_beside",
     "help_texts",
     "may_share_rows",

@@ -1,4 +1,4 @@
-"""How many branches a request has where none are requested. Knows names of devices, measures nothing."""
+"""Default number of branches per device, and whether identical rows are deduplicated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,61 +10,59 @@ from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_BRANCHES
 from lopa.runtime.strategy import strategy_from_name
 
 MIN_TO_LOOK_AHEAD = 8
-"""Positions that may be unmasked at a time, below which little is left for lookaheads: a step unmasks one of them at
-least, and each lookahead another."""
+"""Minimum number of positions that may be unmasked at a time, for lookaheads to pay. A step unmasks at least one of
+them, and each lookahead another."""
 
 
 @dataclass(frozen=True)
 class BranchChoice:
-    """A number of branches and the reason for it, for people."""
+    """A number of branches, and the reason for it as a phrase."""
 
     number: int | Literal["auto"]
     reason: str
 
 
 def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
-    """Return what `options` (merged ones, by name) request, or the default of `devices`, which share the branches.
+    """Return the number of branches that the merged `options` request, or the default of `devices`.
 
-    The choice is the same on every machine that has such devices, so that an answer does not depend on how busy one is.
+    `devices` share the branches. The choice depends only on their names, so an answer does not depend on the load.
     """
     strategy, requested = strategy_from_name(options["strategy"]), options["branches"]
-    if options["lossless"]:
-        return _choice_of_drafts(requested, devices)
+    if options["speculative"]:
+        return _speculative_choice(requested, devices)
     if not strategy.looks_ahead:
         return BranchChoice(1, f"{strategy.name} does not look ahead")
     if requested == "auto":
         return BranchChoice("auto", "chosen step by step from the cost table of this device")
     if requested is not None:
-        return BranchChoice(requested, "as asked for")
+        return BranchChoice(requested, "requested")
     if strategy.default_branches is not None:
-        return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead where branches are asked for")
-    if options["published"]:
-        return BranchChoice(DEFAULT_BRANCHES, "the published behaviour")
-    little = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
-    if little is not None:
-        return BranchChoice(1, little)
+        return BranchChoice(strategy.default_branches, f"{strategy.name} looks ahead only on request")
+    if options["reference"]:
+        return BranchChoice(DEFAULT_BRANCHES, "default of the published implementation")
+    reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
+    if reason is not None:
+        return BranchChoice(1, reason)
     if not all(map(is_on_processor, devices)):
         return BranchChoice(DEFAULT_BRANCHES, "an accelerator verifies several branches in about the time of one")
     if len(devices) > 1:
-        return BranchChoice(min(len(devices), MAX_BRANCHES), "one for each CPU device, which verify them side by side")
-    return BranchChoice(
-        1, "on a CPU a forward with more branches costs more than it brings (docs/decoding.md, Branches that pay)"
-    )
+        return BranchChoice(min(len(devices), MAX_BRANCHES), "one for each CPU device")
+    return BranchChoice(1, "on a CPU more branches cost more time than they save (docs/decoding.md, Branches that pay)")
 
 
-def _choice_of_drafts(requested: int | None, devices: Sequence[str]) -> BranchChoice:
-    """Return the choice of a lossless decode."""
+def _speculative_choice(requested: int | None, devices: Sequence[str]) -> BranchChoice:
+    """Return the choice of a speculative decode."""
     if requested is not None:
-        return BranchChoice(requested, "as asked for")
+        return BranchChoice(requested, "requested")
     if not all(map(is_on_processor, devices)):
-        return BranchChoice(DEFAULT_BRANCHES, "lossless: guesses of the next three steps")
+        return BranchChoice(DEFAULT_BRANCHES, "speculative: drafts of the next three steps")
     if len(devices) > 1:
-        return BranchChoice(min(len(devices), MAX_BRANCHES), "lossless: one for each CPU device")
-    return BranchChoice(2, "lossless: on a CPU more than one guess costs more than it brings")
+        return BranchChoice(min(len(devices), MAX_BRANCHES), "speculative: one for each CPU device")
+    return BranchChoice(2, "speculative: on a CPU more than one draft costs more time than it saves")
 
 
 def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_threshold: float) -> str | None:
-    """Return why lookahead branches find next to nothing to do with these blocks, if so: one sentence, for people."""
+    """Return a sentence that tells why lookahead branches hardly pay with these blocks, or None if they may."""
     size = block_size if sub_block is None else sub_block
     if block_add_threshold < 1 or size >= MIN_TO_LOOK_AHEAD:
         return None
@@ -74,9 +72,9 @@ def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_t
 
 
 def may_share_rows(devices: Sequence[str]) -> bool:
-    """Return whether rows that are equal on several branches may be computed once where a request does not say.
+    """Return True if equal rows of several branches may be computed once by default.
 
-    They are not where devices or stages share the branches, nor where shapes are compiled: one window is one share, and
-    longer than a shape bucket's.
+    Several devices or stages need one window per branch to share the work. A shared window does not fit the shape
+    buckets of compiled engines.
     """
     return len(devices) == 1 and STAGE_SEPARATOR not in devices[0] and is_on_processor(devices[0])

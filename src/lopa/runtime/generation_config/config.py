@@ -1,90 +1,96 @@
-"""The options of one request, exactly as they were requested. Knows no model."""
+"""The decoding options of one request, as requested."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Self
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.value_checks import CHECKS
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
+from lopa.runtime.plan.renamed_options import (
+    RENAMED_OPTIONS,
+    current_names,
+    former_attribute,
+    warn_renamed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """Decoding options of one request, as requested.
 
-    None leaves an option to the defaults of the bundle or the server, then to the model's own, then to the default that
-    is named here. `Decoder.plan` returns the values that hold. Every value is checked when the config is made; whether
-    options go together shows `Decoder.config` or `Decoder.plan`. Both raise BadInputError.
+    None selects the default of the bundle or server, then the model's own, then the default below. `Decoder.plan`
+    returns the values in effect. The constructor checks each value; `Decoder.config` and `Decoder.plan` check
+    combinations. All raise BadInputError.
 
     Attributes:
-        strategy: Which positions a step unmasks: lopa (lookahead branches), d2f (pipelined blocks), threshold
-            (Fast-dLLM), vanilla (one token per step, the most confident), sequential (left to right), eb (entropy
-            bound), wino (with remasking), dream (Dream's schedule), top_n, factor, klass, credit, local_leap, or the
-            name of an installed one. Default: lopa.
+        strategy: Strategy that chooses the tokens to unmask in a step. LoPA and D2F: lopa (lookahead branches) or d2f
+            (pipelined blocks). Fast-dLLM: threshold or factor. Others: vanilla (one token per step, the most
+            confident), sequential (left to right), top_n (fixed number), eb (entropy bound), wino (with remasking),
+            dream (Dream's schedule), klass, credit, local_leap, or the name of an installed strategy. Default: lopa.
         branches: Branches verified per step, anchor included, or auto: chosen from this device's cost table. Default: 1
             on CPUs, 4 on accelerators.
         block_size: Tokens per block. Default: 32.
         gamma: Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the largest.
             Default: 0.2.
-        per_step: Tokens unmasked per block and step. Default: 2.
+        tokens_per_step: Tokens unmasked per block and step. Default: 2.
         factor: Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
         kl_threshold: KL divergence, in nats, between steps below which a distribution counts as stable. Default: 0.01.
-        alg: Which positions are unmasked first, by Dream's names: origin (random), maskgit_plus (probability),
+        alg: Order in which positions are unmasked, by Dream's names: origin (random), maskgit_plus (probability),
             topk_margin or entropy. Default: entropy.
         steps: Number of denoising steps, by default one per token.
         alg_temp: Temperature at which positions are drawn by their confidence; 0 takes the most confident. Default:
             0.0.
-        strategy_options: Further options of an installed strategy, by name. They replace the default ones as a whole.
-        block_add_threshold: Share of the last block that is unmasked when the next block is opened. Default: 0.1.
-        decoded_token_threshold: Share of a block that is unmasked when the next block may unmask a token in every step.
-            Default: 0.95.
+        strategy_options: Options of an installed strategy, by name. They replace its default options as a whole.
+        block_add_threshold: Open the next block when this share of the last one is unmasked. Default: 0.1.
+        decoded_token_threshold: Unmask at least one token of a block per step when this share of the block before is
+            unmasked. Default: 0.95.
         skip_threshold: Unmask every token whose probability exceeds this. Default: 0.9.
-        decide_frontier: Unmask the first masked position of the answer in every step, whatever its probability. With a
-            grammar this is always so. Default: False.
-        confidence: How positions and branches are ranked: neg_entropy, probability or margin. Default: neg_entropy.
-        window: What a row of the window attends to: full, block_causal (its own and earlier blocks) or causal (sliding
-            blocks). Default: full.
-        alignment: Where blocks begin: prompt (behind the prompt), absolute (counted from position 0) or sliding (one
+        unmask_first_masked: Unmask the answer's first masked position in every step, at any probability. Always on with a
+            grammar. Default: False.
+        confidence: Measure that ranks positions and branches: neg_entropy, probability or margin. Default: neg_entropy.
+        window: Attention within the window: full, block_causal (own and earlier blocks) or causal (sliding blocks).
+            Default: full.
+        alignment: Start of the blocks: prompt (behind the prompt), absolute (counted from position 0) or sliding (one
             block that follows the committed text, as in WeDLM). Default: prompt.
-        sub_block: Tokens of a block that may be unmasked at a time, left to right. Default: the whole block.
-        block_steps: Steps in which a block is unmasked at the latest, in equal shares. Default: one per token.
-        entropy_threshold: Entropy, in nats, below which a token of a sliding block is unmasked. Default: 0.4.
-        distance_penalty: Added to the entropy, in nats, for each position behind the first masked one of a sliding
-            block. Default: 0.02.
-        take_back_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text then
-            comes by finished blocks. Default: 0.9 for wino, otherwise none.
-        take_back_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
-        cache: Which keys and values are kept: blocks (finished blocks); none, prefix or dual (Fast-dLLM, where rows
-            attend to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.
+        sub_block: Number of tokens of a block that may be unmasked at a time, left to right. Default: the whole block.
+        block_steps: Maximum number of steps per block, with equal numbers of tokens. Default: one per token.
+        entropy_threshold: Unmask tokens of a sliding block whose entropy, in nats, is below this. Default: 0.4.
+        distance_penalty: Nats added to the entropy for each position behind the first masked one of a sliding block.
+            Default: 0.02.
+        remask_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text is
+            then streamed by finished blocks. Default: 0.9 for wino, otherwise none.
+        remask_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
+        cache: Cached keys and values: blocks (finished blocks); none, prefix or dual (Fast-dLLM, for models that attend
+            to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.
         max_new_tokens: Maximum number of tokens to generate. Default: 256.
-        temperature: 0 decodes greedily; otherwise tokens are drawn at this temperature. Default: 0.0.
-        top_k: Draw among this many candidates; 0 for all and more than 8 need a bundle with logits. Default: 8.
-        top_p: Draw among the most probable candidates whose probabilities reach this sum. Default: 1.0.
-        seed: Seed of random draws; None, on the command line random, draws one. Default: 0.
+        temperature: Temperature of random draws; 0 decodes greedily. Default: 0.0.
+        top_k: Number of candidates to draw from. 0 (all) and more than 8 need a bundle with logits. Default: 8.
+        top_p: Draw from the most probable candidates whose probabilities sum to this. Default: 1.0.
+        seed: Seed of random draws. None, or random on the command line, picks one. Default: 0.
         stop: Texts that end the answer. On the command line the option may be repeated.
         json_schema: JSON schema that the answer satisfies: an object or its text, on the command line a file.
         regex: Regular expression that the whole answer matches, in the syntax of Rust's regex crate.
         grammar: Grammar that the answer satisfies, in llguidance's Lark or GBNF: its text, on the command line a file.
         stop_at_eos: End the answer at an end-of-text token. Default: True.
-        drop_after_eos: Drop the rows behind an unmasked end-of-text from the window. Default: True.
+        drop_after_eos: Drop the rows behind an unmasked end of text from the window. Default: True.
         logprobs: Return the log-probability of every token of the answer. Default: False.
-        special_tokens: Read special tokens written in the prompt's text as tokens. Default: False.
-        time_limit: Seconds after which the committed text is returned. Default: none.
-        shared_rows: Compute rows that are equal on several branches once. Default: on CPUs, where that is faster.
-        lossless: Return the same tokens in fewer forwards: branches are drafts of the strategy's next steps, verified
-            exactly. Default: False.
-        published: Behave as the published implementation, quirks included. Default: False.
+        special_tokens: Parse special tokens in the prompt's text. Default: False.
+        time_limit: Return the committed text after this many seconds. Default: none.
+        deduplicate_rows: Compute equal rows of several branches once. Default: on CPUs, where that is faster.
+        speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens stay
+            the same and need fewer forwards. Default: False.
+        reference: Reproduce the published implementation, quirks included. Default: False.
     """
 
     strategy: StrategyName | None = None
     branches: int | Literal["auto"] | None = None
     block_size: int | None = None
     gamma: float | None = None
-    per_step: int | None = None
+    tokens_per_step: int | None = None
     factor: float | None = None
     kl_threshold: float | None = None
     alg: Alg | None = None
@@ -94,7 +100,7 @@ class GenerationConfig:
     block_add_threshold: float | None = None
     decoded_token_threshold: float | None = None
     skip_threshold: float | None = None
-    decide_frontier: bool | None = None
+    unmask_first_masked: bool | None = None
     confidence: Confidence | None = None
     window: Window | None = None
     alignment: Alignment | None = None
@@ -102,8 +108,8 @@ class GenerationConfig:
     block_steps: int | None = None
     entropy_threshold: float | None = None
     distance_penalty: float | None = None
-    take_back_threshold: float | None = None
-    take_back_limit: int | None = None
+    remask_threshold: float | None = None
+    remask_limit: int | None = None
     cache: Cache | None = None
     max_new_tokens: int | None = None
     temperature: float | None = None
@@ -119,9 +125,9 @@ class GenerationConfig:
     logprobs: bool = False
     special_tokens: bool = False
     time_limit: float | None = None
-    shared_rows: bool | None = None
-    lossless: bool | None = None
-    published: bool = False
+    deduplicate_rows: bool | None = None
+    speculative: bool | None = None
+    reference: bool = False
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
@@ -130,16 +136,10 @@ class GenerationConfig:
                 object.__setattr__(self, name, check(value))
 
     @classmethod
-    def reference(cls, **options: Unpack[GenerationOptions]) -> Self:
-        """Return a config with the published implementation's behaviour, quirks included (docs/decoding.md)."""
-        options["published"] = True
-        return cls(**options)
-
-    @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
-        """Return a config from options by name, e.g. read from JSON. Raises BadInputError for unknown names too."""
+        """Return a config from options by name. Raises BadInputError for unknown names and bad values."""
         check_names(options)
-        return cls(**options)
+        return cls(**current_names(options))
 
     def requested(self) -> dict[str, Any]:
         """Return the options that are not None, by name, as `from_mapping` takes them."""
@@ -148,34 +148,61 @@ class GenerationConfig:
             found["strategy_options"] = dict(self.strategy_options)
         return found
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
+
     @property
     def has_grammar(self) -> bool:
-        """Whether a grammar constrains the answer."""
+        """True if a grammar constrains the answer."""
         return any(getattr(self, name) is not None for name in GRAMMARS)
 
 
+def _accept_former_names() -> None:
+    """Let GenerationConfig take options by their former names, and keep its former constructor `reference`."""
+    init = GenerationConfig.__init__
+
+    @functools.wraps(init)
+    def renamed_init(self: GenerationConfig, **options: Any) -> None:
+        former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
+        init(self, **(options | current_names(former)))  # dataclasses.replace gives every current name too
+
+    def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
+        """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
+        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)", stacklevel=3)
+        return cls(**{**options, "reference": True})
+
+    # Set behind the dataclass, whose field `reference` an instance finds first.
+    for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
+        setattr(GenerationConfig, name, member)
+
+
+_accept_former_names()
+
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
-_NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "published"})
-"""Options that no default is taken for: None is a value to check."""
+_NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "reference"})
+"""Options without a default elsewhere; None is checked like any other value."""
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """Raise BadInputError unless `options` maps names of options to something."""
+    """Raise BadInputError unless `options` is a mapping whose keys are option names."""
     if not isinstance(options, Mapping):
         raise BadInputError(
-            f"options {shown(options)}", expected="names and values", remedy='e.g. {"max_new_tokens": 64}'
+            f"options {shown(options)}",
+            expected="a mapping of option names to values",
+            remedy='e.g. {"max_new_tokens": 64}',
         )
-    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS and name not in RENAMED_OPTIONS)
     if unknown:
         raise BadInputError(
             "unknown option " + ", ".join(unknown[:5]),
-            expected="options among " + ", ".join(OPTIONS),
+            expected="one of " + ", ".join(OPTIONS),
             remedy="correct or remove it",
         )
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by name with every value checked; None is left out. Raises BadInputError."""
+    """Return the options that are not None, with every value checked. Raises BadInputError."""
     check_names(options)
-    return {name: CHECKS[name](value) for name, value in options.items() if value is not None}
+    return {name: CHECKS[name](value) for name, value in current_names(options).items() if value is not None}

@@ -1,4 +1,4 @@
-"""Defaults of decoding options: the package's own, and those that the owner of a bundle or of a server sets."""
+"""Defaults of decoding options: the package's, and those of bundles and servers."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OPTIONS
+from lopa.runtime.plan.renamed_options import current_names
 
 PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "strategy": "lopa",
@@ -14,7 +15,7 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "block_add_threshold": 0.1,
     "decoded_token_threshold": 0.95,
     "skip_threshold": 0.9,
-    "decide_frontier": False,
+    "unmask_first_masked": False,
     "confidence": "neg_entropy",
     "window": "full",
     "alignment": "prompt",
@@ -24,34 +25,35 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "stop": (),
     "stop_at_eos": True,
     "drop_after_eos": True,
-    "lossless": False,
+    "speculative": False,
 }
-"""Values of options that neither a request nor a bundle gives. The others have none that holds for all requests."""
-_OF_A_REQUEST = frozenset({"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "published"})
-"""Options that only a request gives: its draws, its grammar, what is returned, how its text is read."""
-DEFAULT_OPTIONS = tuple(name for name in OPTIONS if name not in _OF_A_REQUEST)
-"""Names of the options that can have a default."""
+"""Values of options that neither a request nor a bundle sets. Other options have no constant default."""
+_PER_REQUEST = frozenset({"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"})
+"""Options that only a request can set."""
+DEFAULT_OPTIONS = tuple(name for name in OPTIONS if name not in _PER_REQUEST)
+"""Names of the options that a bundle or server can set."""
 
 
 def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `defaults` as JSON holds them, which has no infinity: "inf".
+    """Return `defaults` as JSON values, with "inf" for infinity.
 
-    Raises BadInputError for names that are no option with a default. `resolve` checks the values.
+    Raises BadInputError for names that are not in DEFAULT_OPTIONS. `resolve` checks the values.
     """
+    defaults = current_names(defaults)
     for name in defaults:
         if name not in DEFAULT_OPTIONS:
-            of_a_request = isinstance(name, str) and name in _OF_A_REQUEST
+            per_request = isinstance(name, str) and name in _PER_REQUEST
             raise BadInputError(
-                f"a default for {shown(name)}" + (", which each request gives itself" if of_a_request else ""),
-                expected="options among " + ", ".join(DEFAULT_OPTIONS),
+                f"a default for {shown(name)}" + (", which only requests can set" if per_request else ""),
+                expected="one of " + ", ".join(DEFAULT_OPTIONS),
                 remedy="correct or remove it",
             )
     return {name: _in_json(value) for name, value in defaults.items()}
 
 
 def options_from_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `defaults`, as checked_defaults made them, as options of GenerationConfig."""
-    return {name: math.inf if value == "inf" else value for name, value in defaults.items()}
+    """Return the result of checked_defaults as options of GenerationConfig."""
+    return {name: math.inf if value == "inf" else value for name, value in current_names(defaults).items()}
 
 
 def _in_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What each option means, read from the documentation of GenerationConfig: the one place where it is written."""
+"""Help texts of the decoding options, read from the docstring of GenerationConfig."""
 
 import inspect
 import re
@@ -13,9 +13,9 @@ _DEFAULT = re.compile(r" Default: (.*)\.$")
 
 @cache
 def help_texts() -> dict[str, str]:
-    """Return what each option does, by name, with its default in brackets as click writes it.
+    """Return the help text of each option by name, with its default in click's form.
 
-    The texts are empty where Python runs without documentation (-OO).
+    The result is empty if Python runs without docstrings (-OO).
     """
     section = _ATTRIBUTES.search(inspect.cleandoc(GenerationConfig.__doc__ or ""))
     found = _ATTRIBUTE.findall(section[1]) if section else []

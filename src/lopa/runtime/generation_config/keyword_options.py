@@ -1,4 +1,4 @@
-"""Decoding options as keyword arguments, for type checkers and editors. Checks nothing."""
+"""Types of the decoding options as keyword arguments, for type checkers and editors."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
@@ -7,13 +7,13 @@ from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, Strateg
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Keyword arguments that change a decoding option each: the fields of GenerationConfig, which describes them."""
+    """Keyword arguments for the decoding options. GenerationConfig describes them."""
 
     strategy: StrategyName | None
     branches: int | Literal["auto"] | None
     block_size: int | None
     gamma: float | None
-    per_step: int | None
+    tokens_per_step: int | None
     factor: float | None
     kl_threshold: float | None
     alg: Alg | None
@@ -23,7 +23,7 @@ class GenerationOptions(TypedDict, total=False):
     block_add_threshold: float | None
     decoded_token_threshold: float | None
     skip_threshold: float | None
-    decide_frontier: bool | None
+    unmask_first_masked: bool | None
     confidence: Confidence | None
     window: Window | None
     alignment: Alignment | None
@@ -31,8 +31,8 @@ class GenerationOptions(TypedDict, total=False):
     block_steps: int | None
     entropy_threshold: float | None
     distance_penalty: float | None
-    take_back_threshold: float | None
-    take_back_limit: int | None
+    remask_threshold: float | None
+    remask_limit: int | None
     cache: Cache | None
     max_new_tokens: int | None
     temperature: float | None
@@ -48,6 +48,6 @@ class GenerationOptions(TypedDict, total=False):
     logprobs: bool
     special_tokens: bool
     time_limit: float | None
-    shared_rows: bool | None
-    lossless: bool | None
-    published: bool
+    deduplicate_rows: bool | None
+    speculative: bool | None
+    reference: bool

@@ -1,4 +1,4 @@
-"""Options of a request over the defaults of a bundle or server, over the model's own, over the package's."""
+"""Merge the options of a request with the defaults of the bundle or server, the model and the package."""
 
 from typing import Any
 
@@ -13,51 +13,51 @@ _USUAL: Options = {**dict.fromkeys(OPTIONS), **GenerationConfig().requested(), *
 
 
 def merged_options(config: GenerationConfig, *, own: Options = NOTHING, defaults: Options = NOTHING) -> Options:
-    """Return every option by name: as requested, else as in `defaults`, `own` (the model's) or the package's.
+    """Return every option by name: the requested value, or that of `defaults`, `own` (the model's) or the package.
 
-    What the strategy has no use for is left out of the latter three. A default that does not go with what is requested
-    is left out too. Options that nobody gives are None. Raises BadInputError for options that are unknown, wrong, or
-    wrong together.
+    Defaults that the strategy does not use, or that contradict a requested option, are dropped. Options without any
+    value are None. Raises BadInputError for unknown options, invalid values and invalid combinations.
     """
     requested, own = config.requested(), checked_options(own)
-    held = _defaults_beside(own, checked_options(defaults), requested) if defaults else {}
-    return _together({**held, **requested}, own)
+    applicable = _applicable_defaults(own, checked_options(defaults), requested) if defaults else {}
+    return _merge({**applicable, **requested}, own)
 
 
 def defaults_beside(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:
-    """Return those of `defaults` that hold beside the options `requested`; `own` are those of the model.
+    """Return the `defaults` that apply together with the `requested` options; `own` are the model's.
 
-    A default that cannot be used together with what is requested is left out, such as gamma where another strategy is
-    requested. Only the default strategy stays as long as none is requested. Raises BadInputError where `requested` is
-    wrong with that strategy and no other default.
+    A default that contradicts a requested option is dropped, e.g. gamma if another strategy is requested. The default
+    strategy applies unless one is requested. Raises BadInputError if the requested options are invalid with it.
     """
-    return _defaults_beside(checked_options(own), checked_options(defaults), checked_options(requested))
+    return _applicable_defaults(checked_options(own), checked_options(defaults), checked_options(requested))
 
 
-def _defaults_beside(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:
+def _applicable_defaults(own: Options, defaults: Options, requested: Options) -> dict[str, Any]:
     strategy = {name: value for name, value in defaults.items() if name == "strategy" and name not in requested}
     base = {**strategy, **requested}
     others = {name: value for name, value in defaults.items() if name not in base}
     if others and _is_valid({**base, **others}, own):
         return {**strategy, **others}
-    _together(base, own)
-    kept = dict(strategy)
-    while True:  # an option may need another one beside it
+    _merge(base, own)
+    found = dict(strategy)
+    while True:  # an option may need another one
         added: dict[str, Any] = {}
         for name, value in others.items():
-            if name not in kept and _is_valid({**base, **kept, **added, name: value}, own):
+            if name not in found and _is_valid({**base, **found, **added, name: value}, own):
                 added[name] = value
         if not added:
-            return kept
-        kept |= added
+            return found
+        found |= added
 
 
-def _together(given: Options, own: Options) -> Options:
-    """Return every option, where those `given` come before `own` and the package's; the latter two as it fits the
-    strategy and the alignment. Raises BadInputError for options that do not go together."""
+def _merge(given: Options, own: Options) -> Options:
+    """Return every option: the `given` value, or that of `own` or the package, adapted to strategy and alignment.
+
+    Raises BadInputError for invalid combinations.
+    """
     usual: dict[str, Any] = {**_USUAL, **own}
-    wanted = {**usual, **given}
-    strategy, slides = strategy_from_name(wanted["strategy"]), wanted["alignment"] == "sliding"
+    merged = {**usual, **given}
+    strategy, slides = strategy_from_name(merged["strategy"]), merged["alignment"] == "sliding"
     if strategy.default_cache is not None:
         usual["cache"] = strategy.default_cache
     if strategy.whole or slides:
@@ -74,7 +74,7 @@ def _together(given: Options, own: Options) -> Options:
 
 def _is_valid(given: Options, own: Options) -> bool:
     try:
-        _together(given, own)
+        _merge(given, own)
     except BadInputError:
         return False
     return True

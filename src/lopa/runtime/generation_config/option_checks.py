@@ -1,12 +1,12 @@
-"""Checks of options that do not go together. Each raises BadInputError.
+"""Checks of combinations of options. Each raises BadInputError.
 
-They are given every option by name: its value, or None where neither a request nor a default gives one.
+They take every option by name; the value is None if neither a request nor a default sets it.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
 from lopa.runtime.plan import GRAMMARS, WHOLE_CACHES
@@ -16,51 +16,51 @@ Options = Mapping[str, Any]
 
 
 def check_together(options: Options, strategy: Strategy) -> None:
-    """Raise BadInputError for options that do not go together."""
+    """Raise BadInputError for an invalid combination of options."""
     _check_parts_of_blocks(options)
     _check_own_options(options, strategy)
-    _check_frontier(options)
+    _check_first_masked(options)
     _check_cache(options, strategy)
     _check_sliding(options)
-    _check_lossless(options, strategy)
+    _check_speculative(options, strategy)
     _check_remasking(options, strategy)
     _check_branches(options, strategy)
     _check_grammar(options, strategy)
 
 
 def grammars_given(options: Options) -> list[str]:
-    """Return the names of the options that constrain the answer's form."""
+    """Return the names of the given options that are grammars."""
     return [name for name in GRAMMARS if options[name] is not None]
 
 
 def _check_parts_of_blocks(options: Options) -> None:
     for name in ("sub_block", "block_steps"):
         if options[name] is not None:
-            whole_number(name, options[name], least=1, most=options["block_size"])
+            check_int(name, options[name], min=1, max=options["block_size"])
 
 
-_NOT_OF_ALL = (*OWN_OPTIONS, "decide_frontier", "take_back_limit", "take_back_threshold")
-"""Options that not every strategy has."""
+_OF_SOME_STRATEGIES = (*OWN_OPTIONS, "unmask_first_masked", "remask_limit", "remask_threshold")
+"""Options that only some strategies have."""
 
 
 def _has_option(strategy: Strategy, name: str) -> bool:
-    if name in ("take_back_limit", "take_back_threshold"):
+    if name in ("remask_limit", "remask_threshold"):
         return strategy.remask is not None
-    if name == "decide_frontier":
+    if name == "unmask_first_masked":
         return strategy.unmasks_first
     return any(option.name == name for option in strategy.options)
 
 
 def _check_own_options(options: Options, strategy: Strategy) -> None:
-    """Refuse options of other strategies."""
-    for name in _NOT_OF_ALL:
+    """Reject options of other strategies."""
+    for name in _OF_SOME_STRATEGIES:
         value = options[name]
         if value is not None and value is not False and not _has_option(strategy, name):
             having = [each.name for each in STRATEGIES.values() if _has_option(each, name)]
             raise BadInputError(
                 f"{name} {shown(value)} with strategy {strategy.name!r}",
-                expected=f"strategy {' or '.join(having)}, which alone {'has' if len(having) == 1 else 'have'} it",
-                remedy=f"leave {name} out, or use strategy {having[0]}",
+                expected=f"strategy {' or '.join(having)} with this option",
+                remedy=f"remove {name}, or use strategy {having[0]}",
             )
     own = [option.name for option in strategy.options]
     for name in options["strategy_options"] or ():
@@ -68,73 +68,82 @@ def _check_own_options(options: Options, strategy: Strategy) -> None:
         if name not in own or twice:
             raise BadInputError(
                 f"strategy_options with {shown(name)}, "
-                + ("which is given as an option too" if twice else f"which strategy {strategy.name!r} does not have"),
-                expected="one value" if twice else ", ".join(own) or "none: this strategy has no options of its own",
-                remedy=f"leave {shown(name)} out",
+                + ("which is also given as an option" if twice else f"unknown to strategy {strategy.name!r}"),
+                expected="one value" if twice else "one of " + ", ".join(own) if own else "no options of this strategy",
+                remedy=f"remove {shown(name)} from strategy_options",
             )
 
 
-def _check_frontier(options: Options) -> None:
-    """Refuse decide_frontier in published mode, which unmasks what the published loop does."""
-    if options["decide_frontier"] and options["published"]:
+def _check_first_masked(options: Options) -> None:
+    """Reject unmask_first_masked in reference mode, since the published loop has no such rule."""
+    if options["unmask_first_masked"] and options["reference"]:
         raise BadInputError(
-            "decide_frontier in published mode",
-            expected="the default mode: the published loop unmasks no position because of its place",
-            remedy="leave one of the two out",
+            "unmask_first_masked in reference mode",
+            expected="one of the two, since the published loop has no such rule",
+            remedy="remove one of the two",
         )
 
 
 def _check_cache(options: Options, strategy: Strategy) -> None:
-    """Refuse what no loop does: caches other than "blocks" belong to one block at a time."""
+    """Reject caches, sub-blocks and block_steps that the strategy, alignment or window does not support.
+
+    Caches other than "blocks" need one block at a time.
+    """
     wrong = None
     cache = options["cache"]
     if cache != "blocks" and strategy.pipelined:
-        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "one block at a time, as threshold decodes"
+        wrong = (
+            f"cache {cache!r} with strategy {strategy.name!r}",
+            "a strategy with one block at a time, e.g. threshold",
+        )
     elif cache != "none" and strategy.whole:
-        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "cache none: every row in every step"
+        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "cache none, since every step computes every row"
     elif options["sub_block"] is not None and strategy.whole:
-        wrong = f"sub_block {options['sub_block']} with strategy {strategy.name!r}", "the whole answer as one block"
+        wrong = (
+            f"sub_block {options['sub_block']} with strategy {strategy.name!r}",
+            "no sub_block, since the whole answer is one block",
+        )
     elif options["block_steps"] is not None and not strategy.block_steps:
-        wrong = f"block_steps with strategy {strategy.name!r}", "threshold, vanilla or sequential"
+        wrong = f"block_steps with strategy {strategy.name!r}", "strategy threshold, vanilla or sequential"
     elif cache in WHOLE_CACHES and (options["alignment"], options["window"]) != ("prompt", "full"):
         what = f"strategy {strategy.name!r}" if strategy.whole else f"cache {cache!r}"
         wrong = (
             f"{what} with alignment {options['alignment']!r} and window {options['window']!r}",
-            "alignment prompt and window full: finished blocks are final where rows see nothing behind them",
+            "alignment prompt and window full, since this loop attends to the whole answer",
         )
     elif cache == "sub_block" and options["sub_block"] is None:
-        wrong = "cache 'sub_block' without sub-blocks", "sub_block, e.g. 8"
+        wrong = "cache 'sub_block' without the option sub_block", "both, e.g. sub_block 8"
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="change one of the two options")
 
 
 def _remasks(options: Options, strategy: Strategy) -> bool:
-    """Return whether unmasked tokens may be remasked: on request, or because the strategy does so by itself."""
-    return options["take_back_threshold"] is not None or strategy.remask_threshold > 0
+    """Return True if unmasked tokens may be remasked, on request or by the strategy's default."""
+    return options["remask_threshold"] is not None or strategy.remask_threshold > 0
 
 
 def _check_remasking(options: Options, strategy: Strategy) -> None:
-    """Refuse what has no shadow rows: loops that unmask for good, and rows that leave the window before their block."""
+    """Reject remasking in loops without shadow rows, whose unmasked tokens are final."""
     if not _remasks(options, strategy):
-        if options["take_back_limit"] is not None:
+        if options["remask_limit"] is not None:
             raise BadInputError(
-                f"take_back_limit {options['take_back_limit']} without take_back_threshold",
+                f"remask_limit {options['remask_limit']} without remask_threshold",
                 expected="both, or neither",
-                remedy="give take_back_threshold, e.g. 0.5",
+                remedy="set remask_threshold, e.g. 0.5",
             )
         return
-    what = "take_back_threshold" if options["take_back_threshold"] is not None else f"strategy {strategy.name!r}"
-    for name, wrong in (("published", True), ("alignment", "sliding"), ("cache", "sub_block")):
+    what = "remask_threshold" if options["remask_threshold"] is not None else f"strategy {strategy.name!r}"
+    for name, wrong in (("reference", True), ("alignment", "sliding"), ("cache", "sub_block")):
         if options[name] == wrong:
             raise BadInputError(
                 f"{what} with {name} {wrong!r}",
-                expected="a loop in which tokens can be remasked until their block is finished",
+                expected="a loop that can remask tokens of unfinished blocks",
                 remedy="change one of the two options",
             )
 
 
 def _check_sliding(options: Options) -> None:
-    """Refuse what one sliding block does not have, and its own options elsewhere."""
+    """Reject options that a sliding block does not support, and its own options elsewhere."""
     if options["alignment"] != "sliding":
         own = {
             "entropy_threshold": options["entropy_threshold"],
@@ -145,8 +154,8 @@ def _check_sliding(options: Options) -> None:
         if given:
             raise BadInputError(
                 f"{given[0]} with alignment {options['alignment']!r}",
-                expected="alignment sliding, which alone has it",
-                remedy="leave it out, or use a bundle of a model that is decoded so",
+                expected="alignment 'sliding' with this option",
+                remedy="remove it, or use a bundle of a model with sliding blocks",
             )
         return
     for name, allowed in (
@@ -155,7 +164,7 @@ def _check_sliding(options: Options) -> None:
         ("cache", "blocks"),
         ("sub_block", None),
         ("block_steps", None),
-        ("published", False),
+        ("reference", False),
     ):
         if options[name] != allowed:
             raise BadInputError(
@@ -165,81 +174,81 @@ def _check_sliding(options: Options) -> None:
             )
 
 
-def _check_lossless(options: Options, strategy: Strategy) -> None:
-    """Refuse lossless where drafts of the next steps cannot be verified beside the anchor."""
-    if not options["lossless"]:
+def _check_speculative(options: Options, strategy: Strategy) -> None:
+    """Reject speculative if drafts of the next steps cannot be verified in the anchor's forward."""
+    if not options["speculative"]:
         return
-    refused = (
+    conflicts = (
         (
             not strategy.from_one_branch,
             f"strategy {strategy.name!r}",
-            "a strategy whose next step follows from one branch",
-            "name another strategy, e.g. d2f, threshold or vanilla",
+            "a strategy whose steps depend on one branch only",
+            "use another strategy, e.g. d2f, threshold or vanilla",
         ),
         (
             bool(grammars_given(options)),
             "a grammar",
-            "an answer of any text: what a grammar allows behind a draft is not known",
-            "leave one of the two out",
+            "no grammar, since a draft's allowed tokens are unknown",
+            "remove one of the two",
         ),
         (
-            options["take_back_threshold"] is not None,
-            "take_back_threshold",
-            "unmasked tokens that stay: drafts build on them",
-            "leave one of the two out",
+            options["remask_threshold"] is not None,
+            "remask_threshold",
+            "no remasking, since drafts build on unmasked tokens",
+            "remove one of the two",
         ),
         (
-            options["published"],
-            "published mode",
-            "the default mode, since the published loops verify nothing twice",
-            "leave one of the two out",
+            options["reference"],
+            "reference mode",
+            "one of the two, since the published loops have no drafts",
+            "remove one of the two",
         ),
         (
             options["alignment"] == "sliding",
             "alignment 'sliding'",
-            "blocks that stay where they are: one that slides commits rows in nearly every round",
-            "leave lossless out",
+            "fixed blocks, since a sliding block commits rows in nearly every round",
+            "remove speculative",
         ),
         (
             options["branches"] == "auto",
             "branches 'auto'",
-            "a number of branches, since what a draft brings is not estimated",
-            "give a number",
+            "a number of branches, since the yield of drafts is not estimated",
+            "set a number",
         ),
     )
-    for is_so, other, expected, remedy in refused:
-        if is_so:
-            raise BadInputError(f"lossless with {other}", expected=expected, remedy=remedy)
+    for is_given, other, expected, remedy in conflicts:
+        if is_given:
+            raise BadInputError(f"speculative with {other}", expected=expected, remedy=remedy)
 
 
 def _check_grammar(options: Options, strategy: Strategy) -> None:
-    """Refuse two grammars, and what an answer that satisfies one cannot go with."""
+    """Reject two grammars, and a grammar with options that it does not support."""
     given = grammars_given(options)
     wrong = None
     if len(given) > 1:
-        wrong = " and ".join(given), "one of them: an answer satisfies one grammar"
-    elif given and options["published"]:
-        wrong = f"{given[0]} in published mode", "the default mode: the published loop knows no grammar"
+        wrong = " and ".join(given), "at most one grammar"
+    elif given and options["reference"]:
+        wrong = f"{given[0]} in reference mode", "one of the two, since the published loop has no grammars"
     elif given and _remasks(options, strategy):
-        wrong = f"{given[0]} with remasked tokens", "tokens that stay, since a grammar reads each once"
+        wrong = f"{given[0]} with remasking", "one of the two, since a grammar reads each token once"
     elif given and not options["stop_at_eos"]:
-        wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on: the grammar says where the answer ends"
+        wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on, since the grammar decides where the answer ends"
     if wrong is not None:
-        raise BadInputError(wrong[0], expected=wrong[1], remedy="leave one of the two out")
+        raise BadInputError(wrong[0], expected=wrong[1], remedy="remove one of the two")
 
 
 def _check_branches(options: Options, strategy: Strategy) -> None:
-    """Refuse several branches where nothing looks ahead, and auto where the published loop has a fixed number."""
+    """Reject several branches without lookahead, and auto in reference mode."""
     branches = options["branches"]
-    if branches not in (None, 1) and not strategy.looks_ahead and not options["lossless"]:
+    if branches not in (None, 1) and not strategy.looks_ahead and not options["speculative"]:
         raise BadInputError(
             f"branches {branches} with strategy {strategy.name!r}",
             expected=f"one branch, since {strategy.name} does not look ahead",
-            remedy="leave branches out, use strategy lopa, or ask for lossless",
+            remedy="remove branches, use strategy lopa, or set speculative",
         )
-    if branches == "auto" and options["published"]:
+    if branches == "auto" and options["reference"]:
         raise BadInputError(
-            "branches 'auto' in published mode",
+            "branches 'auto' in reference mode",
             expected="a number of branches, since the published loop has a fixed one",
-            remedy="give a number",
+            remedy="set a number",
         )

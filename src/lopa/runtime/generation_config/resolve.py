@@ -1,4 +1,4 @@
-"""From the options of a request to the plan that it is decoded by."""
+"""Resolve the options of a request into a decoding plan."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,15 @@ def resolve(
     defaults: Mapping[str, Any] = NOTHING,
     devices: Sequence[str] = DEFAULT_DEVICES,
 ) -> DecodingPlan:
-    """Return the plan of a request: `config`, over `defaults` of a bundle or server, over `own`, those of the model.
+    """Return the plan of a request from `config`, the `defaults` of a bundle or server, and the model's `own` options.
 
-    `devices` are the names of those that share the branches. Raises BadInputError for options that do not go together,
-    and for defaults that are unknown or wrong.
+    Earlier ones take precedence. `devices` are the names of the devices that share the branches. Raises BadInputError
+    for invalid combinations of options and for unknown or invalid defaults.
     """
     options = merged_options(config, own=own, defaults=defaults)
     strategy = strategy_from_name(options["strategy"])
     branches, auto_branches = _branches(options, devices)
-    published, max_new_tokens, block_size = options["published"], options["max_new_tokens"], options["block_size"]
+    reference, max_new_tokens, block_size = options["reference"], options["max_new_tokens"], options["block_size"]
     own_options = _own_options(options, strategy)
     filters_given = options["top_k"] is not None or options["top_p"] is not None
     return DecodingPlan(
@@ -46,12 +46,12 @@ def resolve(
         own=own_options,
         branches=branches,
         auto_branches=auto_branches,
-        lossless=options["lossless"],
+        speculative=options["speculative"],
         block_size=block_size,
         block_add_threshold=options["block_add_threshold"] if strategy.pipelined else 1.0,
         decoded_token_threshold=options["decoded_token_threshold"],
         skip_threshold=options["skip_threshold"],
-        decide_frontier=options["decide_frontier"] or bool(grammars_given(options)),
+        unmask_first_masked=options["unmask_first_masked"] or bool(grammars_given(options)),
         confidence=options["confidence"] if strategy.confidence is None else strategy.confidence(own_options),
         window=options["window"],
         alignment=options["alignment"],
@@ -59,39 +59,39 @@ def resolve(
         block_steps=_given_or(options["block_steps"], block_size),
         entropy_threshold=_given_or(options["entropy_threshold"], DEFAULT_ENTROPY_THRESHOLD),
         distance_penalty=_given_or(options["distance_penalty"], DEFAULT_DISTANCE_PENALTY),
-        take_back_threshold=_given_or(options["take_back_threshold"], strategy.remask_threshold),
-        take_back_limit=_given_or(options["take_back_limit"], max_new_tokens),
+        remask_threshold=_given_or(options["remask_threshold"], strategy.remask_threshold),
+        remask_limit=_given_or(options["remask_limit"], max_new_tokens),
         cache=options["cache"],
         max_new_tokens=max_new_tokens,
-        positions=max_new_tokens - (max_new_tokens % block_size if published else 0),
+        positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
         temperature=options["temperature"],
         top_k=_given_or(options["top_k"], TOP_K),
         top_p=_given_or(options["top_p"], 1.0),
         filters=filters_given and (options["temperature"] > 0 or strategy.filters_greedy),
-        top_p_of_kept=published and options["alignment"] == "absolute" and bool(options["top_k"]),
+        top_p_of_kept=reference and options["alignment"] == "absolute" and bool(options["top_k"]),
         seed=options["seed"],
         stop=options["stop"],
         has_grammar=bool(grammars_given(options)),
         stop_at_eos=options["stop_at_eos"],
-        drop_after_eos=options["drop_after_eos"] and options["stop_at_eos"] and not published,
+        drop_after_eos=options["drop_after_eos"] and options["stop_at_eos"] and not reference,
         logprobs=options["logprobs"],
         special_tokens=options["special_tokens"],
         time_limit=_given_or(options["time_limit"], math.inf),
-        shared_rows=_shared_rows(options["shared_rows"], branches, devices),
-        published=published,
+        deduplicate_rows=_shared_rows(options["deduplicate_rows"], branches, devices),
+        reference=reference,
         step_limit=own_options["steps"] if strategy.whole and "steps" in own_options else PUBLISHED_STEP_LIMIT,
-        overwrites_unmasked=published and options["block_steps"] is not None,
+        overwrites_unmasked=reference and options["block_steps"] is not None,
     )
 
 
 def _branches(options: Options, devices: Sequence[str]) -> tuple[int, bool]:
-    """Return how many branches a step verifies at most, and whether every step chooses their number."""
+    """Return the maximum number of branches per step, and True if every step chooses their number."""
     number = branch_choice(options, devices).number
     return (MAX_AUTO_BRANCHES, True) if number == "auto" else (number, False)
 
 
 def _own_options(options: Options, strategy: Strategy) -> FrozenOptions:
-    """Return the strategy's own options with their defaults, checked."""
+    """Return the checked options of the strategy, defaults included."""
     given = {**{name: options[name] for name in OWN_OPTIONS}, **(options["strategy_options"] or {})}
     return FrozenOptions(
         {option.name: option.value(given.get(option.name), options["max_new_tokens"]) for option in strategy.options}

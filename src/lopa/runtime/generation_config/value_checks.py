@@ -1,4 +1,4 @@
-"""Checks of single options. Each returns the value as a plain one of Python or raises BadInputError."""
+"""Checks of single options. Each returns the value as a plain Python value, or raises BadInputError."""
 
 import json
 import secrets
@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, get_args
 
 from lopa.runtime.checked_values import (
-    MOST_SECONDS,
+    MAX_SECONDS,
+    check_bool,
+    check_choice,
+    check_float,
+    check_int,
     is_unicode,
-    real_number,
     shown,
-    truth,
-    whole_number,
-    word_among,
 )
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
@@ -39,18 +39,18 @@ MAX_STRATEGY_OPTIONS = 64
 OWN_OPTIONS: Mapping[str, OwnOption] = {
     option.name: option for strategy in STRATEGIES.values() for option in strategy.options
 }
-"""Options that only one of the package's strategies has, by name."""
+"""Options of single built-in strategies, by name."""
 
 
 def checked_seed(seed: Any) -> int:
-    """Return `seed`, or a drawn one for None."""
+    """Return `seed`, or a random one for None."""
     if seed is None:
         return secrets.randbits(32)
-    return whole_number("seed", seed, least=0, most=2**63 - 1)
+    return check_int("seed", seed, min=0, max=2**63 - 1)
 
 
 def checked_strategy(name: Any) -> str:
-    """Return the name of a strategy that is known here."""
+    """Return the name of a registered strategy."""
     return strategy_from_name(name).name
 
 
@@ -58,12 +58,12 @@ def checked_branches(branches: Any) -> int | str:
     """Return a number of branches, or "auto"."""
     if isinstance(branches, str) and branches == "auto":
         return "auto"
-    return whole_number("branches", branches, least=1, most=MAX_BRANCHES)
+    return check_int("branches", branches, min=1, max=MAX_BRANCHES)
 
 
 def checked_temperature(temperature: Any) -> float:
-    """Return 0, or a temperature by which logits can be divided."""
-    given = real_number("temperature", temperature, least=0.0, most=MAX_TEMPERATURE)
+    """Return 0, or a temperature within the bounds."""
+    given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
     if 0.0 < given < MIN_TEMPERATURE:
         raise BadInputError(
             f"temperature {shown(temperature)}",
@@ -74,7 +74,7 @@ def checked_temperature(temperature: Any) -> float:
 
 
 def checked_strategy_options(options: Any) -> FrozenOptions:
-    """Return options of an installed strategy; the strategy checks their names and values."""
+    """Return the options of an installed strategy. The strategy checks their names and values."""
     allowed = (bool, int, float, str)
     if (
         not isinstance(options, Mapping)
@@ -83,7 +83,7 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
     ):
         raise BadInputError(
             f"strategy_options {shown(options)}",
-            expected=f"at most {MAX_STRATEGY_OPTIONS} names, each with true or false, a number or a text",
+            expected=f"at most {MAX_STRATEGY_OPTIONS} names, each with a boolean, number or string as value",
             remedy="correct strategy_options",
         )
     return FrozenOptions(options)
@@ -95,21 +95,21 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
     if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
         raise BadInputError(
             f"stop {shown(stop)}",
-            expected="a list of strings of Unicode text that are not empty",
+            expected="a list of non-empty Unicode strings",
             remedy='e.g. stop=("\\n\\n",)',
         )
     if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
         raise BadInputError(
             f"stop {shown(stop)}",
             expected=f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters",
-            remedy="give fewer or shorter ones",
+            remedy="use fewer or shorter strings",
         )
     return tuple(map(str, texts))
 
 
 def checked_schema(value: Any) -> str:
-    """Return a JSON schema, an object or its text, as text; the names stay in their order."""
-    received, expected = f"json_schema {shown(value)}", "a JSON schema: an object"
+    """Return the text of a JSON schema, given as an object or as text. Names keep their order."""
+    received, expected = f"json_schema {shown(value)}", "a JSON schema (an object)"
     with refused_as_bad_input(received, expected=expected, remedy="correct json_schema"):
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, Mapping):
@@ -118,7 +118,7 @@ def checked_schema(value: Any) -> str:
 
 
 def checked_grammar(name: str, value: Any) -> str:
-    """Return a text that constrains the answer's form."""
+    """Return the text of a grammar."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_GRAMMAR_CHARACTERS or not is_unicode(value):
         raise BadInputError(
             f"{name} {shown(value)}",
@@ -136,7 +136,7 @@ Check = Callable[[Any], Any]
 CHECKS: Mapping[str, Check] = {
     "strategy": checked_strategy,
     **{
-        name: partial(word_among, name, words=get_args(words))
+        name: partial(check_choice, name, words=get_args(words))
         for name, words in (
             ("confidence", Confidence),
             ("window", Window),
@@ -145,42 +145,41 @@ CHECKS: Mapping[str, Check] = {
         )
     },
     **{
-        name: partial(whole_number, name, least=1, most=MAX_POSITIONS)
+        name: partial(check_int, name, min=1, max=MAX_POSITIONS)
         for name in ("block_size", "max_new_tokens", "sub_block", "block_steps")
     },
     **{
-        name: partial(truth, name)
+        name: partial(check_bool, name)
         for name in (
             "stop_at_eos",
             "drop_after_eos",
             "logprobs",
             "special_tokens",
-            "lossless",
-            "decide_frontier",
-            "published",
-            "shared_rows",
+            "speculative",
+            "unmask_first_masked",
+            "reference",
+            "deduplicate_rows",
         )
     },
     **{
-        name: partial(real_number, name, least=0.0, most=1.0)
-        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "take_back_threshold")
+        name: partial(check_float, name, min=0.0, max=1.0)
+        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "remask_threshold")
     },
     **{
-        name: partial(real_number, name, least=0.0, most=MAX_ENTROPY)
-        for name in ("entropy_threshold", "distance_penalty")
+        name: partial(check_float, name, min=0.0, max=MAX_ENTROPY) for name in ("entropy_threshold", "distance_penalty")
     },
     **{name: partial(_own_value, option) for name, option in OWN_OPTIONS.items()},
     "strategy_options": checked_strategy_options,
-    "take_back_limit": partial(whole_number, "take_back_limit", least=0, most=MAX_POSITIONS),
+    "remask_limit": partial(check_int, "remask_limit", min=0, max=MAX_POSITIONS),
     "seed": checked_seed,
     "branches": checked_branches,
     "temperature": checked_temperature,
-    "top_k": partial(whole_number, "top_k", least=0, most=MAX_TOP_K),
-    "top_p": partial(real_number, "top_p", least=0.0, most=1.0, above=True),
-    "time_limit": partial(real_number, "time_limit", least=0.0, most=MOST_SECONDS, above=True),
+    "top_k": partial(check_int, "top_k", min=0, max=MAX_TOP_K),
+    "top_p": partial(check_float, "top_p", min=0.0, max=1.0, above=True),
+    "time_limit": partial(check_float, "time_limit", min=0.0, max=MAX_SECONDS, above=True),
     "stop": checked_stop,
     "json_schema": checked_schema,
     "regex": partial(checked_grammar, "regex"),
     "grammar": partial(checked_grammar, "grammar"),
 }
-"""The check of every option but None, by name."""
+"""The check of each option by name; None is not passed to it."""

@@ -28,10 +28,10 @@ class BoundedExpression:
     """Matchers that may be made. Then the next larger one stands for one that is not there, and an ending may be longer
     than the shortest. None: as many as are needed."""
 
-    def ending(self, text: bytes, most: int) -> bytes | None:
+    def ending(self, text: bytes, max: int) -> bytes | None:
         """The fewest characters, in bytes, behind which `text` and they match; None where none are found among `most`
         or a few more."""
-        place = self._shortest(text, most)
+        place = self._shortest(text, max)
         if place is None:
             return None
         found = b""
@@ -42,29 +42,29 @@ class BoundedExpression:
             found += more
         return found
 
-    def makes_matchers_within(self, seconds: float, most: int) -> bool:
-        """Return whether a matcher takes at most so much processor time, by trying sizes up to `most` characters.
+    def makes_matchers_within(self, seconds: float, max_characters: int) -> bool:
+        """Return whether a matcher takes at most so much processor time, by trying sizes up to `max_characters`.
 
         Small ones can take far longer than large ones: that nothing so short matches is hard to see for the library.
         """
         size = 1
-        while size < _SIZE_RATIO * most:
+        while size < _SIZE_RATIO * max_characters:
             if min(self._seconds_of_matcher(size) for _ in range(2)) > seconds:
                 return False
             size = max(size + 1, int(size * _SIZE_RATIO))
         return True
 
-    def _seconds_of_matcher(self, most: int) -> float:
+    def _seconds_of_matcher(self, max: int) -> float:
         began = time.process_time()
-        self._matcher(most)
+        self._matcher(max)
         return time.process_time() - began
 
-    def _shortest(self, text: bytes, most: int) -> "LLMatcher | None":
+    def _shortest(self, text: bytes, max: int) -> "LLMatcher | None":
         """The matcher of the least number of characters that a match has which begins with `text`, behind it."""
         written = len(text.decode(errors="ignore"))
         low, high = written, written
         while (place := self._behind(text, high)) is None:
-            if high >= written + most:
+            if high >= written + max:
                 return None
             low, high = high + 1, written + 2 * (high - written) + 8
         while low < high:
@@ -76,11 +76,11 @@ class BoundedExpression:
                 high, place = middle, shorter
         return place
 
-    def _behind(self, text: bytes, most: int) -> "LLMatcher | None":
+    def _behind(self, text: bytes, max: int) -> "LLMatcher | None":
         """The matcher of at most so many characters behind `text`; None where none is there, or none begins with it."""
-        if most not in self.made and (self.max_matchers is None or len(self.made) < self.max_matchers):
-            self.made[most] = self._matcher(most)
-        made = self.made.get(min((size for size in self.made if size >= most), default=-1))
+        if max not in self.made and (self.max_matchers is None or len(self.made) < self.max_matchers):
+            self.made[max] = self._matcher(max)
+        made = self.made.get(min((size for size in self.made if size >= max), default=-1))
         if made is None:
             return None
         place = made.deep_copy()
@@ -88,8 +88,8 @@ class BoundedExpression:
             return None
         return place if place.is_accepting() or ranked(place.compute_bitmask()) else None
 
-    def _matcher(self, most: int) -> "LLMatcher | None":
-        lark = f"start: MATCH\nMATCH: {lark_from_regex(self.expression)} & /(?s:.{{0,{most}}})/\n"
+    def _matcher(self, max: int) -> "LLMatcher | None":
+        lark = f"start: MATCH\nMATCH: {lark_from_regex(self.expression)} & /(?s:.{{0,{max}}})/\n"
         try:
             return matcher(self.bytes, library().LLMatcher.grammar_from_lark(lark))
         except ValueError:

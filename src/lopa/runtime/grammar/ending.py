@@ -15,7 +15,7 @@ from lopa.runtime.grammar.library import check_works, forced_bytes
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-MOST_TRIES = 2**13
+MAX_TRIES = 2**13
 """Of bytes, or of more where they must follow, on the way straight on."""
 FEW = 12
 """So few bytes, as digits are, are all looked behind where one changed nothing; of more only now and then."""
@@ -83,7 +83,7 @@ def first_that_ends(read: "LLMatcher", texts: Iterable[bytes], fits: Callable[[b
     return None
 
 
-def straight_ending(read: "LLMatcher", hints: Sequence[bytes] = (), most: int = MOST_TRIES) -> bytes | None:
+def straight_ending(read: "LLMatcher", hints: Sequence[bytes] = (), max: int = MAX_TRIES) -> bytes | None:
     """The text that closes whatever is open as soon as it may, and writes what it has to in between; None where that
     leads nowhere in `most` tries.
 
@@ -96,7 +96,7 @@ def straight_ending(read: "LLMatcher", hints: Sequence[bytes] = (), most: int = 
         visits[view] += 1
         more, looked_at = (view.forced, 0) if view.forced else _next(place, view, idle, visits, hints)
         tries += 1 + looked_at
-        if not more or tries > most or place.try_consume_tokens(list(more)) < len(more):
+        if not more or tries > max or place.try_consume_tokens(list(more)) < len(more):
             check_works(place)
             return None
         text, ahead = text + more, _view(place)

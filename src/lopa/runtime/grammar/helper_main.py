@@ -151,11 +151,11 @@ def _limit(limits: GrammarLimits) -> None:
     os.nice(_NICE)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_seconds)
-    most = _address_space() + limits.memory_bytes
+    upper = _address_space() + limits.memory_bytes
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        upper = min(upper, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (upper, hard))
 
 
 def _address_space() -> int:

@@ -21,7 +21,7 @@ _TOKEN = re.compile(rb"\xff\[(\d+)\]")
 
 
 def library() -> Any:
-    """llguidance. Raises MissingBackendError where it is not installed."""
+    """Llguidance. Raises MissingBackendError where it is not installed."""
     try:
         return importlib.import_module("llguidance")
     except ImportError as error:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lopa.runtime.checked_values import real_number, whole_number
+from lopa.runtime.checked_values import check_float, check_int
 
 _SHARE_OF_SECONDS, _SHARE_OF_MEMORY = 4, 16
 """Requests that wait hold their compiled grammars: 72 of them, in a server as it starts."""
@@ -27,9 +27,9 @@ class GrammarLimits:
     """Grammars that are compiled at the same time; others wait."""
 
     def __post_init__(self) -> None:
-        real_number("cpu_seconds", self.cpu_seconds, least=0.0, most=_LONGEST, above=True)
-        whole_number("memory_bytes", self.memory_bytes, least=_MIN_MEMORY, most=2**40)
-        whole_number("processes", self.processes, least=1, most=MAX_GRAMMAR_PROCESSES)
+        check_float("cpu_seconds", self.cpu_seconds, min=0.0, max=_LONGEST, above=True)
+        check_int("memory_bytes", self.memory_bytes, min=_MIN_MEMORY, max=2**40)
+        check_int("processes", self.processes, min=1, max=MAX_GRAMMAR_PROCESSES)
 
     @property
     def kept_seconds(self) -> float:

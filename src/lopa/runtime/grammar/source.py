@@ -107,8 +107,8 @@ def _from_grammar(text: str) -> str:
 _MADE = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
 """By option."""
 _PATTERN = "pattern"
-_MOST_HINTS = 16
-_MOST_OF_HINT = 256
+_MAX_HINTS = 16
+_MAX_OF_HINT = 256
 """Characters."""
 _EXPRESSION = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
 """As Lark writes one."""
@@ -121,7 +121,7 @@ def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
     patterns: list[str] = []
     numbers: list[bytes] = []
     waiting: list[Any] = [json.loads(text)]
-    while waiting and len(patterns) < _MOST_HINTS:
+    while waiting and len(patterns) < _MAX_HINTS:
         value = waiting.pop()
         if isinstance(value, dict):
             waiting += value.values()
@@ -131,15 +131,15 @@ def _hints_of_schema(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
             waiting += value
     found = [_text_of_regex(pattern.removeprefix("^").removesuffix("$"), vocabulary) for pattern in patterns]
     texts = (json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
-    return (*texts, *numbers[:_MOST_HINTS])
+    return (*texts, *numbers[:_MAX_HINTS])
 
 
 def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
     """The least multiple that a schema of whole numbers allows, if it asks for one and for at least so much."""
-    factor, least, above = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
+    factor, lower, above = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
     if isinstance(factor, int) and factor > 0:
-        if isinstance(least, int):
-            return [str(-(-least // factor) * factor).encode()]
+        if isinstance(lower, int):
+            return [str(-(-lower // factor) * factor).encode()]
         if isinstance(above, int):
             return [str((above // factor + 1) * factor).encode()]
     return []
@@ -147,9 +147,9 @@ def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
 
 def _hints_of_grammar(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
     """A text for each of the expressions in a grammar, which may ask for something between any texts; its literals."""
-    found = [_text_of_regex(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MOST_HINTS]]
-    literals = [json.loads(each).encode() for each in _LITERAL.findall(text)[:_MOST_HINTS] if _is_json(each)]
-    return (*(each for each in found if each), *literals)[:_MOST_HINTS]
+    found = [_text_of_regex(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MAX_HINTS]]
+    literals = [json.loads(each).encode() for each in _LITERAL.findall(text)[:_MAX_HINTS] if _is_json(each)]
+    return (*(each for each in found if each), *literals)[:_MAX_HINTS]
 
 
 def _is_json(text: str) -> bool:
@@ -162,7 +162,7 @@ def _is_json(text: str) -> bool:
 
 def _text_of_regex(text: str, vocabulary: Vocabulary) -> bytes | None:
     """A shortest text that matches all of `text`; None where none is found, as in what is no expression."""
-    return BoundedExpression(vocabulary.bytes, text).ending(b"", _MOST_OF_HINT)
+    return BoundedExpression(vocabulary.bytes, text).ending(b"", _MAX_OF_HINT)
 
 
 def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001

@@ -1,6 +1,6 @@
-"""One rank's end of an MPI job: bytes to and from other ranks, waited for without burning the core that computes.
+"""One rank's connection to an MPI job: send and receive bytes, and wait without occupying a core.
 
-Imports mpi4py when a link is opened, not before. Knows ranks and bytes; not what the bytes mean.
+Imports mpi4py only when a connection opens.
 """
 
 import contextlib
@@ -18,31 +18,32 @@ from lopa.runtime.device_families import FAMILIES, parse_device, spans_processes
 from lopa.runtime.errors import BadInputError, LopaError, MissingBackendError
 from lopa.runtime.mpi.messages import Bytes
 
-_FORWARD_SECONDS = 0.3
-"""For mpirun to pass on what a rank printed last: once the job is aborted it may not."""
+_FLUSH_SECONDS = 0.3
+"""Seconds for mpirun to forward a rank's last output, which it may drop after an abort."""
 _START_SECONDS = 120.0
-"""All ranks must have started by then. MPI itself waits for ever when one of them ends before that."""
-_SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 5e-3
+"""Seconds within which all ranks must start. MPI itself waits forever if a rank ends earlier."""
+_MIN_SLEEP, _MAX_SLEEP = 20e-6, 5e-3
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes under way."""
+    """A pending transfer of bytes."""
 
     request: Any
-    """An mpi4py Request, which keeps the memory alive until it is done."""
+    """mpi4py Request, which keeps the memory alive until it is complete."""
     peer: str
-    """Who is waited for, for people."""
+    """Name of the awaited rank, for error texts."""
 
 
-class Link:
-    """This process among those of the job. Opening one is collective: every rank of the job does it once."""
+class MpiLink:
+    """This process in an MPI job. Opening is collective: every rank of the job must do it once."""
 
     def __init__(self, device: str) -> None:
-        """Join the job. `device` is "mpi", every rank computing on the CPU, or "mpi:cuda".
+        """Join the job. `device` is "mpi" (every rank computes on CPUs) or "mpi:cuda".
 
-        Raises BadInputError for another device and for a job of one rank, MissingBackendError without mpi4py or MPI.
+        Raises BadInputError for another device and for a job of one rank. Raises MissingBackendError without mpi4py or
+        MPI.
         """
         ranks_on = parse_device(device, "mpi").rest
         mpi = _mpi()
@@ -52,83 +53,82 @@ class Link:
         if self.size < 2:
             raise BadInputError(
                 f"device {device!r} in a job of one rank",
-                expected="at least two ranks, started by the mpirun of the MPI that mpi4py found, "
+                expected="at least two ranks, started by mpirun of the MPI library that mpi4py uses: "
                 + " ".join(mpi.Get_library_version().splitlines()[0].split()),
-                remedy=f"mpirun -n 2 lopa-export generate ... --device {device}, or --device cpu for one process",
+                remedy=f"run mpirun -n 2 lopa-export generate ... --device {device}, or use --device cpu",
             )
         machine = self._comm.Split_type(mpi.COMM_TYPE_SHARED)
-        self._ranks_here: int = machine.size
-        self._number_here: int = machine.rank
+        self._local_ranks: int = machine.size
+        self._local_rank: int = machine.rank
         machine.Free()
         self._cuda = ranks_on == "cuda"
 
     @property
     def own_device(self) -> str:
-        """The device of this rank's own session: the ranks of a machine take its CUDA devices in order."""
-        return f"cuda:{self._number_here}" if self._cuda else "cpu"
+        """Device of this rank's own session. The ranks of a machine take its CUDA devices in order."""
+        return f"cuda:{self._local_rank}" if self._cuda else "cpu"
 
     def own_threads(self, threads: int | None) -> int | None:
-        """`threads`, or this rank's part of the machine's cores where its session would take all of them."""
+        """Return `threads`, or this rank's share of the machine's cores if `threads` is None on CPUs."""
         if threads is not None or self._cuda:
             return threads
-        return max(1, min(len(os.sched_getaffinity(0)), (os.cpu_count() or 1) // self._ranks_here))
+        return max(1, min(len(os.sched_getaffinity(0)), (os.cpu_count() or 1) // self._local_ranks))
 
     def send(self, data: Bytes, to: int) -> Transfer:
-        """Begin to send; `data` must not change until it is done."""
+        """Start sending. `data` must not change until the transfer is complete."""
         return Transfer(self._comm.Isend(data, dest=to), f"rank {to}")
 
     def receive(self, into: Bytes, source: int) -> Transfer:
-        """Begin to receive at most as many bytes as `into` has."""
+        """Start receiving at most as many bytes as `into` has."""
         return Transfer(self._comm.Irecv(into, source=source), f"rank {source}")
 
     def broadcast(self, data: Bytes, source: int) -> Transfer:
-        """Begin to send `data` from `source` to all others, which give memory of the same size."""
+        """Start a broadcast of `data` from `source`. The other ranks pass memory of the same size."""
         peer = f"rank {source}" if source != self.rank else "a rank that receives rows"
         return Transfer(self._comm.Ibcast(data, root=source), peer)
 
 
 def on_mpi(devices: Sequence[str]) -> bool:
-    """Return True if these devices, as the user wrote them, are the ranks of an MPI job."""
+    """Return True if these devices, as written by the user, are the ranks of an MPI job."""
     return len(devices) == 1 and spans_processes(devices[0])
 
 
 def wait(transfer: Transfer) -> None:
-    """Return when it is done, however long that takes."""
+    """Wait for the transfer without a time limit."""
     for _ in _pauses():
         if transfer.request.Test():
             return
 
 
 def wait_for_ranks(transfers: Sequence[Transfer], seconds: float) -> None:
-    """Return when all are done. Raises MissingBackendError naming whom they wait for when some are not in time."""
+    """Wait for all transfers. Raises MissingBackendError with the late ranks after `seconds`."""
     for waited in _pauses():
         late = [transfer.peer for transfer in transfers if not transfer.request.Test()]
         if not late:
             return
         if waited > seconds:
             raise MissingBackendError(
-                f"{', '.join(dict.fromkeys(late))} of the MPI job did not answer for {waited:.0f} seconds",
-                expected=f"an answer within {seconds:.0f} seconds",
-                remedy="look at that rank's process, machine and network, then start again",
+                f"{', '.join(dict.fromkeys(late))} of the MPI job did not reply for {waited:.0f} seconds",
+                expected=f"a reply within {seconds:.0f} seconds",
+                remedy="check that rank's process, machine and network, then start again",
             )
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds waited so far, each after a sleep of a tenth of them: little delay, and little of a core."""
+    """Yield the seconds waited so far, and sleep a tenth of them each time. Both delay and CPU use stay small."""
     began = time.perf_counter()
     while True:
         waited = time.perf_counter() - began
         yield waited
-        time.sleep(min(max(waited / 10, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        time.sleep(min(max(waited / 10, _MIN_SLEEP), _MAX_SLEEP))
 
 
 @contextlib.contextmanager
 def rank_of_job() -> Iterator[int]:
-    """This process's rank. An error inside is printed with the rank, and ends the processes of all ranks.
+    """Yield this process's rank. An error inside is printed with the rank, and aborts all ranks.
 
-    Without that the others would wait for this one for ever. The exit code is that of the error, 70 for a bug. Raises
-    MissingBackendError without mpi4py or MPI. A job of one rank has nobody to end: there an error is raised as
-    everywhere else.
+    Otherwise the others would wait forever. The exit code is that of the error, or 70 for a bug. A job of one rank
+    raises the error normally. Raises MissingBackendError without mpi4py or MPI.
     """
     comm = _mpi().COMM_WORLD
     try:
@@ -137,19 +137,19 @@ def rank_of_job() -> Iterator[int]:
         if comm.size == 1:
             raise
         where = f"rank {comm.rank} of {comm.size} on {socket.gethostname()}"
-        code, said = _end_from_error(error)
+        code, text = _exit_from_error(error)
         _LOG.debug("the error of %s", where, exc_info=error)
-        with contextlib.suppress(OSError):  # who reads our output may have gone
+        with contextlib.suppress(OSError):  # the reader of our output may have gone
             sys.stdout.flush()
         with contextlib.suppress(OSError):
-            print(f"error: {where}: {said}", file=sys.stderr, flush=True)
-        time.sleep(_FORWARD_SECONDS)
+            print(f"error: {where}: {text}", file=sys.stderr, flush=True)
+        time.sleep(_FLUSH_SECONDS)
         comm.Abort(code)
         os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
 
 
-def _end_from_error(error: BaseException) -> tuple[int, str]:
-    """Exit code and words for what ended a rank; the codes are those of the command line."""
+def _exit_from_error(error: BaseException) -> tuple[int, str]:
+    """Return exit code and text for the error that ended a rank, as on the command line."""
     if isinstance(error, LopaError):
         return error.exit_code, str(error)
     if isinstance(error, SystemExit):
@@ -157,23 +157,26 @@ def _end_from_error(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
     if isinstance(error, BrokenPipeError):
-        return 141, "who reads the output is gone"
+        return 141, "the reader closed the output"
     if isinstance(error, OSError | MemoryError):
         return 2, f"{type(error).__name__}: {error}"
-    return 70, f"unexpected {type(error).__name__}: {error}; a bug of lopa-export, --verbose shows where it arose"
+    return (
+        70,
+        f"unexpected {type(error).__name__}: {error}; a bug in lopa-export, see --verbose for details",
+    )
 
 
 def _mpi() -> Any:
-    """mpi4py.MPI, which starts MPI when it is first imported."""
-    # A rank that ends before MPI has started on all leaves the others waiting inside this import, which holds the
-    # interpreter: only a thread without Python can end that.
+    """Return mpi4py.MPI, which starts MPI on its first import."""
+    # If a rank ends before MPI has started everywhere, the others hang in this import, which holds the interpreter.
+    # Only a thread outside Python can end that.
     faulthandler.dump_traceback_later(_START_SECONDS, exit=True)
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is there, the MPI library is not
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py is installed, but no MPI library
         raise MissingBackendError(
-            f"mpi4py with an MPI library cannot be used here: {error}",
-            expected="mpi4py, and MPICH or Open MPI",
+            f"cannot load mpi4py with an MPI library: {error}",
+            expected="mpi4py with MPICH or Open MPI",
             remedy=FAMILIES["mpi"].ability.remedy(),
         ) from error
     finally:

@@ -1,8 +1,8 @@
-"""What rank 0 and the serving ranks of an MPI job send each other, as bytes.
+"""Messages between rank 0 and the serving ranks of an MPI job, as bytes.
 
-A message is a header of fixed size and a payload whose size follows from the header, so one send carries it whole and
-nothing is pickled. An answer has no header: its size follows from the question. Machines of one job share a byte order.
-Knows arrays and bytes only: no MPI, no session.
+A message is a header of fixed size and a payload whose size follows from the header. One send carries it whole, and
+nothing is pickled. A reply has no header, because its size follows from the request. All machines of a job must have
+the same byte order.
 """
 
 import hashlib
@@ -22,32 +22,31 @@ from lopa.runtime.sessions.prefix_cache import CacheShape
 
 Bytes = npt.NDArray[np.uint8]
 Field = tuple[tuple[int, ...], npt.DTypeLike]
-"""Shape and type of an array inside a message."""
+"""Shape and type of an array in a message."""
 
 FIRST_CAPACITY = 1 << 16
-"""Bytes of a serving rank's buffer until a `Capacity` announces a larger one: windows of the tiny model fit."""
+"""Initial size in bytes of a serving rank's buffer. A `Capacity` message announces a larger one."""
 HELLO_SIZE = 32
-"""Bytes of the first message of every serving rank."""
+"""Size in bytes of the first message of every serving rank."""
 _LAYOUT = 2
-"""Changes with every change to the messages, so that different versions of this file refuse each other."""
+"""Layout version. It changes with every change of the messages, so that different versions reject each other."""
 _HEADER: Field = ((6,), np.int64)
 """The kind and up to five numbers."""
 
 
 @dataclass(frozen=True)
-class Forward:
-    """Run these windows and answer with their statistics."""
+class ForwardMessage:
+    """Request to run these windows and reply with their statistics."""
 
     batch: WindowBatch
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Append the first `count` rows of the winner to the request's prefix.
+    """Request to append the first `count` rows of the winner to the request's prefix.
 
-    The winner is `branch` of the rank `source`, counted among the branches that this rank computed. With `travels` all
-    ranks take part in a broadcast of the rows from there; without, every rank has computed them and takes those of its
-    own first branch.
+    The winner is `branch` of rank `source`, counted among that rank's branches. With `travels`, all ranks join a
+    broadcast of the rows. Without it, every rank has computed the rows, and takes those of its own first branch.
     """
 
     request: int
@@ -59,7 +58,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Read:
-    """Answer with the first `count` rows of the receiver's own `branch`."""
+    """Request to reply with the first `count` rows of the receiver's own `branch`."""
 
     request: int
     branch: int
@@ -68,7 +67,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Shorten:
-    """Forget the request's committed rows behind the first `count`."""
+    """Request to drop the committed rows after the first `count`."""
 
     request: int
     count: int
@@ -76,24 +75,24 @@ class Shorten:
 
 @dataclass(frozen=True)
 class Release:
-    """Forget the request."""
+    """Request to free the request's cache."""
 
     request: int
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The next message has up to `size` bytes: make room for it."""
+    """Announcement that the next message has up to `size` bytes."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The job is done."""
+    """Request to end the job."""
 
 
-Message = Forward | Commit | Read | Shorten | Release | Capacity | Stop
+Message = ForwardMessage | Commit | Read | Shorten | Release | Capacity | Stop
 
 
 class _Kind(IntEnum):
@@ -107,9 +106,9 @@ class _Kind(IntEnum):
 
 
 def bytes_from_message(message: Message) -> Bytes:
-    """The whole message in one piece of memory."""
+    """Return the whole message as one array."""
     match message:
-        case Forward(batch):
+        case ForwardMessage(batch):
             requests, branches, width = batch.input_ids.shape
             arrays = (
                 np.array(batch.requests, np.int64),
@@ -119,27 +118,29 @@ def bytes_from_message(message: Message) -> Bytes:
                 batch.temperature,
                 np.packbits(batch.window_mask),
             )
-            return _joined(_header(_Kind.FORWARD, requests, branches, width, batch.logits_index.shape[-1]), *arrays)
+            return _concatenate(
+                _header(_Kind.FORWARD, requests, branches, width, batch.logits_index.shape[-1]), *arrays
+            )
         case Commit(request, source, branch, count, travels):
-            return _joined(_header(_Kind.COMMIT, request, source, branch, count, travels))
+            return _concatenate(_header(_Kind.COMMIT, request, source, branch, count, travels))
         case Read(request, branch, count):
-            return _joined(_header(_Kind.READ, request, branch, count))
+            return _concatenate(_header(_Kind.READ, request, branch, count))
         case Shorten(request, count):
-            return _joined(_header(_Kind.SHORTEN, request, count))
+            return _concatenate(_header(_Kind.SHORTEN, request, count))
         case Release(request):
-            return _joined(_header(_Kind.RELEASE, request))
+            return _concatenate(_header(_Kind.RELEASE, request))
         case Capacity(size):
-            return _joined(_header(_Kind.CAPACITY, size))
+            return _concatenate(_header(_Kind.CAPACITY, size))
         case Stop():
-            return _joined(_header(_Kind.STOP))
+            return _concatenate(_header(_Kind.STOP))
 
 
 def message_from_bytes(buffer: Bytes) -> Message:
-    """The message at the beginning of `buffer`, whose arrays are views of it. Raises ValueError for an unknown kind."""
+    """Decode the message at the start of `buffer`. Its arrays are views. Raises ValueError for an unknown kind."""
     kind, a, b, c, d, e = _arrays(buffer, [_HEADER])[0].tolist()
     match kind:
         case _Kind.FORWARD:
-            return Forward(_batch_from_bytes(buffer, a, b, c, d))
+            return ForwardMessage(_batch_from_bytes(buffer, a, b, c, d))
         case _Kind.COMMIT:
             return Commit(a, b, c, d, travels=bool(e))
         case _Kind.READ:
@@ -156,43 +157,43 @@ def message_from_bytes(buffer: Bytes) -> Message:
 
 
 def hello_from_manifest(manifest: Manifest) -> Bytes:
-    """[HELLO_SIZE] what a serving rank says when its session is open: a digest of the messages' layout and its bundle.
+    """Return the first message of a serving rank [HELLO_SIZE]: a digest of the message layout and its bundle.
 
-    The manifest holds the digest of every file of the bundle.
+    The manifest contains the digest of every file of the bundle.
     """
     digest = hashlib.sha256(bytes([_LAYOUT]) + json_from_record(manifest)).digest()
     return np.frombuffer(digest, np.uint8)
 
 
 def bytes_from_statistics(statistics: Statistics) -> Bytes:
-    """The answer to a `Forward`."""
+    """Return the reply to a `ForwardMessage`."""
     arrays = (statistics.topk_ids, statistics.topk_logprobs, statistics.entropy)
-    return _joined(*arrays, *(() if statistics.logits is None else (statistics.logits,)))
+    return _concatenate(*arrays, *(() if statistics.logits is None else (statistics.logits,)))
 
 
-def statistics_size(wanted: tuple[int, int, int], vocabulary: int | None) -> int:
-    """Bytes of the answer for `wanted` = [R, B, Q] rows; `vocabulary` is None for a bundle without logits."""
-    return sum(map(_size, _statistics_fields(wanted, vocabulary)))
+def statistics_size(sampled: tuple[int, int, int], vocabulary: int | None) -> int:
+    """Return the bytes of the reply for `sampled` = [R, B, Q] positions. `vocabulary` is None without logits."""
+    return sum(map(_size, _statistics_fields(sampled, vocabulary)))
 
 
-def statistics_from_bytes(buffer: Bytes, wanted: tuple[int, int, int], vocabulary: int | None) -> Statistics:
-    """The answer for `wanted` = [R, B, Q] rows; its arrays are views of `buffer`."""
-    topk_ids, topk_logprobs, entropy, *logits = _arrays(buffer, _statistics_fields(wanted, vocabulary))
+def statistics_from_bytes(buffer: Bytes, sampled: tuple[int, int, int], vocabulary: int | None) -> Statistics:
+    """Decode the reply for `sampled` = [R, B, Q] positions, as views of `buffer`."""
+    topk_ids, topk_logprobs, entropy, *logits = _arrays(buffer, _statistics_fields(sampled, vocabulary))
     return Statistics(topk_ids, topk_logprobs, entropy, logits[0] if logits else None)
 
 
 def bytes_from_rows(rows: CacheRows) -> Bytes:
-    """Rows of all layers in one piece of memory."""
-    return _joined(*rows.layers)
+    """Return the rows of all layers as one array."""
+    return _concatenate(*rows.layers)
 
 
 def rows_size(shape: CacheShape, count: int) -> int:
-    """Bytes of `count` rows of all layers."""
+    """Return the bytes of `count` rows of all layers."""
     return sum(map(_size, _rows_fields(shape, count)))
 
 
 def rows_from_bytes(buffer: Bytes, shape: CacheShape, count: int) -> CacheRows:
-    """`count` rows; their arrays are views of `buffer`."""
+    """Decode `count` rows as views of `buffer`."""
     return CacheRows(tuple(_arrays(buffer, _rows_fields(shape, count))))
 
 
@@ -225,17 +226,17 @@ def _header(kind: _Kind, *numbers: int) -> npt.NDArray[np.int64]:
     return header
 
 
-def _statistics_fields(wanted: tuple[int, int, int], vocabulary: int | None) -> list[Field]:
-    fields: list[Field] = [((*wanted, TOP_K), np.int64), ((*wanted, TOP_K), np.float32), (wanted, np.float32)]
-    return fields if vocabulary is None else [*fields, ((*wanted, vocabulary), np.float32)]
+def _statistics_fields(sampled: tuple[int, int, int], vocabulary: int | None) -> list[Field]:
+    fields: list[Field] = [((*sampled, TOP_K), np.int64), ((*sampled, TOP_K), np.float32), (sampled, np.float32)]
+    return fields if vocabulary is None else [*fields, ((*sampled, vocabulary), np.float32)]
 
 
 def _rows_fields(shape: CacheShape, count: int) -> list[Field]:
     return [((shape.kv_heads, count, shape.head_size), shape.dtype)] * shape.arrays
 
 
-def _joined(*arrays: npt.NDArray[Any]) -> Bytes:
-    """The arrays' bytes one after another."""
+def _concatenate(*arrays: npt.NDArray[Any]) -> Bytes:
+    """Return the concatenated bytes of the arrays."""
     return np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
 
 
@@ -245,11 +246,11 @@ def _size(field: Field) -> int:
 
 
 def _arrays(buffer: Bytes, fields: Sequence[Field]) -> list[npt.NDArray[Any]]:
-    """Views of `buffer`, one for each field, in order."""
-    return list(_cut(buffer, fields))
+    """Return views of `buffer`, one per field, in order."""
+    return list(_split(buffer, fields))
 
 
-def _cut(buffer: Bytes, fields: Sequence[Field]) -> Iterable[npt.NDArray[Any]]:
+def _split(buffer: Bytes, fields: Sequence[Field]) -> Iterable[npt.NDArray[Any]]:
     start = 0
     for field in fields:
         shape, dtype = field

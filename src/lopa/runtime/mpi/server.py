@@ -1,7 +1,4 @@
-"""What every rank but 0 of an MPI job does: it waits for messages, computes and keeps the same prefixes as rank 0.
-
-Does not know which branch wins, nor when a decode begins and ends.
-"""
+"""Serving ranks of an MPI job: wait for messages, compute, and keep the same prefixes as rank 0."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.mpi.link import Link, rank_of_job, wait
+from lopa.runtime.mpi.link import MpiLink, rank_of_job, wait
 from lopa.runtime.mpi.messages import (
     FIRST_CAPACITY,
     Capacity,
     Commit,
-    Forward,
+    ForwardMessage,
     Message,
     Read,
     Release,
@@ -33,23 +30,23 @@ from lopa.runtime.sessions.session import Session, open_session
 
 
 def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
-    """Open the bundle at `path` and do what rank 0 asks until it closes its session on `device` ("mpi", "mpi:cuda").
+    """Open the bundle at `path` and serve rank 0 until it closes its session on `device` ("mpi", "mpi:cuda").
 
     An error ends the job.
     """
     with rank_of_job():
-        link = Link(device)
+        link = MpiLink(device)
         bundle = Bundle.open(path)
         session = TypedSession(open_session(bundle, link.own_device, threads=link.own_threads(threads)))
         wait(link.send(hello_from_manifest(bundle.manifest), 0))
         shape = cache_shape_from_manifest(bundle.manifest)
         for message in _messages(link):
-            _obey(message, link, session, shape)
+            _handle(message, link, session, shape)
         session.close()
 
 
-def _messages(link: Link) -> Iterator[Message]:
-    """The messages of rank 0 up to `Stop`; the arrays of one are valid until the next."""
+def _messages(link: MpiLink) -> Iterator[Message]:
+    """Yield the messages of rank 0 until `Stop`. The arrays of a message are valid until the next one."""
     buffer = np.empty(FIRST_CAPACITY, np.uint8)
     while True:
         wait(link.receive(buffer, 0))
@@ -62,9 +59,9 @@ def _messages(link: Link) -> Iterator[Message]:
                 yield message
 
 
-def _obey(message: Message, link: Link, session: Session, shape: CacheShape) -> None:
+def _handle(message: Message, link: MpiLink, session: Session, shape: CacheShape) -> None:
     match message:
-        case Forward(batch):
+        case ForwardMessage(batch):
             wait(link.send(bytes_from_statistics(session.forward(batch)), 0))
         case Commit(request, source, branch, count, travels=True) if source == link.rank:
             rows = bytes_from_rows(session.read_rows(request, branch, count))

@@ -1,7 +1,7 @@
-"""The Session of rank 0 in an MPI job: branches dealt over the ranks, one message to each and one back in a step.
+"""The Session of rank 0 in an MPI job. It splits branches over the ranks, with one message and one reply per step.
 
-Committed rows travel only where a rank lacks them, and while the host goes on; they are in the prefix before anything
-else is asked. Does not know how bytes travel (lopa.runtime.mpi.link) nor how a rank computes.
+Committed rows are sent only if a rank lacks them, while the host continues. They are in the prefix before the next
+request.
 """
 
 import time
@@ -15,14 +15,14 @@ from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
 from lopa.runtime.contract.batch_parts import rows_are_shared, shares_of_branches
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.mpi.link import Link, Transfer, rank_of_job, wait_for_ranks
+from lopa.runtime.mpi.link import MpiLink, Transfer, rank_of_job, wait_for_ranks
 from lopa.runtime.mpi.messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
     Bytes,
     Capacity,
     Commit,
-    Forward,
+    ForwardMessage,
     Message,
     Read,
     Release,
@@ -41,41 +41,41 @@ from lopa.runtime.sessions.session import Session, slot_of_rows
 from lopa.runtime.sessions.session import open_session as open_own_session
 
 _OPENING_SECONDS = 600.0
-"""For the sessions of the others after rank 0's own: a large bundle may come over a network there."""
-_PATIENCE = 60.0
-"""Seconds that a rank may take for anything, beside the time of the work itself."""
-_TIMES_OF_RANK_0 = 20
-"""How much longer than rank 0 another may compute: its device may be slower, or just starting."""
+"""Seconds to wait for the sessions of other ranks. They may load a large bundle over a network."""
+_REPLY_SECONDS = 60.0
+"""Seconds that a rank may take for any reply, in addition to the work itself."""
+_SLOWDOWN = 20
+"""Factor by which other ranks may compute longer than rank 0, if their device is slower or starting."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Session:
     """Join the MPI job as rank 0, open its own session and wait for the others, which call lopa.runtime.mpi.server.
 
-    `device` as lopa.runtime.mpi.link.Link takes it. Raises BadInputError for a job of one rank; in a larger one every
-    error ends the job, that of a rank whose bundle differs as well.
+    `device` is as in MpiLink. Raises BadInputError for a job of one rank. In a larger job every error ends the job,
+    also if a rank's bundle differs.
     """
     with rank_of_job():
-        link = Link(device)
+        link = MpiLink(device)
         if link.rank:
             raise BadInputError(
                 f"rank {link.rank} opened a session on device {device!r}",
-                expected="rank 0 alone to do so",
-                remedy="use lopa-export generate, or call lopa.runtime.mpi.server.serve on the other ranks",
+                expected="a session on rank 0 only",
+                remedy="use lopa-export generate, or call lopa.runtime.mpi.server.serve on all other ranks",
             )
         own = open_own_session(bundle, link.own_device, threads=link.own_threads(threads))
         return MpiSession(link, own, bundle.manifest, device)
 
 
 class MpiSession:
-    """The Session protocol over all ranks of a job. This rank, 0, computes the first share of the branches itself."""
+    """Session over all ranks of a job. Rank 0 computes the first share of the branches itself."""
 
     def __init__(
-        self, link: Link, own: Session, manifest: Manifest, device: str, *, patience: float = _PATIENCE
+        self, link: MpiLink, own: Session, manifest: Manifest, device: str, *, patience: float = _REPLY_SECONDS
     ) -> None:
-        """Wait until every rank has opened its own session; this one's is `own`.
+        """Wait until every rank has opened its session. `own` is the session of this rank.
 
-        `patience` is the time in seconds that a rank may take beside that of the work itself. Raises BadInputError when
-        a rank has another bundle, MissingBackendError when one does not come.
+        `patience` is the number of seconds that a rank may take in addition to the work itself. Raises BadInputError if
+        a rank has another bundle, and MissingBackendError if one does not start.
         """
         self._link, self._own, self._device, self._patience = link, own, device, patience
         self._shape = cache_shape_from_manifest(manifest)
@@ -83,38 +83,39 @@ class MpiSession:
         self._others = range(1, link.size)
         self._capacity = FIRST_CAPACITY
         self._last: _LastForward | None = None
-        self._begun: list[Transfer] = []
-        """Not waited for yet."""
-        self._arriving: _Arriving | None = None
+        self._pending: list[Transfer] = []
+        """Transfers to wait for."""
+        self._incoming: _IncomingRows | None = None
         self._open = True
         self._check_hellos(hello_from_manifest(manifest))
 
     @property
     def device(self) -> str:
-        """The device as the user named it."""
+        """Device name as given by the user."""
         return self._device
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every window against its request's prefix. Raises ValueError when the arrays do not fit together.
+        """Run every window against its request's prefix.
 
-        Raises MissingBackendError when a rank does not answer; the session is closed then.
+        Raises ValueError for mismatched arrays. Raises MissingBackendError if a rank does not reply; the session is
+        then closed.
         """
         check_batch(batch)
         self._settle()
         self._last = None
         shares = shares_of_branches(batch.input_ids.shape[1], self._link.size)
         parts = [batch.part(branches=share) for share in shares]
-        asked = [rank for rank in self._others if parts[rank].input_ids.size]
-        for rank in asked:
-            self._tell(rank, Forward(parts[rank]))
-        self._settle()  # what is not fetched now would lie there until our own forward is done
-        answers = {rank: np.empty(self._answer_size(parts[rank]), np.uint8) for rank in asked}
-        arrivals = [self._link.receive(answer, rank) for rank, answer in answers.items()]
+        active = [rank for rank in self._others if parts[rank].input_ids.size]
+        for rank in active:
+            self._send(rank, ForwardMessage(parts[rank]))
+        self._settle()  # otherwise these transfers would wait for our own forward
+        answers = {rank: np.empty(self._answer_size(parts[rank]), np.uint8) for rank in active}
+        replies = [self._link.receive(answer, rank) for rank, answer in answers.items()]
         began = time.perf_counter()
         try:
             statistics = [self._own.forward(parts[0])]
-        finally:  # also after an error: no answer stays behind that a later question would take for its own
-            self._wait(arrivals, time.perf_counter() - began)
+        finally:  # also after an error: a leftover reply would be taken for the next one
+            self._wait(replies, time.perf_counter() - began)
         for rank, answer in answers.items():
             statistics.append(statistics_from_bytes(answer, parts[rank].logits_index.shape, self._vocabulary))
         self._last = _LastForward(batch, shares)
@@ -123,71 +124,71 @@ class MpiSession:
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix on all ranks.
 
-        Returns before rows that travel have arrived. Raises RuntimeError when the last forward did not run the request,
-        ValueError for a branch or a count that it does not have.
+        Returns before sent rows have arrived. Raises RuntimeError if the last forward did not run the request, and
+        ValueError for an invalid branch or count.
         """
         self._settle()
-        last, slot, owner, own_branch = self._rows_of(request, branch, count)
+        last, slot, owner, own_branch = self._locate_rows(request, branch, count)
         everywhere = last.on_all_ranks and rows_are_shared(last.batch, slot, count)
-        self._tell_all(Commit(request, owner, own_branch, count, travels=not everywhere))
+        self._send_all(Commit(request, owner, own_branch, count, travels=not everywhere))
         if everywhere:
             self._own.commit(request, 0, count)
         elif owner == 0:
             rows = self._own.read_rows(request, own_branch, count)
             self._own.commit(request, own_branch, count)
-            self._begun.append(self._link.broadcast(bytes_from_rows(rows), 0))
+            self._pending.append(self._link.broadcast(bytes_from_rows(rows), 0))
         else:
-            self._arriving = _Arriving(request, count, np.empty(rows_size(self._shape, count), np.uint8))
-            self._begun.append(self._link.broadcast(self._arriving.memory, owner))
+            self._incoming = _IncomingRows(request, count, np.empty(rows_size(self._shape, count), np.uint8))
+            self._pending.append(self._link.broadcast(self._incoming.memory, owner))
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """A copy of the first `count` new rows of `branch` in the last forward; errors as for `commit`."""
+        """Return a copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
         self._settle()
-        _, _, owner, own_branch = self._rows_of(request, branch, count)
+        _, _, owner, own_branch = self._locate_rows(request, branch, count)
         if owner == 0:
             return self._own.read_rows(request, own_branch, count)
         memory = np.empty(rows_size(self._shape, count), np.uint8)
-        self._tell(owner, Read(request, own_branch, count))
-        self._begun.append(self._link.receive(memory, owner))
+        self._send(owner, Read(request, own_branch, count))
+        self._pending.append(self._link.receive(memory, owner))
         self._settle()
         return rows_from_bytes(memory, self._shape, count)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows of another session on all ranks. Raises ValueError when they do not fit this bundle."""
+        """Append rows of another session on all ranks. Raises ValueError if they do not match this bundle."""
         self._settle()
         self._own.append_rows(request, rows)
-        self._tell_all(Commit(request, source=0, branch=0, count=rows.count, travels=True))
-        self._begun.append(self._link.broadcast(bytes_from_rows(rows), 0))
+        self._send_all(Commit(request, source=0, branch=0, count=rows.count, travels=True))
+        self._pending.append(self._link.broadcast(bytes_from_rows(rows), 0))
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten on all ranks."""
+        """Drop the request's committed rows after the first `count` on all ranks."""
         self._settle()
         self._own.shorten(request, count)
-        self._tell_all(Shorten(request, count))
+        self._send_all(Shorten(request, count))
 
     def prefix_length(self, request: int) -> int:
-        """Committed rows of the request, 0 for an unknown one."""
+        """Return the number of committed rows of the request, or 0 if it is unknown."""
         if self._open:
             self._settle()
         return self._own.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Forget the request, its cache and its new rows on all ranks; an unknown one is no error."""
+        """Free the request's cache and new rows on all ranks. An unknown request is ignored."""
         if not self._open:
             return
         self._settle()
-        self._tell_all(Release(request))
+        self._send_all(Release(request))
         self._own.release(request)
         if self._last is not None and request in self._last.batch.requests:
             self._last = None
 
     def close(self) -> None:
-        """Free everything on all ranks and end their service; closing twice is no error."""
+        """Free everything on all ranks and stop them. Closing twice is allowed."""
         if self._open:
             self._settle()
-            self._tell_all(Stop())
+            self._send_all(Stop())
             self._settle()
-        self._give_up()
+        self._close_own()
 
     def _check_hellos(self, own: Bytes) -> None:
         hellos = {rank: np.empty(HELLO_SIZE, np.uint8) for rank in self._others}
@@ -197,11 +198,11 @@ class MpiSession:
             raise BadInputError(
                 f"rank {', '.join(map(str, different))} of the MPI job has another bundle than rank 0",
                 expected="the same manifest, and the same version of lopa-export, on every rank",
-                remedy="copy the bundle of rank 0 to the other machines, or name one that all of them see",
+                remedy="copy the bundle of rank 0 to the other machines, or use a shared file system",
             )
 
-    def _rows_of(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
-        """The last forward, the request's place in it, the rank that computed `branch`, and its number there."""
+    def _locate_rows(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
+        """Return the last forward, the request's index in it, the rank that computed `branch`, and its number there."""
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
@@ -212,59 +213,59 @@ class MpiSession:
         requests, branches, queries = part.logits_index.shape
         return statistics_size((requests, branches, queries), self._vocabulary)
 
-    def _tell(self, rank: int, message: Message) -> None:
-        """Begin to send; a serving rank's buffer that is too small is made larger before."""
+    def _send(self, rank: int, message: Message) -> None:
+        """Start sending. Announces a larger buffer first if necessary."""
         data = bytes_from_message(message)
         if data.size > self._capacity:
             self._capacity = 1 << (data.size - 1).bit_length()
-            self._tell_all(Capacity(self._capacity))
-        self._begun.append(self._link.send(data, rank))
+            self._send_all(Capacity(self._capacity))
+        self._pending.append(self._link.send(data, rank))
 
-    def _tell_all(self, message: Message) -> None:
+    def _send_all(self, message: Message) -> None:
         for rank in self._others:
-            self._tell(rank, message)
+            self._send(rank, message)
 
     def _settle(self) -> None:
-        """Wait for all that was begun, and append the rows that have arrived."""
+        """Wait for all pending transfers, and append received rows."""
         if not self._open:
-            raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
-        begun, self._begun = self._begun, []
-        self._wait(begun)
-        if self._arriving is not None:
-            arrived, self._arriving = self._arriving, None
-            rows = rows_from_bytes(arrived.memory, self._shape, arrived.count)
-            self._own.append_rows(arrived.request, rows)
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
+        pending, self._pending = self._pending, []
+        self._wait(pending)
+        if self._incoming is not None:
+            incoming, self._incoming = self._incoming, None
+            rows = rows_from_bytes(incoming.memory, self._shape, incoming.count)
+            self._own.append_rows(incoming.request, rows)
 
     def _wait(self, transfers: list[Transfer], work: float = 0.0) -> None:
-        """`work` is what rank 0 needed, in seconds, for what it waits for the others to do."""
+        """Wait for `transfers`. `work` is the time in seconds that rank 0 needed for the same work."""
         try:
-            wait_for_ranks(transfers, self._patience + _TIMES_OF_RANK_0 * work)
+            wait_for_ranks(transfers, self._patience + _SLOWDOWN * work)
         except MissingBackendError:
-            self._give_up()
+            self._close_own()
             raise
 
-    def _give_up(self) -> None:
+    def _close_own(self) -> None:
         self._open = False
         self._own.close()
 
 
 @dataclass(frozen=True)
 class _LastForward:
-    """Which rank computed which branches of it."""
+    """Input of the last forward, and its branches by rank."""
 
     batch: WindowBatch
     shares: tuple[slice, ...]
-    """By rank."""
+    """Branches by rank."""
 
     @property
     def on_all_ranks(self) -> bool:
-        """Whether every rank computed a branch."""
+        """True if every rank computed a branch."""
         return all(share.start < share.stop for share in self.shares)
 
 
 @dataclass(frozen=True, eq=False)
-class _Arriving:
-    """Rows that a broadcast brings."""
+class _IncomingRows:
+    """Rows that a broadcast will deliver."""
 
     request: int
     count: int

@@ -1,1 +1,1 @@
-"""The contract on OpenVINO: its library, its devices, and sessions with their caches in the host's memory."""
+"""The contract on OpenVINO: library, devices, and sessions with caches in host memory."""

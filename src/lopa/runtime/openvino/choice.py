@@ -1,6 +1,6 @@
-"""Which numbers "openvino:CPU:auto" computes with: those of the session that is the fastest on this machine, measured.
+"""Choice of the precision for "openvino:CPU:auto": the fastest session on this machine, by measurement.
 
-The sessions take turns, so that a machine that slows down slows all of them. Does not know how a session is opened.
+The sessions take turns, so that a slowdown of the machine affects all of them.
 """
 
 import statistics
@@ -14,16 +14,16 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import WindowBatch
 from lopa.runtime.sessions.session import Session, unused_request
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 15
-_ENOUGH = 2.0
-"""Seconds after which no further round begins, once there are _LEAST_ROUNDS."""
+_MIN_ROUNDS, _MAX_ROUNDS = 3, 15
+_TIME_BUDGET = 2.0
+"""Seconds after which no further round starts, once there are _MIN_ROUNDS."""
 _BLOCKS = 2
-"""Of a window: the active block and the one behind it. As many rows lie in the prefix."""
+"""Blocks of a window: the active block and the next one. The prefix has as many rows."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of a forward on one device: half of the forwards lie between the quartiles."""
+    """Quartiles of the seconds of a forward on one device."""
 
     device: str
     low: float
@@ -33,29 +33,29 @@ class Timed:
 
 @dataclass(frozen=True)
 class RoundingChoice:
-    """The device that was taken, and by what figures."""
+    """The chosen device, with the measurements."""
 
     device: str
-    """With the rounding that was taken in its name, "openvino:CPU:bf16"; "openvino:CPU" computes in float32."""
+    """Device name with the chosen precision, e.g. "openvino:CPU:bf16". "openvino:CPU" computes in float32."""
     timed: tuple[Timed, ...]
-    """float32 first; nothing where it is the only one that this machine and bundle have."""
+    """Measurements, float32 first. Empty if this machine and bundle allow float32 only."""
     rows: int
-    """Of the window of each forward; as many were in the prefix."""
+    """Rows of each forward's window, and of its prefix."""
 
     def __str__(self) -> str:
         if not self.timed:
-            return f"{self.device}, the only one that this machine has for this bundle"
+            return f"{self.device}, the only choice on this machine for this bundle"
         figures = ", ".join(
             f"{each.device} {each.median * 1e3:.3g} ms ({each.low * 1e3:.3g}-{each.high * 1e3:.3g})"
             for each in self.timed
         )
-        return f"{self.device}, of {figures}: medians and quartiles of a forward of {self.rows} rows behind {self.rows}"
+        return f"{self.device}, from {figures}: median and quartiles of a forward of {self.rows} rows after {self.rows}"
 
 
 def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) -> RoundingChoice:
-    """The choice among open `sessions` by their device, of which the first computes in float32.
+    """Choose among open `sessions` by device. The first one must compute in float32.
 
-    Each runs some forwards of one request with one branch, of random tokens; nothing of it stays.
+    Each runs several forwards of one request with one branch and random tokens. The request is released afterwards.
     """
     sizes = manifest.dimensions
     rows = max(1, min(_BLOCKS * manifest.decoding.block_size, sizes.max_positions // 2))
@@ -68,10 +68,10 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
         for session in sessions.values():
             session.forward(prefix)
             session.commit(request, 0, rows)
-            session.forward(window)  # not counted: it pays for memory that later ones find ready
+            session.forward(window)  # a warm-up that allocates memory
         began = time.perf_counter()
-        for done in range(_MOST_ROUNDS):
-            if done >= _LEAST_ROUNDS and time.perf_counter() - began > _ENOUGH:
+        for done in range(_MAX_ROUNDS):
+            if done >= _MIN_ROUNDS and time.perf_counter() - began > _TIME_BUDGET:
                 break
             for device, session in sessions.items():
                 seconds[device].append(_seconds(session, window))
@@ -82,10 +82,10 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
 
 
 def choice_from_seconds(seconds: Mapping[str, Sequence[float]], rows: int) -> RoundingChoice:
-    """The first device, which rounds nothing, unless another is faster by more than both vary: of these the fastest.
+    """Choose the fastest device whose advantage exceeds the variation, else the first, which computes in float32.
 
-    `seconds` has two forwards or more of each device; the upper quartile of another has to lie below the lower one of
-    the first.
+    `seconds` has at least two forwards per device. The upper quartile of the other device must be below the lower
+    quartile of the first.
     """
     timed = tuple(Timed(device, *statistics.quantiles(each, method="inclusive")) for device, each in seconds.items())
     first, *others = timed
@@ -100,7 +100,7 @@ def _seconds(session: Session, batch: WindowBatch) -> float:
 
 
 def _window(request: int, rows: int, start: int, vocabulary: int, rng: np.random.Generator) -> WindowBatch:
-    """Random tokens in `rows` positions from `start`, each of which sees all; the statistics of all are wanted."""
+    """Return random tokens in `rows` positions from `start` with full attention. All positions are sampled."""
     positions = np.arange(rows)[None, None]
     return WindowBatch(
         requests=(request,),

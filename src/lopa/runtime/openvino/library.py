@@ -1,4 +1,4 @@
-"""OpenVINO's Python package: found, new enough, and imported without its reports. Opens nothing."""
+"""OpenVINO's Python package: version check, and import without telemetry."""
 
 import importlib
 import re
@@ -10,43 +10,43 @@ from lopa.runtime.device_families import FAMILIES
 from lopa.runtime.errors import MissingBackendError
 
 _TELEMETRY = "openvino_telemetry"
-_importing = threading.Lock()
+_import_lock = threading.Lock()
 
 
 def openvino_module(device: str) -> Any:
-    """The package. Raises MissingBackendError for `device` when it is absent, cannot be loaded or is too old."""
+    """Return the package. Raises MissingBackendError for `device` if it is missing, broken or too old."""
     ability = FAMILIES["openvino"].ability
-    wanted, remedy = ".".join(map(str, ability.min_version)), f"{ability.remedy()}, or use --device cpu"
+    required, remedy = ".".join(map(str, ability.min_version)), f"{ability.remedy()}, or use --device cpu"
     try:
-        module = _imported()
+        module = _import()
     except ImportError as error:
         raise MissingBackendError(
             f"device {device!r}, but OpenVINO cannot be imported: {error}",
-            expected=f"OpenVINO {wanted} or later",
+            expected=f"OpenVINO {required} or later",
             remedy=remedy,
         ) from error
     version = str(getattr(module, "__version__", "unknown"))
     if version_numbers(version) < ability.min_version:
         raise MissingBackendError(
-            f"device {device!r}, but OpenVINO here is {version}",
-            expected=f"OpenVINO {wanted} or later, which reads graphs of opset 23",
+            f"device {device!r}, but the installed OpenVINO is {version}",
+            expected=f"OpenVINO {required} or later, which reads graphs of opset 23",
             remedy=remedy,
         )
     return module
 
 
 def version_numbers(version: str) -> tuple[int, int]:
-    """Year and release of "2026.4.1-22982-..."; (0, 0) for what is no version."""
+    """Return year and release of a version such as "2026.4.1-22982-...", or (0, 0) for anything else."""
     found = re.match(r"(\d{1,6})\.(\d{1,6})", version)
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
-def _imported() -> Any:
-    """Nothing is reported: OpenVINO sends that it was imported if it finds its telemetry, so it is not to find it.
+def _import() -> Any:
+    """Import OpenVINO without its telemetry package, which would report the import.
 
-    An application that imported OpenVINO before has decided that for itself.
+    An application that imported OpenVINO earlier has made that decision itself.
     """
-    with _importing:
+    with _import_lock:
         hidden = _TELEMETRY not in sys.modules and "openvino" not in sys.modules
         if hidden:
             sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # the documented way to make an import fail

@@ -1,7 +1,4 @@
-"""A bundle's graph compiled by OpenVINO: the checks before and after, and one compiled model for all who ask for it.
-
-Does not know what goes in and out of a forward.
-"""
+"""A bundle's graph compiled by OpenVINO: checks, and one compiled model shared by all sessions of a process."""
 
 import os
 import threading
@@ -19,50 +16,50 @@ from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
 from lopa.runtime.openvino.library import openvino_module
 
 _BLOCK = 32
-"""Numbers of a row that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""
+"""Number of row elements that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""
 _TYPES = {"i64": "int64", "f32": "float", "f16": "float16", "bf16": "bfloat16", "boolean": "bool"}
-"""OpenVINO's names of types -> ONNX's."""
+"""ONNX type names by OpenVINO's names."""
 _open_models: weakref.WeakValueDictionary["_ModelKey", "CompiledModel"] = weakref.WeakValueDictionary()
-"""Models in use; each is freed with its last session."""
-_opening = threading.Lock()
+"""Open models. Each is freed with its last session."""
+_open_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """A compiled graph; requests of several sessions may run on it, one at a time."""
+    """A compiled graph. Requests of several sessions may run on it, one at a time."""
 
     compiled: Any
-    """openvino.CompiledModel"""
+    """The openvino.CompiledModel."""
     openvino: Any
-    """The package."""
+    """The openvino package."""
 
 
 def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> CompiledModel:
-    """The standard graph of `bundle`, that of `part`, compiled for "openvino:NAME" and checked.
+    """Return the checked standard graph of `part` in `bundle`, compiled for "openvino:NAME".
 
-    `threads` None leaves their number to OpenVINO; they are of its processor device only. Raises BadInputError for
-    another device, and for a graph that is portable, has functions or cannot be used; MissingBackendError when OpenVINO
-    is absent or too old, when it has no such device, or when that has no bfloat16 and it is asked for.
+    With `threads` None, OpenVINO chooses. Threads apply to its CPU device only. Raises BadInputError for another
+    device, and for a graph that is portable, has functions or is unusable. Raises MissingBackendError if OpenVINO is
+    missing or too old, or if it lacks the device or the requested bfloat16.
     """
-    asked = device_from_name(device)
+    requested = device_from_name(device)
     if bundle.manifest.plugins:
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a graph with the functions {', '.join(bundle.manifest.plugins)}",
-            expected="a graph of standard operators: OpenVINO reads no functions of the domain lopa",
+            expected="a graph without functions of the domain lopa, which OpenVINO cannot read",
             remedy="export the checkpoint without --plugins, or use --device cpu",
         )
-    if asked.rounding == "auto":
+    if requested.rounding == "auto":
         raise BadInputError(
             f"device {device!r} for layers {part.first + 1} to {part.end} of {bundle.path}",
-            expected="a stage of a pipeline that says how it rounds: only whole models are timed",
-            remedy=f"use openvino:{asked.name} there, or openvino:{asked.name}:bf16",
+            expected="a pipeline stage with a fixed precision, because only whole models are timed",
+            remedy=f"use openvino:{requested.name} or openvino:{requested.name}:bf16 for the stage",
         )
-    if asked.rounding == "int8" and not _has_rows_to_round(bundle, asked.name):
+    if requested.rounding == "int8" and not _supports_int8(bundle, requested.name):
         matrices = "floats" if (kind := bundle.manifest.quantization) is None else kind.kind
         raise BadInputError(
             f"device {device!r} for {bundle.path}, whose matrices are {matrices}",
-            expected="openvino:CPU:int8 with a bundle of 4-bit matrices: others have no products that it changes",
-            remedy=f"use --device openvino:{asked.name}, or export the checkpoint with --quantize int4",
+            expected="openvino:CPU:int8 with a bundle of 4-bit matrices; it has no effect on others",
+            remedy=f"use --device openvino:{requested.name}, or export the checkpoint with --quantize int4",
         )
     if bundle.manifest.dialect != "standard":
         raise BadInputError(
@@ -71,108 +68,108 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
             remedy="export the checkpoint with --dialect both, or use --device cpu",
         )
     openvino = openvino_module(device)
-    with _opening:
+    with _open_lock:
         states = [path.stat() for path in (bundle.graph, bundle.weights)]
         files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
-        key = _ModelKey(files, asked, threads)
+        key = _ModelKey(files, requested, threads)
         model = _open_models.get(key)
         if model is None:
-            model = _open_models[key] = CompiledModel(_compiled(openvino, bundle, part, device, threads), openvino)
+            model = _open_models[key] = CompiledModel(_compile(openvino, bundle, part, device, threads), openvino)
     _check_contract(bundle, part, model.compiled)
     return model
 
 
 @dataclass(frozen=True)
 class _ModelKey:
-    """What makes two compiled models the same. The files' identity tells a bundle from another put in its place."""
+    """Identity of a compiled model. File identity distinguishes a bundle from another one at the same path."""
 
     files: tuple[tuple[int, ...], ...]
-    """Device, inode, size and time of change of the graph and of the weights."""
+    """Device, inode, size and modification time of graph and weights."""
     device: OpenVinoDevice
     threads: int | None
 
 
-def _compiled(openvino: Any, bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> Any:
-    asked = device_from_name(device)
+def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> Any:
+    requested = device_from_name(device)
     core = openvino.Core()
     check_listed(core, device)
     try:
         model = core.read_model(os.fspath(bundle.graph))
         _check_contract(bundle, part, model)
-        return core.compile_model(model, asked.name, settings(asked, threads))
-    except RuntimeError as error:  # what OpenVINO raises for everything
+        return core.compile_model(model, requested.name, settings(requested, threads))
+    except RuntimeError as error:  # OpenVINO raises it for everything
         raise BadInputError(
-            f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {asked.name}: {said_by(error)}",
-            expected="a device that compiles the operators and the dynamic shapes of a standard graph",
-            remedy="use --device cpu; if OpenVINO is older than the one in constraints.txt, install that",
+            f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {requested.name}: {said_by(error)}",
+            expected="a device that supports the operators and dynamic shapes of a standard graph",
+            remedy="use --device cpu, or install the OpenVINO version in constraints.txt if yours is older",
         ) from error
 
 
 def check_listed(core: Any, device: str) -> None:
-    """Raise MissingBackendError unless OpenVINO lists the device, and it has bfloat16 where that is asked for."""
-    asked = device_from_name(device)
+    """Raise MissingBackendError unless OpenVINO lists the device, with bfloat16 if requested."""
+    requested = device_from_name(device)
     listed = list(core.available_devices)
-    if asked.name not in listed and f"{asked.name}.0" not in listed:
+    if requested.name not in listed and f"{requested.name}.0" not in listed:
         raise MissingBackendError(
             f"device {device!r}, but OpenVINO lists {', '.join(listed) or 'no device'} here",
             expected="a device that OpenVINO lists",
-            remedy="install the device's driver, or use one that is listed, e.g. --device openvino:CPU",
+            remedy="install the device's driver, or use a listed device, e.g. --device openvino:CPU",
         )
-    capabilities = _capabilities(core, asked.name)
-    if asked.rounding == "bf16" and "BF16" not in capabilities:
+    capabilities = _capabilities(core, requested.name)
+    if requested.rounding == "bf16" and "BF16" not in capabilities:
         raise MissingBackendError(
-            f"device {device!r}, but {core.get_property(asked.name, 'FULL_DEVICE_NAME')} has only "
+            f"device {device!r}, but {core.get_property(requested.name, 'FULL_DEVICE_NAME')} has only "
             f"{', '.join(capabilities)}",
-            expected="a device with BF16 among its capabilities: a processor with AVX512-BF16 or AMX",
-            remedy=f"use --device openvino:{asked.name}, which computes in float32",
+            expected="a device with the capability BF16, i.e. a processor with AVX512-BF16 or AMX",
+            remedy=f"use --device openvino:{requested.name}, which computes in float32",
         )
 
 
 def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
-    """What "openvino:NAME:auto" may become for `bundle` on this machine: the device in float32, then its roundings.
+    """Return the devices that "openvino:NAME:auto" may become for `bundle`: float32 first, then reduced precisions.
 
-    Raises MissingBackendError when OpenVINO is absent or too old, or when it has no such device.
+    Raises MissingBackendError if OpenVINO is missing or too old, or if it lacks the device.
     """
     core, name = openvino_module(device).Core(), device_from_name(device).name
     check_listed(core, device)
     plain = f"openvino:{name}"
     rounded = [f"{plain}:bf16"] if "BF16" in _capabilities(core, name) else []
-    return (plain, *rounded, *([f"{plain}:int8"] if _has_rows_to_round(bundle, name) else []))
+    return (plain, *rounded, *([f"{plain}:int8"] if _supports_int8(bundle, name) else []))
 
 
 def _capabilities(core: Any, name: str) -> list[str]:
     return [str(each) for each in core.get_property(name, "OPTIMIZATION_CAPABILITIES")]
 
 
-def _has_rows_to_round(bundle: Bundle, name: str) -> bool:
-    """Whether the device `name` has products with 4-bit weights in `bundle` whose rows it can round to 8 bits."""
+def _supports_int8(bundle: Bundle, name: str) -> bool:
+    """Return True if device `name` can round rows to 8 bits in products with 4-bit weights of `bundle`."""
     quantization = bundle.manifest.quantization
     return name == "CPU" and quantization is not None and quantization.kind == "int4"
 
 
-def settings(asked: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
-    """What a model is compiled with; everything that changes numbers is said, nothing left to OpenVINO's defaults.
+def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
+    """Return the compile settings. They set everything that affects results, instead of using OpenVINO's defaults.
 
-    Those would take bfloat16 wherever the processor has it, round rows to 8 bits in products with integer weights, and
-    keep threads on cores that another session may use.
+    The defaults use bfloat16 where the processor has it, and round rows to 8 bits in products with integer weights.
+    They also pin threads to cores that another session may use.
     """
     common = {
-        "INFERENCE_PRECISION_HINT": "bf16" if asked.rounding == "bf16" else "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if requested.rounding == "bf16" else "f32",
         "PERFORMANCE_HINT": "LATENCY",
     }
-    if asked.name != "CPU":
+    if requested.name != "CPU":
         return common
     return common | {
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # 0: its own choice
         "ENABLE_CPU_PINNING": False,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if asked.rounding == "int8" else 0,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if requested.rounding == "int8" else 0,
     }
 
 
 @dataclass(frozen=True)
 class _Value:
-    """graph_signature.GraphValue of one of OpenVINO's inputs or outputs."""
+    """A graph_signature.GraphValue for an OpenVINO input or output."""
 
     name: str
     type: str
@@ -180,7 +177,7 @@ class _Value:
 
 
 def _check_contract(bundle: Bundle, part: ModelPart, model: Any) -> None:
-    """As check_signature, of what OpenVINO has read or compiled."""
+    """Check the signature of a model that OpenVINO has read or compiled."""
     inputs, outputs = ([_value(each) for each in values] for values in (model.inputs, model.outputs))
     check_signature(bundle.graph, bundle.manifest, part, inputs, outputs)
 

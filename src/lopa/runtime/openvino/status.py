@@ -1,4 +1,4 @@
-"""Devices that OpenVINO lists on this machine, for `lopa-export doctor`. Opens no bundle."""
+"""Status of the devices that OpenVINO lists on this machine, for `lopa-export doctor`. Opens no bundle."""
 
 import importlib.util
 
@@ -8,7 +8,7 @@ from lopa.runtime.openvino.library import openvino_module
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return a line for each device. Importing OpenVINO takes a part of a second."""
+    """Return one line per device. Importing OpenVINO takes a fraction of a second."""
     try:
         openvino = openvino_module(f"{family}:CPU")
     except MissingBackendError as error:
@@ -19,7 +19,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     for name in core.available_devices:
         device = f"{family}:{name}"
         bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
-        ran = "" if name == "CPU" else ", never run by us (docs/openvino.md)"
-        also = f"; {device}:bf16 too, rounded, and {device}:auto, the faster" if bf16 else ""
-        devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{ran}"))
+        untested = "" if name == "CPU" else ", untested (docs/openvino.md)"
+        also = f"; also {device}:bf16 (rounded) and {device}:auto (the fastest)" if bf16 else ""
+        devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{untested}"))
     return devices

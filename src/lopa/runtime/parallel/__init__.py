@@ -1,1 +1,1 @@
-"""Sessions over several devices of one process: branches dealt out, layers in stages."""
+"""Sessions over several devices of one process: branches shared by devices, or layers split into pipeline stages."""

@@ -1,12 +1,9 @@
-"""A session made of sessions: the branches of every forward are dealt over devices that compute at the same time.
+"""A session over several devices, which compute different branches of each forward at the same time.
 
-Knows who computed which branch, how committed rows reach the devices that did not, and what to do when a device fails.
-Does not know what kind of session a device has, nor any decoding rule.
-
-The protocol is LoPA-Dist's in two phases (docs/lopa.md, section 10). Forward: every device computes its branches and
-holds their new rows. Commit: the winner's rows go from the device that has them to the others, which append them; the
-next forward of a device queues behind its append, so the transfer runs beside the caller's work. Where the rows are the
-same on every branch (lopa.runtime.contract.batch_parts) each device commits its own instead, and nothing is sent.
+It follows LoPA-Dist's two phases (docs/lopa.md, section 10). In a forward every device computes its branches and keeps
+their new rows. In a commit the winner's rows are sent from their device to the others, which append them. The next
+forward of a device queues behind its append, so the transfer overlaps with the caller's work. If the rows are equal on
+every branch (lopa.runtime.contract.batch_parts), each device commits its own rows, and nothing is sent.
 """
 
 import logging
@@ -26,7 +23,7 @@ from lopa.runtime.parallel.session_thread import SessionThread
 from lopa.runtime.sessions.session import LendingSession, Session, check_kept, slot_of_rows
 
 STALL_SECONDS = 60.0
-"""A device that needs longer for one forward is given up."""
+"""Seconds of one forward after which a device is abandoned."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -34,28 +31,28 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LostDevice:
-    """A device that failed and is used no more."""
+    """A device that failed and is no longer used."""
 
     device: str
     reason: str
 
 
 class BranchParallelSession:
-    """The Session protocol over other sessions, each driven by a thread of its own, which it takes over.
+    """A session over other sessions, each driven by its own thread, which it takes over.
 
-    A device that raises, or does not answer within `stall_seconds`, is left out from then on: `lost` has it, a warning
-    is logged, and what it had to compute is computed by the others. ValueError and BadInputError of a forward are the
-    caller's, not the device's. A device named as cores ("cpu:0-1") has its thread on these cores only.
+    A device that raises, or exceeds `stall_seconds`, is abandoned: it appears in `lost`, a warning is logged, and the
+    other devices compute its share. ValueError and BadInputError of a forward are the caller's errors, not the
+    device's. The thread of a device named as cores ("cpu:0-1") is bound to these cores.
 
     Methods raise DevicesLostError when no device is left, and otherwise as the protocol says.
     """
 
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
-        """Raises ValueError without any session, or for a limit that is not positive."""
+        """Take over `sessions`. Raises ValueError without any session, or for a limit that is not positive."""
         if not sessions or not stall_seconds > 0:
             raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, expected some of both")
         self._devices = [SessionThread(session) for session in sessions]
-        """Those in use."""
+        """Devices in use."""
         for device in self._devices:
             if isinstance(device.session, LendingSession):
                 others = [each.session for each in self._devices if each is not device]
@@ -66,26 +63,26 @@ class BranchParallelSession:
         self._lengths: dict[int, int] = {}
         self._last: _LastForward | None = None
         self._shortened: set[int] = set()
-        """Requests whose prefix is not that of the last forward any more."""
+        """Requests whose prefix was shortened since the last forward."""
         self._transfers: list[RowTransfer] = []
-        """Rows that may still be on their way."""
+        """Transfers that may not have ended."""
         self._closed = False
 
     @property
     def device(self) -> str:
-        """The devices as the user named them, with commas between."""
+        """Device names as the user wrote them, joined by commas."""
         return self._name
 
     @property
     def lost(self) -> tuple[LostDevice, ...]:
-        """The devices that failed, in order."""
+        """Failed devices, in order."""
         return tuple(self._lost)
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Every device computes its branches, all at the same time. Raises ValueError as every session does.
+        """Compute all branches, each device its share, at the same time. Raises ValueError as every session does.
 
-        When devices fail, all branches are dealt again over those that are left: rows can be committed only from the
-        last forward of a session, so each has to compute its part of the same one.
+        If devices fail, the remaining ones share all branches anew. A session can only commit rows of its last forward,
+        so every device has to compute its part of the same one.
         """
         self._check_usable()
         check_batch(batch)
@@ -93,30 +90,30 @@ class BranchParallelSession:
         self._finish_transfers()
         self._last = None
         self._shortened.clear()
-        answers: list[_Answer] | None = None
-        while answers is None:
-            dealt = shares_of_branches(batch.input_ids.shape[1], len(self._devices))
-            shares = [(device, share) for device, share in zip(self._devices, dealt, strict=True)]
-            answers = self._results(
+        results: list[_ShareResult] | None = None
+        while results is None:
+            slices = shares_of_branches(batch.input_ids.shape[1], len(self._devices))
+            shares = [(device, share) for device, share in zip(self._devices, slices, strict=True)]
+            results = self._results(
                 {
-                    device: partial(_answer, device.session, batch.part(branches=share))
+                    device: partial(_compute_share, device.session, batch.part(branches=share))
                     for device, share in shares
                     if share.start < share.stop
                 }
             )
         self._last = _LastForward(batch, shares)
-        statistics = Statistics.joined([answer.statistics for answer in answers])
-        times = tuple(answer.time for answer in answers)
+        statistics = Statistics.joined([result.statistics for result in results])
+        times = tuple(result.time for result in results)
         gather = time.perf_counter() - began - max(each.seconds for each in times)
         return replace(statistics, split=ForwardSplit(times, gather))
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the rows on every device; returns at once, the devices do it before their next forward.
+        """Append the rows on every device. Returns at once; devices append before their next forward.
 
-        Raises as HostSession.commit does. A device that fails here is found, and made up for, in the next forward.
+        Raises as HostSession.commit does. The next forward detects a device that fails here, and recovers its work.
         """
         self._check_usable()
-        if request in self._shortened:  # nobody could compute these rows again, were they lost on their way
+        if request in self._shortened:  # no device could recompute these rows if a transfer failed
             self.append_rows(request, self.read_rows(request, branch, count))
             return
         if any(transfer.request == request for transfer in self._transfers):
@@ -139,9 +136,9 @@ class BranchParallelSession:
         self._lengths[request] = self.prefix_length(request) + count
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """A copy of the rows, from the device that computed them. Raises as HostSession.read_rows does.
+        """Return a copy of the rows, from the device that computed them. Raises as HostSession.read_rows does.
 
-        When that device fails, the rows are gone: RuntimeError; another forward computes them again.
+        If that device fails, the rows are lost: raises RuntimeError. Another forward computes them again.
         """
         self._check_usable()
         self._finish_transfers()
@@ -149,34 +146,34 @@ class BranchParallelSession:
         found = self._results({owner: partial(owner.session.read_rows, request, local, count)})
         if found is None:
             self._last = None
-            raise RuntimeError(f"the rows were lost with device {owner.session.device}; expected another forward first")
+            raise RuntimeError(f"the rows were lost with device {owner.session.device}; run the forward again")
         return found[0]
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows that another session computed, on every device. Raises ValueError when they do not fit."""
+        """Append rows of another session, on every device. Raises ValueError if they do not fit."""
         self._check_usable()
         self._finish_transfers()
         self._results({device: partial(device.session.append_rows, request, rows) for device in self._devices})
         self._lengths[request] = self.prefix_length(request) + rows.count
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten on every device; returns at once, the devices do it before their next forward."""
+        """Shorten the prefix on every device. Returns at once; devices do it before their next forward."""
         self._check_usable()
         check_kept(self.prefix_length(request), count)
         if count == self.prefix_length(request):
             return
-        self._finish_transfers()  # rows that are lost on their way are computed again over the prefix as it was
+        self._finish_transfers()  # lost rows are recomputed over the unshortened prefix
         for device in self._devices:
             device.submit(partial(device.session.shorten, request, count))
         self._shortened.add(request)
         self._lengths[request] = count
 
     def prefix_length(self, request: int) -> int:
-        """Committed rows of the request, 0 for an unknown one."""
+        """Return the committed rows of the request, 0 for an unknown one."""
         return self._lengths.get(request, 0)
 
     def release(self, request: int) -> None:
-        """Forget the request and its new rows; the devices free its caches before their next forward."""
+        """Drop the request and its new rows. Devices free its caches before their next forward."""
         for transfer in self._transfers:
             if transfer.request == request:
                 transfer.rows.cancel()
@@ -188,7 +185,7 @@ class BranchParallelSession:
             device.submit(partial(device.session.release, request))
 
     def close(self) -> None:
-        """Close every session; one that hangs, or fails at it, is left behind. Closing twice is no error."""
+        """Close every session. One that hangs or fails is abandoned. Closing twice is allowed."""
         self._closed = True
         for transfer in self._transfers:
             transfer.rows.cancel()
@@ -207,12 +204,13 @@ class BranchParallelSession:
     def _no_device_left(self) -> DevicesLostError:
         return DevicesLostError(
             "no device is left: " + "; ".join(f"{lost.device}: {lost.reason}" for lost in self._lost),
-            expected="at least one device that answers",
-            remedy="check the devices with lopa-export doctor; if they are only slow, allow more with --device-timeout",
+            expected="at least one working device",
+            remedy="check the devices with lopa-export doctor; if they are slow, raise --device-timeout",
         )
 
     def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
-        """The last forward, the request's place in it, the device that computed `branch`, and its number there."""
+        """Return the last forward, the request's index in it, the device that computed `branch`, and its index
+        there."""
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
@@ -220,13 +218,12 @@ class BranchParallelSession:
         return last, slot, owner, branch - share.start
 
     def _results(self, calls: Mapping[SessionThread, Callable[[], T]]) -> list[T] | None:
-        """What the devices answer to their calls; None when one of these devices was lost.
+        """Return the results of the devices' calls, or None if one of these devices was lost.
 
-        Waits for all devices, also for what they were given before: whoever failed at that is lost as well. Comes after
-        `_finish_transfers`, so that none of them waits for rows of another. Raises ValueError and BadInputError of a
-        call.
+        Waits for all devices, including their earlier work; a device that failed there is lost too. Call it after
+        `_finish_transfers`, so that no device waits for rows of another. Raises ValueError and BadInputError of a call.
         """
-        futures = {device: device.submit(partial(_result_or_callers_error, call)) for device, call in calls.items()}
+        futures = {device: device.submit(partial(_result_or_caller_error, call)) for device, call in calls.items()}
         jobs = {device: device.take_jobs() for device in self._devices}
         wait([job for each in jobs.values() for job in each], timeout=self._stall_seconds)
         for device, each in jobs.items():
@@ -238,75 +235,75 @@ class BranchParallelSession:
         results = []
         for future in futures.values():
             result = future.result()
-            if isinstance(result, _CallersError):
+            if isinstance(result, _CallerError):
                 raise result.error
             results.append(result)
         return results
 
     def _fault(self, job: Future[Any]) -> str | None:
-        """Why a device is to be given up, None when the job went well."""
+        """Return why a device is abandoned, None if the job succeeded."""
         if not job.done():
             return f"no answer within {self._stall_seconds:g} seconds"
         error = job.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 
     def _lose(self, device: SessionThread, reason: str) -> None:
-        """Use `device` no more. Raises DevicesLostError when it was the last."""
+        """Stop using `device`. Raises DevicesLostError if it was the last."""
         if device not in self._devices:
             return
         self._devices.remove(device)
-        device.close()  # if it ever comes so far
+        device.close()  # takes effect if its current work ends
         self._lost.append(LostDevice(device.session.device, reason))
         if not self._devices:
             raise self._no_device_left()
         _LOG.warning("device %s was lost, the others go on without it: %s", device.session.device, reason)
 
     def _finish_transfers(self) -> None:
-        """See to it that all rows on their way arrive: those lost with their device are computed again by another."""
+        """Wait for all transfers. Rows of a lost device are recomputed by another."""
         while self._transfers:
             transfer = self._transfers.pop(0)
             wait([transfer.read], timeout=self._stall_seconds if transfer.owner in self._devices else 0)
             if transfer.rows.done() or not transfer.rows.cancel():
                 continue
-            self._lose(transfer.owner, self._fault(transfer.read) or "its rows did not come")
+            self._lose(transfer.owner, self._fault(transfer.read) or "its rows did not arrive")
             left = [device for device in transfer.receivers if device in self._devices]
             if left:
                 self._transfers.append(transfer_of_lost_rows(transfer, left))
-                self._last = None  # that device's last forward is another now
+                self._last = None  # that device has a newer last forward
 
 
 @dataclass(frozen=True, eq=False)
 class _LastForward:
-    """The last forward, and who computed which of its branches."""
+    """The last forward, and the device of each of its branches."""
 
     batch: WindowBatch
     shares: list[tuple[SessionThread, slice]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Answer:
+class _ShareResult:
     statistics: Statistics
     time: DeviceTime
 
 
 @dataclass(frozen=True, eq=False)
-class _CallersError:
+class _CallerError:
     error: Exception
 
 
-def _answer(session: Session, part: WindowBatch) -> _Answer:
-    """One device's share of a forward, on its thread."""
+def _compute_share(session: Session, part: WindowBatch) -> _ShareResult:
+    """Compute one device's share of a forward, on its thread."""
     began = time.perf_counter()
     statistics = session.forward(part)
     seconds = time.perf_counter() - began
     if statistics.topk_ids.shape[:3] != part.logits_index.shape:
-        raise RuntimeError(f"answered {statistics.topk_ids.shape} for rows {part.logits_index.shape}")
-    return _Answer(statistics, DeviceTime(session.device, part.input_ids.shape[1], seconds))
+        raise RuntimeError(f"returned statistics {statistics.topk_ids.shape} for rows {part.logits_index.shape}")
+    return _ShareResult(statistics, DeviceTime(session.device, part.input_ids.shape[1], seconds))
 
 
-def _result_or_callers_error(call: Callable[[], T]) -> T | _CallersError:
-    """The result; an error that every device would raise for this call comes back as a value."""
+def _result_or_caller_error(call: Callable[[], T]) -> T | _CallerError:
+    """Return the result, or as a value an error that every device would raise for this call."""
     try:
         return call()
     except (ValueError, BadInputError) as error:
-        return _CallersError(error)
+        return _CallerError(error)

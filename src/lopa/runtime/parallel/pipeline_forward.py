@@ -1,7 +1,6 @@
-"""One forward through a pipeline: stages of some layers each, working at the same time on different micro-batches.
+"""A forward through pipeline stages, which compute different micro-batches at the same time.
 
-Every stage has its own thread. The rows between stages pass through host memory. Does not know how a stage computes,
-nor which requests live.
+Every stage has some layers and its own thread. Rows pass between stages through host memory.
 """
 
 import time
@@ -20,24 +19,25 @@ from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
-Answer = Float32 | Statistics
-"""Of a stage for one micro-batch: hidden rows (model_part.NEXT_HIDDEN), or from the last stage statistics."""
+StageResult = Float32 | Statistics
+"""Result of a stage for one micro-batch: hidden rows (model_part.NEXT_HIDDEN), or statistics from the last stage."""
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """What every stage needs of one micro-batch."""
+class MicroBatch:
+    """One micro-batch, with everything that a stage needs."""
 
     step: int
     number: int
-    """Of the micro-batch in this step, from 0."""
+    """Index of the micro-batch in this step, from 0."""
     piece: Part
     batch: WindowBatch
-    """Of this piece."""
+    """The part of the batch for this micro-batch."""
     prefix: Prefix
-    """Of the whole model and all requests."""
+    """Prefix of the whole model and all requests."""
     rows: tuple[Rows, ...]
-    """Of the whole model and all windows, dtype [R, B, Hkv, W, D]; a stage writes what is of its layers and `piece`."""
+    """New rows of the whole model and all windows, dtype [R, B, Hkv, W, D]. A stage writes those of its layers and
+    `piece`."""
 
 
 class PipelineStage:
@@ -51,38 +51,38 @@ class PipelineStage:
         timeline: Timeline | None,
         cores: tuple[int, ...] | None = None,
     ) -> None:
-        """`cores` are those on which the stage's thread is to stay; None: any."""
+        """Start the stage's thread, bound to `cores` if given."""
         self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
         self._thread = DeviceWorker(name)
         if cores is not None:
             self._thread.submit(partial(keep_thread_on, cores)).result()
         self._prefix: Prefix | None = None
         self._views: dict[tuple[int, int], Prefix] = {}
-        """Of `_prefix`, these layers' arrays for the requests from .. to: the same object again and again, since the
-        forward binds every new one."""
+        """Views of `_prefix` for this stage's layers, by first and end request. They are reused because the forward
+        binds every new object."""
 
-    def submit(self, work: Work, before: Future[Answer] | None) -> Future[Answer]:
-        """Run `work` behind everything submitted earlier, on what the stage before answers (None: no stage before).
+    def submit(self, work: MicroBatch, before: Future[StageResult] | None) -> Future[StageResult]:
+        """Queue `work` behind earlier work, on the result of the stage before (None: first stage).
 
-        An error of the stage before is this one's too.
+        An error of the stage before is raised here too.
         """
         return self._thread.submit(partial(self._run, work, before))
 
     def forget_prefix(self) -> None:
-        """Hold no reference to the prefix of an earlier run."""
+        """Drop references to the prefix of an earlier run."""
         self._prefix = None
         self._views.clear()
         self._forward.forget_prefix()
 
     def close(self) -> None:
-        """Free the forward and end the thread, after everything submitted before."""
+        """Free the forward and end the thread, after all queued work."""
         closing = self._thread.submit(self._forward.close)
         self._thread.stop()
         closing.result()
 
-    def _run(self, work: Work, before: Future[Answer] | None) -> Answer:
+    def _run(self, work: MicroBatch, before: Future[StageResult] | None) -> StageResult:
         hidden = None if before is None else before.result()
-        assert not isinstance(hidden, Statistics)  # only the last stage answers these
+        assert not isinstance(hidden, Statistics)  # only the last stage returns these
         began = time.perf_counter()
         outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):
@@ -104,7 +104,7 @@ class PipelineStage:
 
 
 class PipelinedForward:
-    """The Forward of HostSession over stages that hold all layers together, in order."""
+    """The Forward of HostSession over stages that contain all layers, in order."""
 
     def __init__(self, stages: Sequence[PipelineStage], shape: CacheShape) -> None:
         self._stages, self._shape = tuple(stages), shape
@@ -112,19 +112,19 @@ class PipelinedForward:
         self._steps = 0
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run: as many micro-batches as stages, where there are enough branches and requests.
+        """Run the stages on as many micro-batches as stages, if there are enough branches and requests.
 
-        An error of a stage ends the work on all micro-batches and is raised.
+        An error of a stage stops all micro-batches and is raised.
         """
         self._steps += 1
         rows = self._rows_of(batch)
         requests, branches, _ = batch.input_ids.shape
         pieces = micro_batches(requests, branches, len(self._stages))
-        submitted: list[Future[Answer]] = []
-        ends: list[Future[Answer]] = []
+        submitted: list[Future[StageResult]] = []
+        ends: list[Future[StageResult]] = []
         try:
             for number, piece in enumerate(pieces):
-                work = Work(self._steps, number, piece, batch.part(*piece), prefix, rows)
+                work = MicroBatch(self._steps, number, piece, batch.part(*piece), prefix, rows)
                 answer = None
                 for stage in self._stages:
                     answer = stage.submit(work, answer)
@@ -134,12 +134,12 @@ class PipelinedForward:
         finally:
             for each in submitted:
                 each.cancel()
-            wait(submitted)  # so that nothing writes into memory that the caller may use again
+            wait(submitted)  # nothing may write into memory that the caller reuses
         statistics = [each for each in answers if isinstance(each, Statistics)]
         return Statistics.joined(statistics, parts_across(pieces)), rows
 
     def forget_prefix(self) -> None:
-        """Hold no reference to the prefix of an earlier run."""
+        """Drop references to the prefix of an earlier run."""
         for stage in self._stages:
             stage.forget_prefix()
 
@@ -150,7 +150,7 @@ class PipelinedForward:
         self._rows = ()
 
     def _rows_of(self, batch: WindowBatch) -> tuple[Rows, ...]:
-        """Memory for all new rows; that of the last forward where it fits."""
+        """Return memory for all new rows, that of the last forward if it fits."""
         requests, branches, width = batch.input_ids.shape
         shape = (requests, branches, self._shape.kv_heads, width, self._shape.head_size)
         if not self._rows or self._rows[0].shape != shape:

@@ -1,8 +1,7 @@
-"""A pipeline of devices as one device: "cuda:0+cuda:1" computes the first layers on cuda:0 and the others on cuda:1.
+"""A pipeline of devices: "cuda:0+cuda:1" computes the first layers on cuda:0 and the others on cuda:1.
 
-The prefix caches are in host memory, where each stage binds those of its own layers: together they take what a session
-on the whole graph takes, and what HostSession does with them (commit, append, release) is done for all stages at once.
-Does not know how the graphs of the stages were made, nor what is decoded.
+The prefix caches are in host memory, where each stage binds those of its own layers. Together they take as much memory
+as a session on the whole graph, and HostSession commits, appends and releases for all stages at once.
 """
 
 import msgspec
@@ -20,10 +19,10 @@ from lopa.runtime.sessions.session import forward_from_bundle
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: Timeline | None = None) -> HostSession:
-    """Open the stages of `bundle` on the devices of `device`, in order; `threads` are those of each stage.
+    """Open the stages of `bundle` on the parts of `device`, in order, each with `threads` threads.
 
-    `timeline` gathers who worked when. Raises BadInputError when the bundle was exported with another number of stages,
-    and for a device of which a part is empty or numbered twice; otherwise as forward_from_bundle.
+    `timeline` records the stages' work. Raises BadInputError if the bundle has another number of stages, and for a
+    device with an empty part or a repeated number. Otherwise raises as forward_from_bundle.
     """
     devices = _devices_from_name(device)
     manifest = bundle.manifest
@@ -36,7 +35,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
     stages: list[PipelineStage] = []
     try:
         for number, (one, stage) in enumerate(zip(devices, manifest.stages, strict=True)):
-            # A stage is the bundle with another graph.
+            # a stage is the bundle with another graph
             of_stage = Bundle(bundle.path, msgspec.structs.replace(manifest, graph=stage.graph))
             part = ModelPart(stage.first_layer, stage.end_layer, manifest.dimensions.layers)
             forward = forward_from_bundle(of_stage, part, one, threads=threads)

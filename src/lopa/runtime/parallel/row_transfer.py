@@ -1,6 +1,6 @@
-"""Committed rows on their way from the device that computed them to those that did not.
+"""Transfers of committed rows from the device that computed them to the others.
 
-Knows threads of sessions and futures; when rows are sent, and what becomes of lost ones, is decided elsewhere.
+Callers decide when rows are sent, and what happens to lost ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,48 +18,48 @@ class RowTransfer:
     """One commit's rows. Started by `transfer_of_rows` or `transfer_of_lost_rows`."""
 
     batch: WindowBatch
-    """The forward that makes them, of their request and branch alone, should a device have to compute them again."""
+    """The forward of these rows, with their request and branch only, so that another device can recompute them."""
     count: int
     owner: SessionThread
     receivers: Sequence[SessionThread]
     read: Future[None]
-    """The owner's part."""
+    """The owner's work."""
     rows: Future[CacheRows]
-    """What the receivers wait for, without limit: to be cancelled when the owner is lost."""
+    """Rows that the receivers wait for, without limit. Cancel it when the owner is lost."""
 
     @property
     def request(self) -> int:
-        """Whose rows."""
+        """Request of the rows."""
         return self.batch.requests[0]
 
 
 def transfer_of_rows(
     batch: WindowBatch, branch: int, count: int, owner: SessionThread, receivers: Sequence[SessionThread]
 ) -> RowTransfer:
-    """Send the first `count` rows of the owner's `branch` in its last forward, of which `batch` is that branch alone.
+    """Send the first `count` rows of the owner's `branch` in its last forward; `batch` is that branch alone.
 
     The owner commits them as well.
     """
     session, request = owner.session, batch.requests[0]
     read = partial(_rows_for, [receiver.session for receiver in receivers], session, request, branch, count)
-    started = _started(batch, count, owner, receivers, read)
+    started = _start(batch, count, owner, receivers, read)
     owner.submit(partial(session.commit, request, branch, count))
     return started
 
 
 def transfer_of_lost_rows(lost: RowTransfer, devices: Sequence[SessionThread]) -> RowTransfer:
-    """Let the first of `devices` compute the rows of `lost` again, commit them and send them to the rest.
+    """Let the first of `devices` recompute the rows of `lost`, commit them and send them to the rest.
 
-    These are receivers that never got the rows, so their prefix is still the one of that forward.
+    The devices are receivers that never got the rows, so their prefix is still that of the forward.
     """
     owner, *receivers = devices
-    again = partial(_rows_computed_again, owner.session, lost.batch, lost.count)
-    started = _started(lost.batch, lost.count, owner, receivers, again)
+    recompute = partial(_recompute_rows, owner.session, lost.batch, lost.count)
+    started = _start(lost.batch, lost.count, owner, receivers, recompute)
     owner.submit(partial(owner.session.commit, lost.request, 0, lost.count))
     return started
 
 
-def _started(
+def _start(
     batch: WindowBatch,
     count: int,
     owner: SessionThread,
@@ -74,7 +74,7 @@ def _started(
 
 
 def _rows_for(receivers: Sequence[Session], owner: Session, request: int, branch: int, count: int) -> CacheRows:
-    """The owner's rows: lent, where it does that, so that devices that reach each other copy them directly."""
+    """Return the owner's rows. If it can lend them, devices that reach each other copy them directly."""
     if isinstance(owner, LendingSession):
         return owner.lend_rows(request, branch, count, receivers)
     return owner.read_rows(request, branch, count)
@@ -90,10 +90,10 @@ def _append_when_there(session: Session, request: int, rows: Future[CacheRows]) 
     try:
         found = rows.result()
     except CancelledError:
-        return  # not this device's fault; if the rows are still wanted they come another way
+        return  # the device is not at fault; the rows come from another device if needed
     session.append_rows(request, found)
 
 
-def _rows_computed_again(session: Session, batch: WindowBatch, count: int) -> CacheRows:
+def _recompute_rows(session: Session, batch: WindowBatch, count: int) -> CacheRows:
     session.forward(batch)
     return session.read_rows(batch.requests[0], 0, count)

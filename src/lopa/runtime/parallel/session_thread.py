@@ -1,6 +1,6 @@
-"""A session driven by a thread of its own, and what it was given since it was last waited for.
+"""A session driven by its own thread, and the jobs that it was given since the last wait.
 
-Does not know what a failure means; the one who waits decides.
+Callers decide what a failure means.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class SessionThread:
-    """All calls of `session` go through `submit`, in order. A device named as cores has its thread on these only."""
+    """A thread that runs all calls of `session`, in order of `submit`. A device named as cores is bound to these."""
 
     def __init__(self, session: Session) -> None:
-        """A session that has a thread already is driven by that one."""
+        """Start a thread for `session`, or take over the one that it has."""
         if isinstance(session, ThreadedSession):
             self.session, self._worker = session.take_over()
         else:
@@ -31,18 +31,18 @@ class SessionThread:
             self.submit(partial(keep_thread_on, cores))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` after everything submitted before; never waits."""
+        """Run `work` after everything submitted before. Does not wait."""
         future = self._worker.submit(work)
         self._jobs.append(future)
         return future
 
     def take_jobs(self) -> list[Future[Any]]:
-        """What was submitted since the last call."""
+        """Return the jobs submitted since the last call."""
         jobs, self._jobs = self._jobs, []
         return jobs
 
     def close(self) -> Future[None]:
-        """Close the session and end the thread, after everything submitted before; does not wait."""
+        """Close the session and end the thread, after everything submitted before. Does not wait."""
         future = self._worker.submit(self.session.close)
         self._worker.stop()
         return future

@@ -1,4 +1,4 @@
-"""The decoding plan of a request: every option with the value that holds, and the values that options can have."""
+"""The decoding plan of a request: the value of every option, and the choices and bounds of options."""
 
 from lopa.runtime.plan.choices import (
     DEFAULT_BRANCHES,

@@ -1,11 +1,11 @@
-"""Options by name that cannot change and can be hashed."""
+"""An immutable, hashable mapping of option names to values."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 class FrozenOptions(Mapping[str, Any]):
-    """A mapping of names to bool, int, float or str, equal to any mapping of the same."""
+    """An immutable mapping of names to bool, int, float or str, equal to any mapping with the same items."""
 
     __slots__ = ("_values",)
 

@@ -1,4 +1,4 @@
-"""The frozen record by which one request is decoded."""
+"""The decoding plan of one request."""
 
 import math
 from collections.abc import Mapping
@@ -8,101 +8,108 @@ from typing import Any
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.plan.choices import Alignment, Cache, Confidence, SharedRows, Window
+from lopa.runtime.plan.renamed_options import former_attribute
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingPlan:
-    """How one request is decoded: every option with the value that holds, so nothing is None.
+    """Resolved options of one request: every option has a value.
 
-    `lopa.runtime.generation_config.resolve` makes it from what was requested, the bundle and the device. Fields have
-    the names of their options; what an option means is documented in GenerationConfig.
+    `lopa.runtime.generation_config.resolve` makes it from the requested options, the bundle and the device. Fields are
+    named like their options, which GenerationConfig documents.
     """
 
     strategy: str
     own: Mapping[str, Any]
-    """Options that only this strategy has, defaults included."""
+    """Options of this strategy only, defaults included."""
     branches: int
-    """Branches that a step verifies at most, anchor included."""
+    """Maximum number of branches per step, anchor included."""
     auto_branches: bool
-    """Whether every step chooses their number by the device's cost table."""
-    lossless: bool
+    """True if every step chooses the number of branches from the device's cost table."""
+    speculative: bool
     block_size: int
     block_add_threshold: float
-    """1 where blocks come one by one."""
+    """Share of the last block; 1 if blocks are unmasked one by one."""
     decoded_token_threshold: float
     skip_threshold: float
-    decide_frontier: bool
-    """Whether every step unmasks the answer's first masked position; with a grammar it always does."""
+    unmask_first_masked: bool
+    """True if every step unmasks the answer's first masked position, as always with a grammar."""
     confidence: Confidence
     window: Window
     alignment: Alignment
     sub_block: int
-    """Positions of a block that may be unmasked at a time; `block_size` for the whole block."""
+    """Positions of a block that may be unmasked at a time; equals `block_size` without sub-blocks."""
     block_steps: int
-    """Steps in which a block is unmasked at the latest; `block_size` for one position a step."""
+    """Maximum number of steps per block; equals `block_size` for one position per step."""
     entropy_threshold: float
     distance_penalty: float
-    take_back_threshold: float
-    """Probability below which an unmasked position is remasked; 0: none is."""
-    take_back_limit: int
+    remask_threshold: float
+    """Probability below which an unmasked position is remasked; 0 for no remasking."""
+    remask_limit: int
     cache: Cache
     max_new_tokens: int
     positions: int
-    """Positions to generate; the published loop drops a last block that would be shorter."""
+    """Number of positions to generate. The published loop drops a shorter last block."""
     temperature: float
     top_k: int
-    """Candidates to draw among; 0: all."""
+    """Number of candidates to draw among; 0 for all."""
     top_p: float
     filters: bool
-    """Whether top_k and top_p restrict the distributions."""
+    """True if top_k and top_p apply."""
     top_p_of_kept: bool
-    """Whether top_p is a share of what top_k keeps, as in SDAR's published loop."""
+    """True if top_p is a share of the candidates that top_k keeps, as in SDAR's published loop."""
     seed: int
     stop: tuple[str, ...]
     has_grammar: bool
     stop_at_eos: bool
     drop_after_eos: bool
-    """Whether rows behind an unmasked end-of-text leave the window."""
+    """True if rows behind an unmasked end of text are dropped from the window."""
     logprobs: bool
     special_tokens: bool
     time_limit: float
-    """Seconds; infinite for none."""
-    shared_rows: SharedRows
-    published: bool
+    """Seconds; infinity for no limit."""
+    deduplicate_rows: SharedRows
+    reference: bool
     step_limit: int
-    """Steps after which the published loop ends, whatever is left."""
+    """Steps after which the published loop stops in any case."""
     overwrites_unmasked: bool
-    """Whether a rule that fills so many positions a step takes unmasked ones where too few are masked, as the published
-    loops do (docs/models.md)."""
+    """True if a rule that unmasks a fixed number of positions overwrites unmasked ones where too few are masked, as the
+    published loops do (docs/models.md)."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option by its former name, with a DeprecationWarning."""
+        return former_attribute(self, name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return every field by name as JSON holds it, which has no infinity: "inf"."""
+        """Return every field by name as a JSON value, with "inf" for infinity."""
         return {each.name: _in_json(getattr(self, each.name)) for each in fields(self)}
 
     @cached_property
     def lookaheads(self) -> int:
-        """Branches beside the anchor that a step makes at most."""
+        """Maximum number of branches besides the anchor."""
         return self.branches - 1
 
     @cached_property
     def slides(self) -> bool:
-        """Whether there is one block, which slides on with what is committed."""
+        """True if there is a single block, which slides as its front is committed."""
         return self.alignment == "sliding"
 
     @cached_property
     def remasks(self) -> bool:
-        """Whether unmasked positions may be masked again by their probability."""
-        return self.take_back_threshold > 0 and self.take_back_limit > 0
+        """True if improbable unmasked positions are remasked."""
+        return self.remask_threshold > 0 and self.remask_limit > 0
 
     @cached_property
     def logits_temperature(self) -> float:
-        """Temperature by which a forward divides its logits. With sliding blocks draws alone are tempered: their
-        scores are of the model's own distribution."""
+        """Temperature by which a forward divides its logits.
+
+        It is 1 with sliding blocks: their scores use the model's own distribution, and only draws are tempered.
+        """
         return 1.0 if self.slides or not self.temperature else self.temperature
 
     @cached_property
     def draws_from_logits(self) -> bool:
-        """Whether tokens are taken from more candidates than a forward answers."""
+        """True if tokens are drawn from more candidates than the TOP_K of a forward."""
         return self.filters and not 1 <= self.top_k <= TOP_K
 
 

@@ -1,39 +1,39 @@
-"""How many of those who wait may join the next round. Knows numbers of rows only: no request, no queue, no thread.
+"""Limit the prompt rows that join a round.
 
-A prompt is computed whole, in one forward, which everybody who runs has to wait for: its rows see each other, so that
-it cannot be cut into pieces. What can be bounded is how many prompts are computed in one round, and how often.
+A prompt is computed in one forward, because its rows attend to each other. All running requests stall during a prefill.
+What can be limited is how many prompts one round computes, and how often.
 """
 
 from collections.abc import Sequence
 
-JOINING_ROWS = 1024
-"""As many as eight requests with four branches of a block of 32 have in a round."""
+MAX_NUM_BATCHED_TOKENS = 1024
+"""Default limit, about the rows per round of eight requests with four branches and a block of 32."""
 
 
 class Admission:
-    """Lets `rows_per_round` rows of prompts join a round.
+    """A limit of `rows_per_round` prompt rows per round.
 
-    A longer prompt joins once the rounds that it waited for have earned its rows. So no round computes more than that,
-    or than one prompt, and many rounds one after another no more than that each.
+    A longer prompt joins once the rounds that it waited add up to its rows. No round therefore computes more than the
+    limit, or than one prompt. The average over many rounds stays below the limit.
     """
 
     def __init__(self, rows_per_round: int) -> None:
         self._rows_per_round = rows_per_round
-        self._earned = 0
+        self._available = 0
 
     def number_joining(self, rows: Sequence[int], *, nothing_runs: bool) -> int:
-        """How many of the first who wait join this round, in their order; one at least where nothing runs.
+        """Return how many of the first waiting requests join this round, in order; at least one if nothing runs.
 
-        `rows` are the prompt rows that each would compute, for as many as there are slots free.
+        `rows` are the prompt rows that each would compute, for as many requests as there are free max_num_seqs.
         """
         if not rows:
-            return 0  # a round in which nobody could join earns nothing
-        self._earned = min(self._earned + self._rows_per_round, max(rows[0], self._rows_per_round))
+            return 0  # a round without waiting requests adds nothing
+        self._available = min(self._available + self._rows_per_round, max(rows[0], self._rows_per_round))
         number = 0
         for each in rows:
-            harms_nobody = nothing_runs and number == 0
-            if each > self._earned and not harms_nobody:
+            stalls_nothing = nothing_runs and number == 0
+            if each > self._available and not stalls_nothing:
                 return number
-            self._earned = max(0, self._earned - each)
+            self._available = max(0, self._available - each)
             number += 1
         return number

@@ -1,7 +1,4 @@
-"""The answer to one request while it is decoded: its text, its clock, its result.
-
-Knows what a round decided, not how: no session, no engine, no other request.
-"""
+"""The answer to one request during its decode: text, clock, events and result."""
 
 import time
 
@@ -14,13 +11,13 @@ from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, Generatio
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
 
-UNDECIDED = "░"
+MASKED = "░"
 
 
 class Answer:
-    """Turns the rounds of one Decoding into events.
+    """Converter of a decode's rounds into events.
 
-    After every round `events_from_step`; once it has stopped, or when the caller wants no more, `last_events`.
+    Call `events_from_step` after every round, and `last_events` once the decode has stopped or is abandoned.
     """
 
     def __init__(
@@ -34,7 +31,10 @@ class Answer:
         submitted: float,
         reused_rows: int = 0,
     ) -> None:
-        """`submitted` is when the result's seconds begin, on time.perf_counter's clock; `reused_rows` as in it."""
+        """Begin with `submitted`, the start of the result's seconds on time.perf_counter's clock.
+
+        `reused_rows` is that of the result.
+        """
         self._decoding = decoding
         self._prompt_ids, self._plan = prompt_ids, plan
         self._tokenizer, self._drafts = tokenizer, drafts
@@ -44,19 +44,19 @@ class Answer:
         self._text: list[str] = []
         self._pushed = 0
         self.first_text_seconds: float | None = None
-        """From the submission to the first text."""
+        """Seconds from submission to the first text; None before it."""
 
     @property
     def _ended(self) -> bool:
-        """Whether there is nothing left to decode."""
+        """True if decoding has ended."""
         return self._decoding.stop_reason is not None
 
     def events_from_step(self, step: Step) -> list[Event]:
-        """What the round brought: text that became certain, a draft if wanted. May end the request."""
+        """Return the events of a round: text that became final, and a draft if requested. May end the request."""
         events = self._new_text()
         if self._drafts:
-            decided = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])
-            events.append(DraftEvent(step.number, self._draft(), int(decided)))
+            unmasked = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])
+            events.append(DraftEvent(step.number, self._draft(), int(unmasked)))
         if self._stream.stopped is not None:
             self._decoding.stop("stop_string")
         elif not self._ended and time.perf_counter() >= self._time_limit:
@@ -64,15 +64,15 @@ class Answer:
         return events
 
     def last_events(self, reason: StopReason) -> list[Event]:
-        """The rest of the text and the result, which ends for `reason`; called once.
+        """Return the rest of the text and the result, with stop reason `reason`. Called once.
 
-        What a grammar forces is decided before any round.
+        Without any round the text is what a grammar forces.
         """
         events = [*self._new_text(), *self._text_events(self._stream.finish())]
         return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]
 
     def _new_text(self) -> list[Event]:
-        """What has become certain since the last time."""
+        """Return the text that became final since the last call."""
         committed = self._decoding.committed()
         events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
         self._pushed = len(committed)
@@ -87,21 +87,21 @@ class Answer:
         return [TextEvent(text)]
 
     def _draft(self) -> str:
-        """The answer so far; a run of undecided positions becomes as many light blocks."""
+        """Return the answer so far, with a light block for each masked position."""
         ids = self._decoding.generated()
-        decided = self._decoding.anchor.unmasked[self._decoding.prompt_length :]
-        edges = np.flatnonzero(np.diff(decided.astype(np.int8))) + 1
-        runs = zip(np.split(ids, edges), np.split(decided, edges), strict=True)
+        unmasked = self._decoding.anchor.unmasked[self._decoding.prompt_length :]
+        edges = np.flatnonzero(np.diff(unmasked.astype(np.int8))) + 1
+        runs = zip(np.split(ids, edges), np.split(unmasked, edges), strict=True)
         return "".join(
-            self._tokenizer.decode(run.tolist()) if is_decided.all() else UNDECIDED * len(run)
-            for run, is_decided in runs
+            self._tokenizer.decode(run.tolist()) if is_unmasked.all() else MASKED * len(run)
+            for run, is_unmasked in runs
         )
 
     def _result(self, stop_reason: StopReason) -> GenerationResult:
         decoding = self._decoding
-        # Ids up to the end of the stop string, if one ended the answer.
+        # ids up to the end of the stop string, if one ended the answer
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
-        ids = decoding.generated() if self._plan.published else answer
+        ids = decoding.generated() if self._plan.reference else answer
         logprobs = decoding.logprobs()
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),

@@ -1,7 +1,4 @@
-"""What a caller holds of a request that runs elsewhere: its events and its result, from any thread or asyncio loop.
-
-Knows nothing of how it is decoded.
-"""
+"""The caller's side of a request: its events and its result, from any thread or asyncio loop."""
 
 import threading
 from bisect import bisect_left
@@ -10,7 +7,7 @@ from contextlib import aclosing, contextmanager, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult
 
 if TYPE_CHECKING:
@@ -18,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class RequestHandle:
-    """One submitted request. Every iteration over it gives the events from the first on, and waits for new ones.
+    """A submitted request. Iterating yields its events from the first on, and waits for new ones.
 
-    Text and the end are kept for every reader. Of drafts, each of which is the whole answer again, only the newest is:
-    a reader that comes late or is slow misses those before it, and the memory of a request is bounded by its answer.
-    Not to be waited for on the thread that decodes, i.e. inside `on_step`: it would wait for itself.
+    Several iterations may run; each receives all text and the end. A draft is the whole answer again, so only the
+    newest one is stored. A slow reader misses older ones, and memory is bounded by the answer. Do not wait for a
+    request on the thread that decodes it, i.e. inside `on_step`, which would wait for itself.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._kept: list[tuple[int, Event]] = []
-        """Texts and the end, each with its place among all events, ascending."""
+        self._stored: list[tuple[int, Event]] = []
+        """Texts and the end, each with its index among all events, ascending."""
         self._draft: tuple[int, DraftEvent] | None = None
-        """The newest one, with its place."""
+        """Newest draft, with its index."""
         self._count = 0
-        """Events so far, drafts that are gone included."""
+        """Number of events so far, replaced drafts included."""
         self._error: BaseException | None = None
         self._wakers: list[Callable[[], None]] = []
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Ask for an early end: the result comes after the round that runs, with stop_reason "cancelled".
+        """End the request early: the result follows after the current round, with stop_reason "cancelled".
 
         No effect on a request that has ended.
         """
@@ -46,35 +43,35 @@ class RequestHandle:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called; the result says whether it came in time."""
+        """True once `cancel` was called. The result tells if it was in time."""
         return self._cancelled
 
     @property
     def done(self) -> bool:
-        """Whether the result, or the error, is there."""
-        return self._error is not None or (bool(self._kept) and isinstance(self._kept[-1][1], DoneEvent))
+        """True once the result or the error is available."""
+        return self._error is not None or (bool(self._stored) and isinstance(self._stored[-1][1], DoneEvent))
 
     def result(self, timeout: float | None = None) -> GenerationResult:
-        """Wait for the result, `timeout` seconds at most (None: as long as it takes).
+        """Wait for the result, at most `timeout` seconds (None: without limit).
 
-        Raises TimeoutError when it is not there by then, which leaves the request running, or what made it fail.
+        Raises TimeoutError if it takes longer, which leaves the request running, or the request's error.
         """
         if timeout is not None:
-            timeout = real_number("timeout", timeout, least=0.0, most=MOST_SECONDS)
+            timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):
-                raise TimeoutError(f"the request is not done after {timeout} seconds")
+                raise TimeoutError(f"the request did not end within {timeout} seconds; it is still running")
         if self._error is not None:
             raise self._error
-        _, last = self._kept[-1]
+        _, last = self._stored[-1]
         assert isinstance(last, DoneEvent)
         return last.result
 
     def __iter__(self) -> Iterator[Event]:
-        """Events as they come, the DoneEvent last. Raises what made the request fail."""
-        place = 0
+        """Yield events as they arrive, the DoneEvent last. Raises the request's error."""
+        index = 0
         while True:
-            new, place, done = self._wait_for_events(place)
+            new, index, done = self._wait_for_events(index)
             yield from new
             if done:
                 break
@@ -82,20 +79,20 @@ class RequestHandle:
             raise self._error
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """As `__iter__`, for asyncio: the loop is woken when there is something new."""
+        """Yield events as `__iter__` does, for asyncio."""
         async with aclosing(self.batches()) as batches:
             async for new in batches:
                 for event in new:
                     yield event
 
     async def batches(self) -> AsyncGenerator[list[Event], None]:
-        """As `__aiter__`, all at once that has come since the last time, at least one event."""
+        """Yield all events since the last time as a list, at least one, for asyncio."""
         with self._waking() as changed:
-            place = 0
+            index = 0
             while True:
                 changed.clear()
                 with self._changed:
-                    (new, place), done = self.events_from(place), self.done
+                    (new, index), done = self.events_from(index), self.done
                 if new:
                     yield new
                 if done:
@@ -105,34 +102,34 @@ class RequestHandle:
             raise self._error
 
     def __await__(self) -> Generator[Any, None, GenerationResult]:
-        """The result, for asyncio: `await handle`. Raises what made the request fail.
+        """Wait for the result in asyncio: `await handle`. Raises the request's error.
 
-        A waiting that is cancelled or times out (asyncio.wait_for) leaves the request running; `cancel` ends it.
+        If the wait is cancelled or times out (asyncio.wait_for), the request continues. `cancel` ends it.
         """
         return self._awaited().__await__()
 
-    def events_from(self, place: int) -> tuple[list[Event], int]:
-        """The events from `place` on (0: the first) that are kept, and the place behind them; waits for none."""
+    def events_from(self, index: int) -> tuple[list[Event], int]:
+        """Return the stored events from index `index` on (0: the first), and the next index. Does not wait."""
         with self._changed:
-            events = self._kept[bisect_left(self._kept, place, key=itemgetter(0)) :]
-            if self._draft is not None and self._draft[0] >= place:
+            events = self._stored[bisect_left(self._stored, index, key=itemgetter(0)) :]
+            if self._draft is not None and self._draft[0] >= index:
                 events.insert(bisect_left(events, self._draft[0], key=itemgetter(0)), self._draft)
             return [event for _, event in events], self._count
 
     def put_events(self, events: Sequence[Event]) -> None:
-        """For who decodes: new events, the DoneEvent last of all."""
+        """Add events, the DoneEvent last of all. Called by the decoder."""
         if events:
             with self._changed:
                 for event in events:
                     if isinstance(event, DraftEvent):
                         self._draft = self._count, event
                     else:
-                        self._kept.append((self._count, event))
+                        self._stored.append((self._count, event))
                     self._count += 1
                 self._wake()
 
     def put_error(self, error: BaseException) -> None:
-        """For who decodes: the request failed; no effect on one that has ended."""
+        """End the request with an error, unless it has ended. Called by the decoder."""
         with self._changed:
             if not self.done:
                 self._error = error
@@ -142,21 +139,21 @@ class RequestHandle:
         with self._waking(at_end=True) as changed:
             while not self.done:
                 changed.clear()
-                if not self.done:  # what came before `clear` would not wake
+                if not self.done:  # an event before `clear` would not wake
                     await changed.wait()
         return self.result(0)
 
     @contextmanager
     def _waking(self, *, at_end: bool = False) -> "Iterator[asyncio.Event]":
-        """An event of the running loop that is set, from whatever thread, when there is something new, or the end."""
-        import asyncio  # here, since most programs that decode do without it and it is slow to import
+        """Return an asyncio event that is set, from any thread, on new events, or with `at_end` only at the end."""
+        import asyncio  # imported here because it is slow and most programs do not need it
 
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
             if at_end and not self.done:
                 return
-            with suppress(RuntimeError):  # the loop was closed in the meantime
+            with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(changed.set)
 
         with self._changed:
@@ -167,11 +164,11 @@ class RequestHandle:
             with self._changed:
                 self._wakers.remove(wake)
 
-    def _wait_for_events(self, place: int) -> tuple[list[Event], int, bool]:
-        """As `events_from`, at least one event unless the request is done; and whether it is."""
+    def _wait_for_events(self, index: int) -> tuple[list[Event], int, bool]:
+        """Return the result of `events_from`, with at least one event or `done`, and True if the request is done."""
         with self._changed:
-            self._changed.wait_for(lambda: self.done or self._count > place)
-            return *self.events_from(place), self.done
+            self._changed.wait_for(lambda: self.done or self._count > index)
+            return *self.events_from(index), self.done
 
     def _wake(self) -> None:
         self._changed.notify_all()

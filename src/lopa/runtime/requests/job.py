@@ -1,4 +1,4 @@
-"""A request as it was asked for, checked, and who is given its answer. Knows no session and no other request."""
+"""A checked request, and the handles that receive its answer."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -14,65 +14,66 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
 
-class Leaving(NamedTuple):
+class EndingHandles(NamedTuple):
     """The handles of a request that end now."""
 
     handles: list[tuple[RequestHandle, StopReason]]
-    """Each with the reason."""
-    everyone: bool
-    """Whether no handle is left behind them."""
+    """Each ending handle with its reason."""
+    is_all: bool
+    """True if no other handle remains."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One decode, answered to one handle or to several copies of it, each of which may be cancelled by itself."""
+    """One decode for one handle, or for several copies of a request that may be cancelled separately."""
 
     prompt_ids: Int64
     config: GenerationConfig
-    """What was requested."""
+    """Requested options."""
     plan: DecodingPlan
-    """What that means here; everything is decoded by it."""
+    """Resolved options."""
     budget: BranchBudget | None
     sharing: Pays | None
-    """Where rows that are equal on several branches are computed once; None: nowhere."""
+    """Rule for computing equal rows of several branches once; None for never."""
     grammar: GrammarState | None
-    """What the answer satisfies, before its first token; None: nothing."""
+    """Initial state of the grammar; None without one."""
     handle: RequestHandle
     drafts: bool
     on_step: Callable[[Step], None] | None
     submitted: float
-    """On time.perf_counter's clock, as is `deadline`."""
+    """Time of submission on time.perf_counter's clock, like `deadline`."""
     deadline: float | None
     copies: tuple[RequestHandle, ...] = ()
-    """Handles beside `handle` that are given the same answer."""
+    """Further handles that receive the same answer."""
 
     @property
     def unfinished(self) -> list[RequestHandle]:
-        """The handles that have not ended."""
+        """Handles that have not ended."""
         return [handle for handle in (self.handle, *self.copies) if not handle.done]
 
     @property
     def done(self) -> bool:
-        """Whether every handle has ended."""
+        """True if every handle has ended."""
         return not self.unfinished
 
-    def leaving(self, reason: StopReason | None = None) -> Leaving:
-        """Return the handles that end now: all of them for `reason`, or without one those that are due anyway."""
+    def ending_handles(self, reason: StopReason | None = None) -> EndingHandles:
+        """Return the handles that end now: all of them for `reason`, or without a reason those cancelled or past the
+        deadline."""
         unfinished = self.unfinished
         if reason is not None:
-            return Leaving([(handle, reason) for handle in unfinished], everyone=True)
+            return EndingHandles([(handle, reason) for handle in unfinished], is_all=True)
         over = self.deadline is not None and time.perf_counter() >= self.deadline
         due: list[tuple[RequestHandle, StopReason]] = [
             (handle, "cancelled" if handle.cancelled else "time_limit")
             for handle in unfinished
             if handle.cancelled or over
         ]
-        return Leaving(due, everyone=len(due) == len(unfinished))
+        return EndingHandles(due, is_all=len(due) == len(unfinished))
 
-    def work(self) -> Hashable:
-        """Equal for jobs of one deadline that decode the same, so that one decode can answer them all.
+    def decode_key(self) -> Hashable:
+        """Return a key that is equal for jobs that decode the same, so that one decode can serve them all.
 
-        Draws are a request's own, and so is what `on_step` raises: those are equal to themselves alone.
+        Jobs with random draws or an `on_step` callback are equal only to themselves. The deadlines have to be equal.
         """
         if self.plan.temperature or self.on_step is not None:
             return self.handle
@@ -80,10 +81,10 @@ class Job:
         return self.prompt_ids.tobytes(), self.plan, grammar, self.drafts
 
     def with_copy(self, handle: RequestHandle) -> Self:
-        """This job, answered to `handle` too."""
+        """Return this job with another handle."""
         return replace(self, copies=(*self.copies, handle))
 
     def submitted_at(self, moment: float) -> Self:
-        """This job as if it had been submitted at `moment`: its deadline moves along."""
+        """Return this job with its submission, and its deadline, moved to `moment`."""
         moved = None if self.deadline is None else self.deadline + moment - self.submitted
         return replace(self, submitted=moment, deadline=moved)

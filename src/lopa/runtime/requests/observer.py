@@ -1,4 +1,4 @@
-"""What an engine tells about its rounds and requests, for metrics. Knows no kind of metrics, and no request's text."""
+"""Reports of an engine's rounds and requests, e.g. for metrics."""
 
 import logging
 from dataclasses import dataclass
@@ -16,102 +16,105 @@ class RoundReport:
     """One round of all requests that ran together."""
 
     seconds: float
-    """Wall time, the joining of new requests and the choices of all included."""
+    """Wall time, including the admission of new requests and all choices."""
     seconds_outside: float
-    """Of `seconds`, those not spent in the session's forwards."""
+    """Part of `seconds` outside the session's forwards."""
     requests: int
-    """That took part; copies that share a decode are one."""
+    """Requests in this round; deduplicated copies count once."""
     real_rows: int
-    """Window rows of all branches that were computed."""
+    """Computed window rows of all branches."""
     padding_rows: int
-    """Rows computed beside them because windows that share a forward have different sizes."""
+    """Computed padding rows of windows with different sizes."""
     prompt_rows: int
-    """Rows of prompts that joined for this round, without those found in the store."""
+    """Prompt rows of requests admitted for this round, except those found in the store."""
 
 
 @dataclass(frozen=True)
 class AdmissionReport:
-    """A request that waits no more: it takes part in the next round."""
+    """A request that was admitted to the next round."""
 
     queue_seconds: float
-    """Since it was submitted."""
+    """Seconds since submission."""
     prompt_tokens: int
     reused_rows: int
-    """Of the prompt, found in the store: all or none."""
+    """Prompt rows found in the store: all or none."""
 
 
 @dataclass(frozen=True)
 class EndReport:
-    """A request that has ended, whether it was ever admitted or not."""
+    """A request that has ended, whether admitted or not."""
 
     stop_reason: StopReason | None
-    """None for one that failed."""
+    """None for a failed request."""
     error: BaseException | None
-    """What made it fail."""
+    """Error of a failed request."""
     prompt_tokens: int
     tokens: int
-    """Of the answer as the result counts them; 0 for one that failed."""
+    """Tokens of the answer, as the result counts them; 0 for a failed request."""
     steps: int
-    """Rounds of its decode, also those before it failed."""
+    """Rounds of the decode, including those before a failure."""
     seconds: float
-    """Since it was submitted."""
+    """Seconds since submission."""
     first_text_seconds: float | None
-    """From its submission to the first text; None when there was none."""
+    """Seconds from submission to the first text; None without text."""
     cancelled: bool
-    """Whether its handle was cancelled; `stop_reason` says whether in time."""
+    """True if the handle was cancelled; `stop_reason` tells if in time."""
 
 
 class EngineObserver(Protocol):
-    """Hears of everything on the engine's thread, where it delays every request: it should be quick.
+    """Receiver of reports, called on the engine's thread, where it delays all requests: return quickly.
 
-    Copies that share a decode are admitted and end one by one. What it raises harms no request.
+    Copies that share a decode are admitted and end one by one. Exceptions do not affect requests.
     """
 
     def round_ended(self, report: RoundReport) -> None:
-        """After every round."""
+        """Receive the report of a round."""
 
     def request_admitted(self, report: AdmissionReport) -> None:
-        """Before the first round of a request."""
+        """Receive the report of a request before its first round."""
 
     def request_ended(self, report: EndReport) -> None:
-        """Just before the end is there to be seen in the request's handle; once for every request that was taken."""
+        """Receive the report of an accepted request, once, just before its handle shows the end."""
 
 
 def checked_observer(observer: Any) -> EngineObserver | None:
-    """`observer` behind a guard, or None for None. Raises BadInputError for what cannot hear of everything."""
+    """Return `observer` wrapped so that its exceptions are logged, or None for None.
+
+    Raises BadInputError for an object that lacks one of the methods.
+    """
     if observer is None:
         return None
-    wanted = ("round_ended", "request_admitted", "request_ended")
-    missing = [name for name in wanted if not callable(getattr(observer, name, None))]
+    methods = ("round_ended", "request_admitted", "request_ended")
+    missing = [name for name in methods if not callable(getattr(observer, name, None))]
     if missing or isinstance(observer, type):
         raise BadInputError(
             f"observer {shown(observer)}",
-            expected="an object with the functions " + ", ".join(wanted),
+            expected="an object with the methods " + ", ".join(methods),
             remedy="add " + ", ".join(missing) if missing else "pass an instance, not its class",
         )
-    return _Guarded(observer)
+    return _SafeObserver(observer)
 
 
-class _Guarded:
-    """Passes reports on; the first thing that is raised is logged, and nothing goes further."""
+class _SafeObserver:
+    """Wrapper that logs the first exception of an observer and raises none."""
 
     def __init__(self, observer: EngineObserver) -> None:
         self._observer = observer
         self._logged = False
 
     def round_ended(self, report: RoundReport) -> None:
-        self._tell("round_ended", report)
+        self._notify("round_ended", report)
 
     def request_admitted(self, report: AdmissionReport) -> None:
-        self._tell("request_admitted", report)
+        self._notify("request_admitted", report)
 
     def request_ended(self, report: EndReport) -> None:
-        self._tell("request_ended", report)
+        self._notify("request_ended", report)
 
-    def _tell(self, name: str, report: object) -> None:
+    def _notify(self, name: str, report: object) -> None:
         try:
             getattr(self._observer, name)(report)
-        except BaseException:  # even SystemExit: on the engine's thread it would end every request
+        except BaseException:  # even SystemExit, which would end every request on the engine's thread
             if not self._logged:
                 self._logged = True
-                _LOG.exception("the engine's observer raised in %s; what it raises from now on is not logged", name)
+                _LOG.exception("the engine's observer raised in %s; later exceptions are not logged", name)

@@ -1,7 +1,6 @@
-"""Many requests on one session: every step is one round of all of them.
+"""The running requests of one session; every step is one round of all of them.
 
-Knows which requests run and how their rounds share forwards. Does not know threads, queues, nor where requests come
-from; one caller at a time, as the session itself.
+The pool groups requests into forwards. Threads and queues are the engine's. One caller at a time, as for the session.
 """
 
 import time
@@ -33,12 +32,12 @@ class _Running:
     decoding: Decoding
     answers: dict[RequestHandle, Answer]
     cache_rows: int
-    """Rows of its prefix cache."""
+    """Rows in its prefix cache."""
 
 
 @dataclass
 class _Round:
-    """What is counted between the end of one round and the end of the next."""
+    """Counts of a round, from the end of the one before."""
 
     joining_seconds: float = 0.0
     forward_seconds: float = 0.0
@@ -48,10 +47,10 @@ class _Round:
 
 
 class RequestPool:
-    """The running requests of one session, and their step.
+    """The running requests of one session, and their step function.
 
-    A request that fails leaves with its own error and harms no other; what the session raises comes out of `step` and
-    leaves the pool to be closed.
+    A failing request leaves with its own error and affects no other. Exceptions of the session leave `step`, and the
+    pool must then be closed.
     """
 
     def __init__(
@@ -64,9 +63,9 @@ class RequestPool:
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
     ) -> None:
-        """`max_padding` is how much padding a forward may have, as a share of its real rows.
+        """Allow padding of a forward up to `max_padding`, as a share of its real rows.
 
-        `observer` hears of every round, admission and end; it must not raise.
+        `observer` receives every round, admission and end. It must not raise.
         """
         self._session, self._manifest, self._tokenizer, self._prompts = session, manifest, tokenizer, prompts
         self._max_padding, self._observer = max_padding, observer
@@ -77,7 +76,7 @@ class RequestPool:
         return len(self._running)
 
     def load(self) -> PoolLoad:
-        """What the running requests and the store hold."""
+        """Return the load of the running requests and the store."""
         return PoolLoad(
             cache_rows=sum(running.cache_rows for running in self._running),
             prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
@@ -86,17 +85,17 @@ class RequestPool:
             rounds=self._rounds,
         )
 
-    def rows_to_compute(self, job: Job) -> int:
-        """Rows of its prompt that a request would compute if it joined now: none where they are stored."""
-        return 0 if self._prompts.holds(job.prompt_ids, job.plan) else len(job.prompt_ids)
+    def prompt_rows_to_compute(self, job: Job) -> int:
+        """Return the prompt rows that a request would compute if it joined now: 0 if they are stored."""
+        return 0 if self._prompts.contains(job.prompt_ids, job.plan) else len(job.prompt_ids)
 
     def add(self, job: Job) -> None:
-        """Let a request join the next step."""
+        """Add a request to the next step."""
         began = time.perf_counter()
         stored = self._prompts.find(job.prompt_ids, job.plan)
         self._report_admission(job, began, stored)
-        with self._own_errors(job):
-            running = self._opened(job, stored)
+        with self._errors_end_request(job):
+            running = self._start(job, stored)
             self._running.append(running)
             if stored is None:
                 self._round.prompt_rows += len(job.prompt_ids)
@@ -105,32 +104,32 @@ class RequestPool:
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
-        """One round of every request: windows, few forwards, each followed by its requests' choices."""
+        """Run one round of every request: windows, as few forwards as possible, then each request's choices."""
         began = time.perf_counter()
-        self._let_go_of_ended()
+        self._remove_ended()
         rounds: list[tuple[_Running, Windows]] = []
         for running in self._running:
-            with self._own_errors(running.job):
+            with self._errors_end_request(running.job):
                 rounds.append((running, running.decoding.open_round()))
         for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
             members = [rounds[index] for index in group]
             statistics = self._forward(members)
             for slot, (running, windows) in enumerate(members):
-                with self._own_errors(running.job):
+                with self._errors_end_request(running.job):
                     rows = rows_of_windows(statistics, slot, windows)
                     self._finish_round(running, windows, rows, statistics.split)
-        self._let_go_of_ended()
+        self._remove_ended()
         self._end_round(began, len(rounds))
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
-        """Give handles of a request that never ran their empty results."""
-        with self._own_errors(job):
-            running = self._opened(job, None)
+        """Give empty results to handles of a request that never ran."""
+        with self._errors_end_request(job):
+            running = self._start(job, None)
             for handle, reason in ends:
                 self._hand_out_result(running, handle, reason)
 
     def end_failed(self, job: Job, error: BaseException) -> None:
-        """Give the handles of a request that have not ended, running or not, an error."""
+        """Give an error to the unfinished handles of a request, running or not."""
         running = next((each for each in self._running if each.job is job), None)
         for handle in job.unfinished:
             self._report_end(running, job, handle, error)
@@ -141,23 +140,23 @@ class RequestPool:
         for running in self._running:
             for handle in running.job.unfinished:
                 handle.cancel()
-        self._let_go_of_ended()
+        self._remove_ended()
 
     def hand_out_ended(self) -> None:
-        """Give the requests that have ended their results; needs no session, and so can follow its failure."""
+        """Give the requests that have ended their results. Needs no session, so it works after the session failed."""
         for running in self._running:
             if running.decoding.stop_reason is not None:
-                for handle, reason in running.job.leaving(running.decoding.stop_reason).handles:
+                for handle, reason in running.job.ending_handles(running.decoding.stop_reason).handles:
                     self._hand_out_result(running, handle, reason)
 
     def close(self) -> None:
-        """Free every cache; handles that have not ended are left as they are."""
+        """Free every cache. Unfinished handles stay as they are."""
         for running in self._running:
-            with suppress(Exception):  # a session that has failed may fail at this too
+            with suppress(Exception):  # a failed session may fail here too
                 self._session.release(running.decoding.request)
         self._running.clear()
 
-    def _opened(self, job: Job, stored: StoredPrompt | None) -> _Running:
+    def _start(self, job: Job, stored: StoredPrompt | None) -> _Running:
         decoding = Decoding(
             self._session,
             unused_request(),
@@ -206,8 +205,8 @@ class RequestPool:
         job = running.job
         step = running.decoding.finish_round(windows, rows, split)
         running.cache_rows = windows.prefix + windows.commit
-        if step.number == 1 and windows.commit and self._prompts.takes(job.prompt_ids, job.plan):
-            # The rows are there until the next forward; a copy of the prompt's outlives it.
+        if step.number == 1 and windows.commit and self._prompts.can_store(job.prompt_ids, job.plan):
+            # The rows are valid until the next forward, so the prompt's are copied.
             branch = windows.branch_of_commit(step.winner)
             rows_of_prompt = self._session.read_rows(running.decoding.request, branch, windows.commit)
             last = running.decoding.kept_row
@@ -219,20 +218,20 @@ class RequestPool:
         for handle in job.unfinished:
             handle.put_events(running.answers[handle].events_from_step(step))
 
-    def _let_go_of_ended(self) -> None:
-        """Requests that are over lose their cache and get their result; copies may leave before them."""
+    def _remove_ended(self) -> None:
+        """Release the caches of finished requests and give them their results. Copies may leave earlier."""
         gone = []
         for running in self._running:
-            leaving = running.job.leaving(running.decoding.stop_reason)
-            if leaving.everyone:
+            ending_handles = running.job.ending_handles(running.decoding.stop_reason)
+            if ending_handles.is_all:
                 self._session.release(running.decoding.request)
                 gone.append(running)
-            for handle, reason in leaving.handles:
+            for handle, reason in ending_handles.handles:
                 self._hand_out_result(running, handle, reason)
         self._running = [running for running in self._running if running not in gone]
 
     def _end_round(self, began: float, requests: int) -> None:
-        """Report the round, if there was one, and count for the next."""
+        """Report the round, if there was one, and start counting for the next."""
         counted, self._round = self._round, _Round()
         if not requests:
             return
@@ -251,7 +250,7 @@ class RequestPool:
             )
 
     def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
-        with self._own_errors(running.job):
+        with self._errors_end_request(running.job):
             events = running.answers[handle].last_events(reason)
             last = events[-1]
             assert isinstance(last, DoneEvent)
@@ -267,7 +266,7 @@ class RequestPool:
     def _report_end(
         self, running: _Running | None, job: Job, handle: RequestHandle, end: GenerationResult | BaseException
     ) -> None:
-        """Tell the observer of an end, a result or an error; `running` None: of a request that does not run."""
+        """Report an end, a result or an error, to the observer. `running` is None if the request never ran."""
         if self._observer is None:
             return
         result, error = (end, None) if isinstance(end, GenerationResult) else (None, end)
@@ -285,8 +284,8 @@ class RequestPool:
         )
 
     @contextmanager
-    def _own_errors(self, job: Job) -> Iterator[None]:
-        """Whatever is raised inside is this request's alone, and ends it."""
+    def _errors_end_request(self, job: Job) -> Iterator[None]:
+        """Catch any exception as this request's error, which ends it."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A request that is ready to be submitted. Knows no engine."""
+"""A request that is ready for submission."""
 
 import threading
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from lopa.runtime.requests.job import Job
 
 @dataclass(frozen=True, eq=False)
 class PreparedRequest:
-    """Made by Engine.prepare, for one Engine.submit. Its deadline counts from its preparation."""
+    """Result of Engine.prepare, for one call of Engine.submit. Its deadline counts from the preparation."""
 
     _job: Job
     _taken: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def _take(self) -> Job:
-        """Return the request; once. Raises BadInputError the second time."""
+        """Return the request, once. Raises BadInputError the second time."""
         if not self._taken.acquire(blocking=False):
             raise BadInputError(
-                "a prepared request that was submitted before",
-                expected="one that was not: each is decoded once",
-                remedy="prepare another one",
+                "a prepared request that was already submitted",
+                expected="a new prepared request, since each is decoded once",
+                remedy="call prepare again",
             )
         return self._job

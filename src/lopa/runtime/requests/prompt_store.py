@@ -1,9 +1,9 @@
-"""Rows of prompts that were computed before, for requests that begin with the same prompt.
+"""Stored rows of prompts, for requests with the same prompt.
 
-With window="block_causal" the rows of a prompt see the whole prompt and nothing behind it: they depend on the prompt's
-ids alone, and may be used again exactly when all of its ids are the same. (A shorter common beginning is not enough:
-inside the prompt every row sees every other.) With window="full" they saw the masks behind the prompt, and the
-published mode is to be reproduced step for step: neither is stored. Knows arrays only, no session.
+With window="block_causal" the rows of a prompt attend to the whole prompt and nothing behind it. They depend only on
+the prompt's ids, and can be reused exactly if all ids are equal. A common prefix is not enough, because every row
+attends to the whole prompt. With window="full" rows also attend to the masked positions behind the prompt, and
+reference mode reproduces every step. Neither is stored.
 """
 
 from collections import OrderedDict
@@ -13,43 +13,43 @@ from lopa.runtime.contract import CacheRows, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
 
-PROMPT_ROWS = 4096
-"""Rows to keep when nothing else is asked: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32."""
+PREFIX_CACHE_TOKENS = 4096
+"""Default limit of stored tokens: 235 MB of Dream-7B in 16 bits, 10 MB of the tiny model in 32 bits."""
 
 
 @dataclass(frozen=True)
 class StoredPrompt:
-    """What the first round of a prompt leaves."""
+    """The result of a prompt's first round."""
 
     rows: CacheRows
-    """Of the whole prompt."""
+    """Rows of the whole prompt."""
     last: RowStatistics | None
-    """[K], of its last row, where rows predict the next position; of the tempered distribution, so that the temperature
-    belongs to the key."""
+    """[K]: statistics of its last row, if rows predict the next position. They depend on the temperature, which is
+    therefore part of the key."""
 
 
 class PromptStore:
-    """The prompts used last, within a number of rows."""
+    """The most recently used prompts, up to a number of rows."""
 
-    def __init__(self, most_rows: int) -> None:
-        """`most_rows` 0 stores nothing."""
-        self._most_rows = most_rows
+    def __init__(self, max_rows: int) -> None:
+        """Store at most `max_rows` rows; 0 stores nothing."""
+        self._max_rows = max_rows
         self._prompts: OrderedDict[tuple[bytes, float], StoredPrompt] = OrderedDict()
         self.rows = 0
-        """Stored now."""
+        """Number of stored rows."""
         self.rows_saved = 0
-        """Handed out instead of computed, since the store was made."""
+        """Number of rows reused since the store was made."""
 
-    def takes(self, prompt: Int64, plan: DecodingPlan) -> bool:
-        """Whether the rows of this prompt may be stored and are not."""
-        return _reusable(plan) and len(prompt) <= self._most_rows and _key(prompt, plan) not in self._prompts
+    def can_store(self, prompt: Int64, plan: DecodingPlan) -> bool:
+        """Return True if this prompt may be stored and is not."""
+        return _reusable(plan) and len(prompt) <= self._max_rows and _key(prompt, plan) not in self._prompts
 
-    def holds(self, prompt: Int64, plan: DecodingPlan) -> bool:
-        """Whether `find` would give something; this is no use of it."""
+    def contains(self, prompt: Int64, plan: DecodingPlan) -> bool:
+        """Return True if `find` would return rows. This does not count as use."""
         return _reusable(plan) and _key(prompt, plan) in self._prompts
 
     def find(self, prompt: Int64, plan: DecodingPlan) -> StoredPrompt | None:
-        """What was stored for the very same prompt, if the plan may use it."""
+        """Return the rows of exactly this prompt, if stored and if the plan may use them."""
         if not _reusable(plan):
             return None
         found = self._prompts.get(_key(prompt, plan))
@@ -59,17 +59,17 @@ class PromptStore:
         return found
 
     def add(self, prompt: Int64, plan: DecodingPlan, stored: StoredPrompt) -> None:
-        """Store a prompt that the store `takes`; those not used for longest go."""
+        """Store a prompt for which `can_store` is True. The least recently used prompts are dropped."""
         self._prompts[_key(prompt, plan)] = stored
         self.rows += stored.rows.count
-        while self.rows > self._most_rows:
+        while self.rows > self._max_rows:
             _, oldest = self._prompts.popitem(last=False)
             self.rows -= oldest.rows.count
 
 
 def _reusable(plan: DecodingPlan) -> bool:
     # With blocks counted from position 0 the last committed row need not be the prompt's last.
-    return plan.window == "block_causal" and plan.alignment == "prompt" and not plan.published
+    return plan.window == "block_causal" and plan.alignment == "prompt" and not plan.reference
 
 
 def _key(prompt: Int64, plan: DecodingPlan) -> tuple[bytes, float]:

@@ -1,4 +1,4 @@
-"""Places held in an engine for requests that are still being prepared. Knows no engine."""
+"""Reserved places in an engine, for requests whose preparation has not ended."""
 
 import threading
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, eq=False)
 class Reservation:
-    """Made by Engine.reserved, for one Engine.submit_many."""
+    """Result of Engine.reserved, for one call of Engine.submit_many."""
 
     places: int
     _cancelled: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
 
     def cancel(self) -> None:
-        """Stop the preparation of its requests, from any thread: submit_many then raises PreparationStoppedError."""
+        """Stop the preparation of its requests, from any thread. submit_many then raises PreparationStoppedError."""
         self._cancelled.set()
 
     @property

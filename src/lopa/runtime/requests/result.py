@@ -1,4 +1,4 @@
-"""What a request gives back: events while it is decoded, a result at its end."""
+"""Events and result of a request."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,16 +9,16 @@ from lopa.runtime.plan import DecodingPlan
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """The answer to one prompt and what it took.
+    """The answer to one prompt, with statistics of its decode.
 
-    `tokens` counts ids up to and including the first end-of-text, `window_tokens` all generated positions as the paper
-    does; `steps` counts forward rounds. `token_ids` are the ids that `tokens` counts; in published mode all generated
-    positions. `text` ends before an end-of-text or a stop string. `seconds` is wall time. `seed` and `branches` are
-    those that were used, also where the config left them open, and `plan` has every option with the value that held.
+    `tokens` counts ids up to and including the first end of text, `window_tokens` all generated positions as in the
+    paper, and `steps` forward rounds. `token_ids` are the ids that `tokens` counts; in reference mode all generated
+    positions. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
+    values in effect, and `plan` has the value of every option.
 
-    `logprobs`, if they were asked for, are natural logarithms, one for each of `token_ids`: the probability that the
-    model (at the temperature, before top_k and top_p) gave the token in the step that decided it, a lookahead token's
-    in the step that proposed it. NaN stands for a position that published mode left undecided.
+    `logprobs`, if requested, are natural logarithms, one for each of `token_ids`. Each is the probability that the
+    model gave the token, at the temperature and before top_k and top_p, in the step that unmasked it. For a lookahead
+    token it is the step that proposed it. NaN stands for a position that reference mode left masked.
     """
 
     prompt_ids: tuple[int, ...]
@@ -35,29 +35,29 @@ class GenerationResult:
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None
     reused_rows: int = field(default=0, compare=False)
-    """Rows of the prompt that were found instead of computed: what was there before decides it, not the request."""
+    """Prompt rows found in the store instead of computed, which depends on earlier requests."""
 
 
 @dataclass(frozen=True)
 class TextEvent:
-    """Text that can no longer change, behind what was sent before."""
+    """New text, final, that follows the text of earlier events."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class DraftEvent:
-    """The whole answer as it stands after a step, undecided positions shown as a light block; may still change."""
+    """The whole answer after a step, with a light block for each masked position. It may still change."""
 
     step: int
     text: str
     decided: int = 0
-    """Positions. Fewer than after the step before where those behind an end-of-text were dropped."""
+    """Number of unmasked positions. It falls when positions behind an end of text are dropped."""
 
 
 @dataclass(frozen=True)
 class DoneEvent:
-    """The last event."""
+    """The last event, with the result."""
 
     result: GenerationResult
 

@@ -1,55 +1,62 @@
-"""What an engine is doing, as a record. Knows no engine."""
+"""Records of an engine's load and state."""
 
 from dataclasses import dataclass
 
 from lopa.runtime.errors import LopaError
+from lopa.runtime.plan.renamed_options import warn_renamed
 
 
 @dataclass(frozen=True)
 class PoolLoad:
-    """What the requests of a pool hold."""
+    """The load of a pool's requests."""
 
     cache_rows: int = 0
-    """Rows of their prefix caches: prompts and finished blocks."""
+    """Rows in prefix caches: prompts and finished blocks."""
     prompt_rows: int = 0
-    """Ids of their prompts."""
+    """Number of prompt ids of running requests."""
     stored_rows: int = 0
-    """Rows of prompts kept for requests to come."""
+    """Stored prompt rows for future requests."""
     saved_rows: int = 0
-    """Rows of prompts that were found in the store instead of being computed, since the pool was made."""
+    """Prompt rows found in the store instead of computed, since the pool was made."""
     rounds: int = 0
-    """Since the pool was made."""
+    """Rounds since the pool was made."""
 
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """An engine at one moment; rows and rounds are those after the last round that has ended."""
+    """The state of an engine. Rows and rounds are those after the last completed round."""
 
     running: int
-    """Decodes that have joined and not ended; copies that share one are one."""
+    """Running decodes; copies that share a decode count once."""
     waiting: int
-    """Decodes that have not joined."""
+    """Decodes that wait to join."""
     reserved: int
-    """Places held for requests that are not submitted yet."""
-    slots: int
-    """Decodes that may run at once."""
+    """Places reserved for requests that are not submitted yet."""
+    max_num_seqs: int
+    """Maximum number of running decodes."""
     queue_limit: int
-    """Decodes that may wait beside those that run."""
+    """Maximum number of waiting decodes."""
     cache_rows: int
-    """Rows in the prefix caches of what runs: prompts and finished blocks."""
+    """Rows in the prefix caches of running decodes: prompts and finished blocks."""
     cache_rows_limit: int
-    """Rows that all slots would have with the longest prompts and answers that the model takes."""
+    """Rows that all slots would have with the model's longest prompts and answers."""
     prompt_rows: int
-    """Ids of the prompts of what runs."""
+    """Number of prompt ids of running decodes."""
     stored_rows: int
-    """Rows of prompts kept for requests to come."""
+    """Stored prompt rows for future requests."""
     saved_rows: int
-    """Rows of prompts found there instead of being computed, since the engine was made."""
+    """Prompt rows found in the store instead of computed, since the engine was made."""
     rounds: int
-    """Since the engine was made."""
+    """Rounds since the engine was made."""
     draining: bool
-    """Whether new requests are refused because of drain()."""
+    """True if new requests are rejected because of drain()."""
     closed: bool
-    """Whether they are because of close() or a failure."""
+    """True if new requests are rejected because of close() or a failure."""
     failure: LopaError | None
-    """The error after which the engine closed by itself."""
+    """Error that closed the engine, or None."""
+
+    @property
+    def slots(self) -> int:
+        """Former name of `max_num_seqs`."""
+        warn_renamed("slots", "max_num_seqs", stacklevel=3)
+        return self.max_num_seqs

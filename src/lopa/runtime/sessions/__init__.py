@@ -1,1 +1,1 @@
-"""The Session protocol, and sessions with their caches in the host's memory."""
+"""The Session protocol, and sessions with caches in host memory."""

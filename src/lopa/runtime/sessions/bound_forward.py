@@ -1,7 +1,6 @@
-"""One forward of the contract through any engine whose inputs and outputs are bound to arrays in host memory.
+"""One forward through any engine whose inputs and outputs are bound to arrays in host memory.
 
-Knows which arrays a forward has, and uses their memory again; the engine is handed in. Does not know which requests
-live, nor what a window means.
+Allocates the arrays of a forward and reuses their memory. The engine is passed in as a Binding.
 """
 
 import math
@@ -22,63 +21,65 @@ from lopa.runtime.sessions.prefix_cache import Prefix
 
 Array = npt.NDArray[Any]
 Handle = Any
-"""What an engine calls an array's own memory."""
+"""An engine's object for the memory of an array."""
 
-_MOST_BUFFERS = 64
-"""Sets of views kept: creating one costs more than binding it, and a decode comes back to few sizes."""
+_MAX_BUFFERS = 64
+"""Maximum number of cached sets of views. Creating views costs more than binding them, and a decode uses few sizes."""
 
 
 class Binding(Protocol):
-    """An engine's opened graph, and what is bound to its inputs and outputs."""
+    """An opened graph of an engine, with the arrays bound to its inputs and outputs."""
 
     def handle_of(self, array: Array) -> Handle:
-        """The engine's handle of the array's own memory; no copy. The caller keeps the array while it is bound."""
+        """Return the engine's handle of the array's memory, without a copy. The caller keeps the array while it is
+        bound.
+        """
 
     def bind_inputs(self, handles: Sequence[tuple[str, Handle]]) -> None:
-        """The next runs read these; other inputs stay as they are."""
+        """Bind inputs for the next runs. Other inputs stay bound."""
 
     def bind_outputs(self, handles: Sequence[tuple[str, Handle]]) -> None:
-        """The next runs write these."""
+        """Bind outputs for the next runs."""
 
     def unbind_inputs(self) -> None:
-        """Hold no reference to what was bound to any input."""
+        """Drop all references to bound inputs."""
 
     def run(self) -> None:
-        """One forward; whatever the engine raises."""
+        """Run one forward. Raises whatever the engine raises."""
 
     def close(self) -> None:
         """Free the graph."""
 
 
 class BoundForward:
-    """One forward with every input and output bound to memory that is used again."""
+    """A forward whose inputs and outputs are bound to reused memory."""
 
     def __init__(self, binding: Binding, manifest: Manifest, part: ModelPart) -> None:
-        """`binding` is of a standard graph, that of `part`."""
+        """Create a forward over `binding`, the standard graph of `part`."""
         self._binding = binding
         self._part = part
         prefix = {contract.PREFIX_MASK, *part.past_names}
         self._inputs = {name: form for name, form in inputs_of_graph(manifest, part).items() if name not in prefix}
         self._outputs = outputs_of_graph(manifest, part)
         self._memory: dict[str, Array] = {}
-        """One flat array for each input and output but the prefix, as large as the largest window so far needed it."""
+        """One flat array per input and output except the prefix, as large as the largest window so far required."""
         self._buffers: dict[Sizes, _Buffers] = {}
-        """Views of `_memory` for the sizes seen since it last grew; only those of the last run hold its results."""
+        """Views of `_memory` by sizes, since it last grew. Only the views of the last run hold its results."""
         self._bound_window: Sizes | None = None
         self._bound_prefix: Prefix | None = None
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run: one call for all branches of all requests. The rows are overwritten by the next run."""
+        """Run one forward for all branches of all requests. The next run overwrites the returned rows."""
         arrays = self.run_part(batch, None, prefix)
         return self.statistics_from_outputs(arrays), tuple(arrays[name] for name in self._part.window_names)
 
     def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
-        """All outputs by name, in memory that the next run overwrites.
+        """Return all outputs by name, in memory that the next run overwrites.
 
-        `prefix` has the arrays of this part's layers; `hidden` as HIDDEN for any but the first.
+        `prefix` holds the arrays of this part's layers. `hidden` is as HIDDEN, or None for the first part.
         """
         requests, branches, window = batch.input_ids.shape
-        # The prefix is bound by itself, and rows are wanted of the last part alone.
+        # The prefix is bound separately, and only the last part samples positions.
         wanted = batch.logits_index.shape[2] if self._part.is_last else 0
         arrays = self._bound_arrays(Sizes(requests, branches, window, prefix=0, wanted=wanted))
         if prefix is not self._bound_prefix:
@@ -96,7 +97,7 @@ class BoundForward:
         return arrays
 
     def statistics_from_outputs(self, arrays: dict[str, Array]) -> Statistics:
-        """Copies of the statistics among what `run_part` of a last part gave."""
+        """Return copies of the statistics in the outputs of `run_part` on a last part."""
         return Statistics(
             topk_ids=arrays[contract.TOPK_IDS].copy(),
             topk_logprobs=arrays[contract.TOPK_LOGPROBS].copy(),
@@ -118,7 +119,7 @@ class BoundForward:
         self._bound_prefix = None
 
     def _bound_arrays(self, sizes: Sizes) -> dict[str, Array]:
-        """The bound arrays of these sizes, by the names of the contract: all inputs and outputs but the prefix."""
+        """Return the bound arrays of these sizes by contract name: all inputs and outputs except the prefix."""
         if sizes not in self._buffers:
             self._add_buffers(sizes)
         buffers = self._buffers[sizes]
@@ -130,16 +131,16 @@ class BoundForward:
         return buffers.arrays
 
     def _add_buffers(self, sizes: Sizes) -> None:
-        self._bound_window = None  # its views may go
+        self._bound_window = None  # its views may be dropped
         inputs, outputs = arrays_of_values(self._inputs, sizes), arrays_of_values(self._outputs, sizes)
         both = inputs | outputs
-        if len(self._buffers) == _MOST_BUFFERS:
+        if len(self._buffers) == _MAX_BUFFERS:
             self._buffers.clear()
         for name, form in both.items():
             size = math.prod(form.shape)
             if name not in self._memory or self._memory[name].size < size:
                 self._memory[name] = np.empty(size, form.dtype)
-                self._buffers.clear()  # views of the smaller memory would keep it
+                self._buffers.clear()  # views would keep the smaller memory alive
         arrays = {name: self._memory[name][: math.prod(form.shape)].reshape(form.shape) for name, form in both.items()}
         handles = {name: self._binding.handle_of(array) for name, array in arrays.items()}
         self._buffers[sizes] = _Buffers(
@@ -150,13 +151,13 @@ class BoundForward:
         names = [contract.PREFIX_MASK, *self._part.past_names]
         arrays = (prefix.mask, *prefix.arrays)
         handles = [(name, self._binding.handle_of(array)) for name, array in zip(names, arrays, strict=True)]
-        self._bound_prefix = prefix  # kept from here on, since an engine may hold its bare address
+        self._bound_prefix = prefix  # set before binding, because an engine may hold only the address
         self._binding.bind_inputs(handles)
 
 
 @dataclass(frozen=True, eq=False)
 class _Buffers:
-    """Everything bound for one window but the prefix: the arrays, and the engine's handles of the same memory."""
+    """Arrays bound for one window except the prefix, and the engine's handles of the same memory."""
 
     arrays: dict[str, Array]
     inputs: list[tuple[str, Handle]]

@@ -1,6 +1,6 @@
-"""CPU devices as sets of cores: "cpu" is the whole processor, "cpu:2" one core, "cpu:0-3" four of them.
+"""CPU devices as sets of cores: "cpu" is the whole processor, "cpu:2" one core, "cpu:0-3" four cores.
 
-Pure; knows names and numbers, not the machine: which cores exist is told by the caller.
+Handles names and numbers only. The caller passes the available cores.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,12 +17,12 @@ from lopa.runtime.device_families import (
 )
 from lopa.runtime.errors import BadInputError
 
-MOST_DEVICES = 256
-"""That one decoder uses, stages of pipelines counted one by one."""
+MAX_DEVICES = 256
+"""Maximum number of devices per decoder, counting each pipeline stage."""
 
 
 def cores_from_device(device: str) -> tuple[int, ...] | None:
-    """The cores that `device` names, ascending; None for "cpu" and for every other name."""
+    """Return the cores of `device` in ascending order, or None for "cpu" and other devices."""
     found = find_device(device)
     if found is None or found.family.name != "cpu" or not found.rest:
         return None
@@ -31,50 +31,52 @@ def cores_from_device(device: str) -> tuple[int, ...] | None:
 
 
 def check_cpu_device(device: str, available: Collection[int]) -> None:
-    """Raise BadInputError unless `device` is "cpu" or names cores that are all among the `available` ones."""
+    """Raise BadInputError unless `device` is "cpu" or names `available` cores only."""
     cores = cores_from_device(device)
     if parse_device(device, "cpu").rest and cores is None:
         raise unknown_device(device, "cpu")
     missing = [core for core in cores or () if core not in available]
     if missing:
         raise BadInputError(
-            f"device {device!r}, but this process has no core {_listed(missing)}",
-            expected=f"cores among {_listed(sorted(available))}",
-            remedy="name cores that exist; taskset or a container may have taken the others away",
+            f"device {device!r}, but this process has no core {_join(missing)}",
+            expected=f"cores among {_join(sorted(available))}",
+            remedy="name available cores; taskset or a container may restrict them",
         )
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Raise BadInputError unless there is at least one device and no two of them are, or share, the same hardware."""
+    """Raise BadInputError for an empty list, and for devices that share hardware."""
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
     if not is_list or not all(isinstance(device, str) for device in devices) or not len(devices):
         raise BadInputError(
-            f"devices {shown(devices)}", expected="a list of at least one device", remedy='e.g. devices=["cpu"]'
+            f"devices {shown(devices)}",
+            expected="a list of at least one device",
+            remedy='pass a list, e.g. devices=["cpu"]',
         )
     count = sum(len(stages_of_device(device)) for device in devices)
-    if count > MOST_DEVICES:
+    if count > MAX_DEVICES:
         raise BadInputError(
-            f"{count} devices and stages", expected=f"at most {MOST_DEVICES}", remedy="name fewer devices"
+            f"{count} devices and stages", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
-        problems = (_problem(one, other) for one in stages_of_device(first) for other in stages_of_device(second))
-        problem = next((problem for problem in problems if problem is not None), None)
-        if problem is None:
+        conflicts = (_conflict(one, other) for one in stages_of_device(first) for other in stages_of_device(second))
+        conflict = next((conflict for conflict in conflicts if conflict is not None), None)
+        if conflict is None:
             continue
         raise BadInputError(
-            problem,
-            expected="devices that share nothing, so that they compute at the same time",
-            remedy="name each device once, and CPU devices by cores of their own: --device cpu:0 --device cpu:1",
+            conflict,
+            expected="devices without shared hardware",
+            remedy="name each device once, and give CPU devices separate cores: --device cpu:0 --device cpu:1",
         )
 
 
-def _problem(first: str, second: str) -> str | None:
-    """Why two devices, or stages of two pipelines, cannot be used at once."""
+def _conflict(first: str, second: str) -> str | None:
+    """Return the reason why two devices or pipeline stages cannot be used together, or None."""
     cores, others = cores_from_device(first), cores_from_device(second)
     if first == second:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
-        return f"devices {first!r} and {second!r}, which share core {_listed(sorted(set(cores) & set(others)))}"
+        return f"devices {first!r} and {second!r}, which share core {_join(sorted(set(cores) & set(others)))}"
     wholes = [device for device in (first, second) if uses_all_cores(device)]
     if len(wholes) == 2 or (wholes and (cores or others)):
         return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
@@ -84,5 +86,5 @@ def _problem(first: str, second: str) -> str | None:
     return None
 
 
-def _listed(cores: Sequence[int]) -> str:
+def _join(cores: Sequence[int]) -> str:
     return ", ".join(map(str, cores))

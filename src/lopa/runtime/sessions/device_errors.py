@@ -1,4 +1,4 @@
-"""Whatever a device raises becomes one typed error. Knows no device and no decoding rule."""
+"""Conversion of device exceptions to one typed error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,22 +10,22 @@ from lopa.runtime.sessions.session import Session
 
 
 def failure_of_device(device: str, error: BaseException) -> LopaError:
-    """`error` itself where it is one of ours, otherwise an EngineFailedError that it is the cause of."""
+    """Return `error` itself if it is a LopaError, else an EngineFailedError caused by it."""
     if isinstance(error, LopaError):
         return error
     failure = EngineFailedError(
-        f"{device} failed while it decoded: {type(error).__name__}: {said_by(error)}",
-        expected="a device that answers every forward",
-        remedy="check the bundle and the device with lopa-export verify and lopa-export doctor; if the memory is full, "
-        "decode fewer requests or branches at a time",
+        f"{device} failed while decoding: {type(error).__name__}: {said_by(error)}",
+        expected="a device that completes every forward",
+        remedy="check the bundle and the device with lopa-export verify and lopa-export doctor; if memory is full, "
+        "decode fewer requests or branches at once",
     )
     failure.__cause__ = error
     return failure
 
 
 @contextmanager
-def raised_as_failure_of(device: str) -> Iterator[None]:
-    """Whatever the block raises is raised as `failure_of_device` makes it, but for what ends the whole process."""
+def converted_device_errors(device: str) -> Iterator[None]:
+    """Convert exceptions of the block with `failure_of_device`. Exceptions that end the process pass."""
     try:
         yield
     except LopaError:
@@ -35,65 +35,65 @@ def raised_as_failure_of(device: str) -> Iterator[None]:
 
 
 def _check_shapes(statistics: Statistics, batch: WindowBatch) -> None:
-    wanted = batch.logits_index.shape
+    sampled = batch.logits_index.shape
     for name, found, expected in (
-        (TOPK_IDS, statistics.topk_ids.shape, (*wanted, TOP_K)),
-        (TOPK_LOGPROBS, statistics.topk_logprobs.shape, (*wanted, TOP_K)),
-        (ENTROPY, statistics.entropy.shape, wanted),
+        (TOPK_IDS, statistics.topk_ids.shape, (*sampled, TOP_K)),
+        (TOPK_LOGPROBS, statistics.topk_logprobs.shape, (*sampled, TOP_K)),
+        (ENTROPY, statistics.entropy.shape, sampled),
     ):
         if found != expected:
-            raise ValueError(f"the device answered {name} {found}, expected {expected}")
+            raise ValueError(f"the device returned {name} of shape {found}, expected {expected}")
 
 
 class TypedSession:
-    """The Session protocol over `session`, for who decodes: every call gives an answer or a LopaError."""
+    """Session wrapper whose calls raise nothing but LopaError."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     @property
     def device(self) -> str:
-        """Session.device."""
+        """Device name of the wrapped session."""
         return self._session.device
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Session.forward."""
-        with raised_as_failure_of(self.device):
+        """Run a forward and check the shapes of its statistics."""
+        with converted_device_errors(self.device):
             statistics = self._session.forward(batch)
             _check_shapes(statistics, batch)
         return statistics
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Session.commit."""
-        with raised_as_failure_of(self.device):
+        """Commit rows as Session.commit does."""
+        with converted_device_errors(self.device):
             self._session.commit(request, branch, count)
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Session.read_rows."""
-        with raised_as_failure_of(self.device):
+        """Return rows as Session.read_rows does."""
+        with converted_device_errors(self.device):
             return self._session.read_rows(request, branch, count)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Session.append_rows."""
-        with raised_as_failure_of(self.device):
+        """Append rows as Session.append_rows does."""
+        with converted_device_errors(self.device):
             self._session.append_rows(request, rows)
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten."""
-        with raised_as_failure_of(self.device):
+        """Shorten the prefix as Session.shorten does."""
+        with converted_device_errors(self.device):
             self._session.shorten(request, count)
 
     def prefix_length(self, request: int) -> int:
-        """Session.prefix_length."""
-        with raised_as_failure_of(self.device):
+        """Return the prefix length as Session.prefix_length does."""
+        with converted_device_errors(self.device):
             return self._session.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Session.release."""
-        with raised_as_failure_of(self.device):
+        """Release the request as Session.release does."""
+        with converted_device_errors(self.device):
             self._session.release(request)
 
     def close(self) -> None:
-        """Session.close."""
-        with raised_as_failure_of(self.device):
+        """Close the wrapped session."""
+        with converted_device_errors(self.device):
             self._session.close()

@@ -1,7 +1,6 @@
-"""A thread that drives one device: it runs what it is given, one after another, in the order given.
+"""A thread that runs the work of one device in order.
 
-Does not know sessions. The thread is a daemon: one that never comes back (a device that hangs) can be left behind, and
-does not keep the process from ending.
+The thread is a daemon. A device that hangs can be abandoned and does not keep the process alive.
 """
 
 import os
@@ -16,29 +15,29 @@ T = TypeVar("T")
 
 
 class DeviceWorker:
-    """The thread, and the queue before it."""
+    """Thread of one device, with its queue of work."""
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=_run, args=(self._work,), name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` after everything submitted before; the future gets its result or its exception.
+        """Run `work` after everything submitted before. The future gets its result or exception.
 
-        A future that is cancelled before has its work left out. After `stop` nothing is run any more, and the future
-        stays open.
+        Work is skipped if its future is cancelled first. Work submitted after `stop` never runs, and its future stays
+        pending.
         """
         future: Future[T] = Future()
         self._work.put(partial(_complete, future, work))
         return future
 
     def stop(self) -> None:
-        """End the thread after everything submitted before; does not wait for it."""
+        """End the thread after everything submitted before, without waiting."""
         self._work.put(None)
 
 
 def keep_thread_on(cores: Sequence[int]) -> None:
-    """Let the calling thread run on these cores only, where the system can do that (Linux)."""
+    """Pin the calling thread to these cores, where the system supports it (Linux)."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
@@ -48,7 +47,7 @@ def _complete(future: Future[T], work: Callable[[], T]) -> None:
         return
     try:
         result = work()
-    except BaseException as error:  # whatever it is: the one who waits must hear of it
+    except BaseException as error:  # any exception must reach the waiting caller
         future.set_exception(error)
     else:
         future.set_result(result)
@@ -57,4 +56,4 @@ def _complete(future: Future[T], work: Callable[[], T]) -> None:
 def _run(queue: SimpleQueue[Callable[[], None] | None]) -> None:
     while (work := queue.get()) is not None:
         work()
-        del work  # what it holds may be large, and the next may be long in coming
+        del work  # free it before the next wait, it may be large

@@ -1,7 +1,6 @@
-"""A Session whose prefix caches live in host memory, over any object that computes one forward.
+"""A Session with prefix caches in host memory, over any object that computes one forward.
 
-Knows when caches begin, grow and end, and what the last forward left to commit. Does not know how a forward is
-computed.
+Creates, grows and frees the caches, and keeps the rows of the last forward for commits.
 """
 
 from collections.abc import Sequence
@@ -10,22 +9,22 @@ from typing import Protocol
 
 from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.forward import check_batch
-from lopa.runtime.sessions.device_errors import raised_as_failure_of
+from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
 from lopa.runtime.sessions.session import check_kept, slot_of_rows
 
 
 class Forward(Protocol):
-    """One forward of the contract, without memory of requests."""
+    """One forward of the contract, without state per request."""
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Statistics that the caller may keep, and the new rows in the order of contract.window_names.
+        """Return statistics that the caller may keep, and the new rows in the order of contract.window_names.
 
-        The rows are each dtype [R, B, Hkv, W, D] and may be overwritten by the next run.
+        The rows are dtype [R, B, Hkv, W, D] each. The next run may overwrite them.
         """
 
     def forget_prefix(self) -> None:
-        """Hold no reference to the prefix of an earlier run."""
+        """Drop all references to the prefix of an earlier run."""
 
     def close(self) -> None:
         """Free everything."""
@@ -33,15 +32,15 @@ class Forward(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _LastForward:
-    """What the last forward left."""
+    """Input and new rows of the last forward."""
 
     batch: WindowBatch
     rows: tuple[Rows, ...]
-    """Each dtype [R, B, Hkv, W, D]."""
+    """New rows, each dtype [R, B, Hkv, W, D]."""
 
 
 class HostSession:
-    """The Session protocol: prefix caches in host memory, computed by `forward`."""
+    """Session with prefix caches in host memory, computed by `forward`."""
 
     def __init__(self, forward: Forward, device: str, shape: CacheShape) -> None:
         self._forward: Forward | None = forward
@@ -53,19 +52,19 @@ class HostSession:
 
     @property
     def device(self) -> str:
-        """The device as the user named it."""
+        """Device name as given by the user."""
         return self._device
 
     def forward(self, batch: WindowBatch) -> Statistics:
         """Run every window against its request's prefix.
 
-        Raises ValueError when the arrays do not fit together, EngineFailedError for whatever the forward raises.
+        Raises ValueError for mismatched arrays, and EngineFailedError for any exception of the forward.
         """
         forward = self._open_forward()
         check_batch(batch)
         self._last = None
         prefix = self._stack.prefix([self._cache(request) for request in batch.requests])
-        with raised_as_failure_of(self._device):
+        with converted_device_errors(self._device):
             statistics, rows = forward.run(batch, prefix)
         self._last = _LastForward(batch, rows)
         return statistics
@@ -73,23 +72,22 @@ class HostSession:
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix.
 
-        Raises RuntimeError when the last forward did not run the request, ValueError for a branch or a count that it
-        does not have.
+        Raises RuntimeError if the last forward did not run the request, and ValueError for an invalid branch or count.
         """
         rows = self._rows(request, branch, count)
         self._cache(request).append(rows)
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """A copy of the first `count` new rows of `branch` in the last forward; errors as for `commit`."""
+        """Return a copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
         return CacheRows(tuple(array.copy() for array in self._rows(request, branch, count)))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Append rows that another session computed. Raises ValueError when they do not fit this bundle."""
+        """Append rows that another session computed. Raises ValueError if they do not match this bundle."""
         self._open_forward()
         self._cache(request).append(rows.layers)
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten."""
+        """Drop the request's committed rows after the first `count`, as Session.shorten does."""
         self._open_forward()
         check_kept(self.prefix_length(request), count)
         cache = self._caches.get(request)
@@ -98,11 +96,11 @@ class HostSession:
             self._stack.shorten(cache, count)
 
     def prefix_length(self, request: int) -> int:
-        """Committed rows of the request, 0 for an unknown one."""
+        """Return the number of committed rows of the request, or 0 if it is unknown."""
         return self._caches[request].length if request in self._caches else 0
 
     def release(self, request: int) -> None:
-        """Forget the request, its cache and its new rows; an unknown one is no error."""
+        """Free the request's cache and new rows. An unknown request is ignored."""
         if self._caches.pop(request, None) is None:
             return
         self._stack = PrefixStack(self._shape)
@@ -112,7 +110,7 @@ class HostSession:
             self._forward.forget_prefix()
 
     def close(self) -> None:
-        """Free the forward and all caches; closing twice is no error."""
+        """Free the forward and all caches. Closing twice is allowed."""
         if self._forward is not None:
             self._forward.close()
         self._forward = None
@@ -122,7 +120,7 @@ class HostSession:
 
     def _open_forward(self) -> Forward:
         if self._forward is None:
-            raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
         return self._forward
 
     def _cache(self, request: int) -> PrefixCache:
@@ -131,7 +129,7 @@ class HostSession:
         return self._caches[request]
 
     def _rows(self, request: int, branch: int, count: int) -> Sequence[Rows]:
-        """Views [Hkv, count, D] of the last forward's new rows."""
+        """Return views [Hkv, count, D] of the last forward's new rows."""
         self._open_forward()
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)

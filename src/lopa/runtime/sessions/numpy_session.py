@@ -1,10 +1,9 @@
-"""The contract computed with numpy from the bundle's weights, in float32: the readable reference, slow.
+"""The contract computed with numpy from the bundle's weights in float32: a readable, slow reference.
 
-Every other backend is held against this one. Integer matrices are taken for the values that they stand for; activations
-are never rounded to integers here. Does not know ONNX, nor which requests live.
+Every other backend is compared with this one. Integer matrices are dequantized; activations are never quantized here.
 
-Shapes: R requests, B branches, W window rows, P prefix rows, Q wanted rows, H hidden size, V vocabulary, D head size,
-G query heads for each of the Hkv key-value heads.
+Shapes: R requests, B branches, W query tokens, P cached tokens, Q sampled positions, H hidden size, V vocabulary. D is
+the head size, and each of the Hkv key-value heads has G query heads.
 """
 
 from collections.abc import Mapping
@@ -21,27 +20,30 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
 
-_SHOWN = 3
-"""Names in an error."""
+_MAX_NAMES = 3
+"""Maximum number of names in an error."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:  # noqa: ARG001
-    """Open the bundle on "numpy"; `threads` has no effect, since numpy's matrix library reads it when it loads.
+    """Open the bundle on "numpy". `threads` has no effect, because numpy's matrix library reads it on loading.
 
-    Raises BadInputError when the bundle lacks a weight or has one in another shape.
+    Raises BadInputError if a weight is missing or has another shape.
     """
     forward = numpy_forward_from_bundle(bundle, bundle.manifest)
     return HostSession(forward, device, cache_shape_from_manifest(bundle.manifest))
 
 
 def numpy_forward_from_bundle(bundle: Bundle, manifest: Manifest) -> "NumpyForward":
-    """The forward over the weights of `bundle`, with `manifest` for its types. Raises BadInputError as above."""
+    """Return the forward over the weights of `bundle`, with the types of `manifest`.
+
+    Raises BadInputError if a weight is missing or has another shape.
+    """
     _check_names_and_shapes(bundle)
     return NumpyForward(weights_from_bundle(bundle), manifest)
 
 
 class NumpyForward:
-    """One forward, one step of the network after the other."""
+    """One forward, computed step by step."""
 
     def __init__(self, weights: Mapping[str, Floats], manifest: Manifest) -> None:
         self._weights = weights
@@ -49,9 +51,9 @@ class NumpyForward:
         self._cache_type = stored_dtype(manifest.dtype)
         self._with_logits = manifest.with_logits
 
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # who decodes sees whether the answer is finite
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # the decoder checks for non-finite statistics
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run; see contract.WindowBatch and contract.Statistics for the shapes."""
+        """Run one forward. See contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
         cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
         mask = attention_mask(prefix.mask, batch.window_mask)
@@ -66,7 +68,7 @@ class NumpyForward:
                 query = self._normal(f"layers.{i}.attention.query_norm", query)
                 key = self._normal(f"layers.{i}.attention.key_norm", key)
             query, key = rotated(query, cos, sin), rotated(key, cos, sin)
-            # The window is attended in the precision in which it may be committed and attended later.
+            # Attend to the window in the precision in which its rows are cached.
             rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
             new_rows += rows
             attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)
@@ -75,13 +77,13 @@ class NumpyForward:
             gate = product(normal, self._weight(f"layers.{i}.mlp.gate.weight"))
             up = product(normal, self._weight(f"layers.{i}.mlp.up.weight"))
             x = x + product(silu(gate) * up, self._weight(f"layers.{i}.mlp.down.weight"))
-        wanted = np.take_along_axis(x, batch.logits_index[..., None], axis=2)  # [R, B, Q, H]
-        logits = product(self._normal("final_norm", wanted), self._weight("head.weight"))  # [R, B, Q, V]
+        sampled = np.take_along_axis(x, batch.logits_index[..., None], axis=2)  # [R, B, Q, H]
+        logits = product(self._normal("final_norm", sampled), self._weight("head.weight"))  # [R, B, Q, V]
         statistics = statistics_from_logits(logits, batch.temperature, keep_logits=self._with_logits)
         return statistics, tuple(new_rows)
 
     def forget_prefix(self) -> None:
-        """Nothing to forget: a run keeps no reference to its prefix."""
+        """Do nothing, because a run keeps no reference to its prefix."""
 
     def close(self) -> None:
         """Unmap the weights."""
@@ -102,26 +104,26 @@ class NumpyForward:
 
 
 def product(a: Float32, b: Float32) -> Float32:
-    """Matrix product of the last two axes: [.., n, m] and [.., m, k] to [.., n, k]."""
+    """Return the matrix product of the last two axes: [.., n, m] and [.., m, k] to [.., n, k]."""
     result: Float32 = np.matmul(a, b)
     return result
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """`x` [.., n] divided by its root mean square, times `weight` [n]."""
+    """Return `x` [.., n] divided by its root mean square, times `weight` [n]."""
     mean_square: Float32 = np.mean(x * x, axis=-1, keepdims=True)
     normal: Float32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
     return normal
 
 
 def silu(x: Float32) -> Float32:
-    """x * sigmoid(x); written with tanh, which cannot overflow."""
+    """Return x * sigmoid(x), written with tanh, which cannot overflow."""
     sigmoid: Float32 = np.float32(0.5) + np.float32(0.5) * np.tanh(x * np.float32(0.5))
     return x * sigmoid
 
 
 def rotation(position_ids: Int64, head_size: int, theta: float) -> tuple[Float32, Float32]:
-    """Cosine and sine [R, B, 1, W, D/2] of every position; the 1 is for the heads."""
+    """Return cosine and sine [R, B, 1, W, D/2] of every position. The 1 is the head axis."""
     exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
     frequencies = np.float32(1) / np.float32(theta) ** exponents
     angles = position_ids[:, :, None, :, None].astype(np.float32) * frequencies
@@ -129,23 +131,23 @@ def rotation(position_ids: Int64, head_size: int, theta: float) -> tuple[Float32
 
 
 def rotated(x: Float32, cos: Float32, sin: Float32) -> Float32:
-    """RoPE on [R, B, heads, W, D]: number j of the first half and of the second half make a pair."""
+    """Apply RoPE to [R, B, heads, W, D]. Element j of the first half pairs with element j of the second half."""
     first, second = np.split(x, 2, axis=-1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def attention_mask(prefix_mask: Bool, window_mask: Bool) -> Bool:
-    """What every window row may attend to: [R, B, 1, 1, W, P + W], the ones being for Hkv and G."""
+    """Return the mask of every window row, [R, B, 1, 1, W, P + W]. The ones are the Hkv and G axes."""
     requests, branches, width, _ = window_mask.shape
     prefix = np.broadcast_to(prefix_mask[:, None, None, :], (requests, branches, width, prefix_mask.shape[1]))
     return np.concatenate([prefix, window_mask], axis=-1)[:, :, None, None]
 
 
 def attention(query: Float32, prefix: tuple[Rows, ...], window: tuple[Rows, ...], mask: Bool) -> Float32:
-    """Attention of the window rows over prefix and window: [R, B, W, heads * D].
+    """Return the attention of the window rows over prefix and window, [R, B, W, heads * D].
 
-    `query` [R, B, heads, W, D]; `prefix` key and value [R, Hkv, P, D], one for all branches; `window` key and value
-    [R, B, Hkv, W, D]. A row that may attend to nothing gets zeros.
+    `query` is [R, B, heads, W, D]. `prefix` holds key and value [R, Hkv, P, D], shared by all branches. `window` holds
+    key and value [R, B, Hkv, W, D]. A row without visible keys gets zeros.
     """
     requests, branches, heads, width, head_size = query.shape
     prefix_key, prefix_value = (float32_from_stored(part)[:, None, :, None] for part in prefix)  # [R, 1, Hkv, 1, P, D]
@@ -161,7 +163,10 @@ def attention(query: Float32, prefix: tuple[Rows, ...], window: tuple[Rows, ...]
 
 
 def masked_softmax(scores: Float32, mask: Bool) -> Float32:
-    """Softmax over the last axis of the entries where `mask` is true; 0 elsewhere, and everywhere if none is true."""
+    """Return the softmax over the last axis of the entries where `mask` is true, and 0 elsewhere.
+
+    A row without true entries is all zeros.
+    """
     largest = np.max(scores, axis=-1, keepdims=True, where=mask, initial=np.finfo(np.float32).min)
     weights: Float32 = np.exp(np.where(mask, scores - largest, -np.inf))
     weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(np.float32).tiny)
@@ -169,11 +174,11 @@ def masked_softmax(scores: Float32, mask: Bool) -> Float32:
 
 
 def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits: bool) -> Statistics:
-    """Statistics of [R, B, Q, V] logits, divided by `temperature` [R]."""
+    """Return the statistics of logits [R, B, Q, V] divided by `temperature` [R]."""
     tempered = logits / temperature[:, None, None, None]
     shifted = tempered - tempered.max(axis=-1, keepdims=True)
     logprobs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    # A stable sort of the negated values leaves equal ones in the order of their ids.
+    # A stable sort of the negated values keeps ties in id order.
     topk_ids = np.argsort(-logprobs, axis=-1, kind="stable")[..., :TOP_K]
     return Statistics(
         topk_ids=topk_ids,
@@ -184,15 +189,15 @@ def statistics_from_logits(logits: Float32, temperature: Float32, *, keep_logits
 
 
 def _check_names_and_shapes(bundle: Bundle) -> None:
-    """Raise BadInputError where a weight is missing, or has another shape than the dimensions make it."""
+    """Raise BadInputError if a weight is missing or does not have the shape that the dimensions imply."""
     records = bundle.manifest.tensors
     tensors = network_from_dimensions(bundle.manifest.dimensions).tensors
     missing = sorted(set(tensors) - set(records))
     if missing:
         raise BadInputError(
-            f"the bundle has no weight named {', '.join(missing[:_SHOWN])}"
-            + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""),
-            expected="every weight of a network with its dimensions",
+            f"the bundle has no weight named {', '.join(missing[:_MAX_NAMES])}"
+            + (f" and {len(missing) - _MAX_NAMES} more" if len(missing) > _MAX_NAMES else ""),
+            expected="all weights of a network with these dimensions",
             remedy="export the checkpoint again",
         )
     for name, tensor in tensors.items():

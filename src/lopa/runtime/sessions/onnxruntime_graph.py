@@ -1,7 +1,7 @@
-"""A bundle's graph opened by ONNX Runtime: the checks before and after, and one graph for all who ask for the same.
+"""Open a bundle's graph with ONNX Runtime: checks, and one shared graph per bundle, device and thread count.
 
-All sessions of a process on one bundle, device and number of threads share a graph, which holds its weights once more,
-packed for the processor. Does not know what goes in and out of a forward.
+All sessions of a process with the same bundle, device and number of threads share a graph. A graph holds another copy
+of the weights, packed for the processor.
 """
 
 import os
@@ -29,31 +29,31 @@ from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_librarie
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
-"""Graphs in use; each is freed with its last session."""
-_opening = threading.Lock()
+"""Open graphs. Each is freed with its last session."""
+_open_lock = threading.Lock()
 
 
 def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> ort.InferenceSession:
-    """The graph of `bundle`, that of `part`, opened on "cpu", on cores ("cpu:0-3") or on "cuda:N", and checked.
+    """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
 
-    `threads` None leaves their number to ONNX Runtime, or is one for each core named. Raises BadInputError for another
-    device, a bfloat16 bundle or a graph that cannot be used, MissingBackendError when ONNX Runtime here has no CUDA
-    provider or it does not start.
+    With `threads` None, ONNX Runtime chooses, or one thread per named core runs. Raises BadInputError for other
+    devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the CUDA provider is missing or
+    does not start.
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    graph, given = bundle.graph, None
+    graph, make_matrices = bundle.graph, None
     if providers[0][0] == _CPU:
         unpacked = unpacked_graph(bundle)
         if unpacked is None:
             graph = bundle.graph_for_cpu()
         else:
-            graph, given = unpacked, partial(unpacked_matrices, bundle, part)
-    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), given)
+            graph, make_matrices = unpacked, partial(unpacked_matrices, bundle, part)
+    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), make_matrices)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
-            f"device {device!r}: the CUDA provider did not start, ONNX Runtime fell back to {session.get_providers()}",
-            expected="a CUDA device of this number, and the CUDA 13 and cuDNN 9 libraries on the loader path",
+            f"device {device!r}: the CUDA provider did not start; ONNX Runtime fell back to {session.get_providers()}",
+            expected="a CUDA device with this number, and CUDA 13 and cuDNN 9 on the loader path",
             remedy=cuda_remedy(),
         )
     check_contract(bundle, graph, session, part)
@@ -61,11 +61,11 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
 
 
 def check_types(bundle: Bundle, device: str) -> None:
-    """Raise BadInputError for a bundle in bfloat16 that ONNX Runtime cannot run on `device`."""
+    """Raise BadInputError for a bfloat16 bundle that ONNX Runtime cannot run on `device`."""
     if parse_device(device).family.name == "cpu" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} for {bundle.path}, a bundle in bfloat16",
-            expected="a bundle in float32 or float16: ONNX Runtime has no bfloat16 operators for the CPU",
+            expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
         )
     if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
@@ -77,14 +77,14 @@ def check_types(bundle: Bundle, device: str) -> None:
 
 
 def quiet_run() -> ort.RunOptions:
-    """Options of a run that prints nothing: what goes wrong in it is raised in the same words."""
+    """Return options of a run that prints nothing. Its errors are raised with the same text."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY
     return options
 
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
-    """Execution providers, first choice first. Raises as `graph_of_part` does."""
+    """Return the execution providers, preferred first. Raises like `graph_of_part`."""
     cpu: tuple[str, dict[str, Any]] = (_CPU, {})
     name = parse_device(device, "cpu", "cuda")
     if name.family.name == "cpu":
@@ -96,33 +96,33 @@ def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def check_cuda_provider(device: str) -> None:
-    """Raise MissingBackendError for `device` when ONNX Runtime here has no CUDA provider."""
+    """Raise MissingBackendError if this ONNX Runtime has no CUDA provider."""
     available = ort.get_available_providers()
     if _CUDA not in available:
         raise MissingBackendError(
-            f"device {device!r}, but ONNX Runtime here has only {', '.join(available)}",
+            f"device {device!r}, but the installed ONNX Runtime has only {', '.join(available)}",
             expected=f"an ONNX Runtime with {_CUDA}",
             remedy=f"{FAMILIES['cuda'].ability.remedy()} (for CUDA 13 and cuDNN 9), or use cpu",
         )
 
 
 def available_cores() -> Collection[int]:
-    """Numbers of the cores that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
 class _Threading:
-    """ONNX Runtime's settings of its threads."""
+    """Thread settings of ONNX Runtime."""
 
     threads: int | None
-    """The calling one included; None: its own choice."""
+    """Number of threads including the caller, or None for ONNX Runtime's choice."""
     affinities: str | None
-    """Cores of its own threads, those but the calling one; None: any."""
+    """Cores of each thread except the caller, or None for any."""
 
 
 def _threading_from_device(device: str, threads: int | None) -> _Threading:
-    """A device of one core and one thread has no thread of its own to keep there: it is as any other of one thread."""
+    """Return the thread settings of a device. With one thread there is nothing to pin, so the graph can be shared."""
     cores = cores_from_device(device)
     if cores is None:
         return _Threading(threads, None)
@@ -133,10 +133,10 @@ def _threading_from_device(device: str, threads: int | None) -> _Threading:
 
 @dataclass(frozen=True)
 class _GraphKey:
-    """What makes two opened graphs the same. The files' identity tells a bundle from another put in its place."""
+    """Identity of an opened graph. File identity distinguishes a bundle from another one at the same path."""
 
     files: tuple[tuple[int, ...], ...]
-    """Device, inode, size and time of change of the graph and of the weights."""
+    """Device, inode, size and modification time of graph and weights."""
     provider: str
     device: str | None
     threads: _Threading
@@ -147,38 +147,38 @@ def _shared_graph(
     weights: Path,
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
-    given: Callable[[], UnpackedMatrices] | None,
+    make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
-    """The graph that another session of this process has open already, or a new one.
+    """Return the graph that another session of this process already opened, or a new one.
 
-    `given` makes the matrices that are in no file.
-    Its `run_with_iobinding` may be called from several threads at once, each with a binding of its own.
+    `make_matrices` returns the matrices that are not stored in a file. Several threads may call the graph's
+    `run_with_iobinding` at once, each with its own binding.
     """
     states = [path.stat() for path in (graph, weights)]
     files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
     name, options = providers[0]
     key = _GraphKey(files, name, options.get("device_id"), threads)
-    with _opening:
+    with _open_lock:
         session = _open_graphs.get(key)
         if session is None:
-            session = _open_graphs[key] = _opened_graph(graph, providers, threads, given)
+            session = _open_graphs[key] = _open_graph(graph, providers, threads, make_matrices)
     return session
 
 
-def _opened_graph(
+def _open_graph(
     graph: Path,
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
-    given: Callable[[], UnpackedMatrices] | None,
+    make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
-    """Open the graph from its file, so that external data beside it is found and mapped.
+    """Open the graph from its file, so that its external data is found and mapped.
 
-    Measured on the tiny model with 1 to 5 branches: the arena, the memory pattern, prepacking and the full optimization
-    are as fast as without or faster on one thread, so they stay on. Threads that spin while they wait are faster on
-    cores of their own (1.7 against 2.6 ms for the smallest window) and slower on shared ones; they stay on as well.
+    Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
+    branches, so they stay on. Spinning threads are faster on cores of their own (1.7 against 2.6 ms for the
+    smallest window) and slower on shared cores. They stay on too.
 
-    ONNX Runtime's own threads take denormal numbers for zero (lopa.runtime.denormals); the first session of a process
-    would change the thread that opens it for good, too.
+    ONNX Runtime's own threads flush denormals to zero (lopa.runtime.denormals). The first session of a process would
+    also change the calling thread permanently.
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
@@ -186,7 +186,7 @@ def _opened_graph(
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
-    matrices = None if given is None else given()
+    matrices = None if make_matrices is None else make_matrices()
     if matrices is not None:
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.arrays.items()}
         options.add_external_initializers(list(values), list(values.values()))
@@ -195,19 +195,19 @@ def _opened_graph(
     try:
         with denormals_as_zero():
             session = ort.InferenceSession(str(graph), options, providers=providers)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base of their own
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise BadInputError(
             f"ONNX Runtime {ort.__version__} cannot open {graph}: {error}",
             expected="a graph made by this version of lopa-export",
-            remedy="check it with lopa-export verify, or export the checkpoint again",
+            remedy="check the bundle with lopa-export verify, or export the checkpoint again",
         ) from error
     if matrices is not None:
-        # ONNX Runtime has copies of those that it packed for the processor, and reads the others where they are.
-        matrices.leave_memory()
+        # ONNX Runtime has packed copies of some matrices and reads the others in place.
+        matrices.release_memory()
         weakref.finalize(session, matrices.arrays.clear)
     return session
 
 
 def check_contract(bundle: Bundle, graph: Path, session: ort.InferenceSession, part: ModelPart) -> None:
-    """As check_signature, of `session`, which has opened the file `graph`."""
+    """Check the signature of `session`, which has opened the file `graph`."""
     check_signature(graph, bundle.manifest, part, session.get_inputs(), session.get_outputs())

@@ -1,7 +1,6 @@
-"""The contract on ONNX Runtime, with caches and windows bound from host memory: the CPU, and stages on CUDA devices.
+"""The contract on ONNX Runtime with arrays bound from host memory, for CPUs and for pipeline stages on CUDA devices.
 
-Knows how ONNX Runtime binds an array without a copy. Does not know how the graph was opened
-(lopa.runtime.sessions.onnxruntime_graph), which requests live, nor what a forward's arrays are.
+Binds arrays without copies. lopa.runtime.sessions.onnxruntime_graph opens the graph.
 """
 
 from collections.abc import Sequence
@@ -15,43 +14,43 @@ from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
 from lopa.runtime.sessions.onnxruntime_graph import graph_of_part, quiet_run
-from lopa.runtime.sessions.portable_forward import PortableForward
+from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
 _BFLOAT16_BITS = stored_dtype("bfloat16")
 _BFLOAT16_IN_ONNX = 16
-"""TensorProto.BFLOAT16"""
+"""Value of TensorProto.BFLOAT16."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
-    """Open the bundle's graph on "cpu" or cores ("cpu:0-3"); `threads` None leaves their number to ONNX Runtime, or is
-    one for each core named.
+    """Open the bundle's graph on "cpu" or on cores ("cpu:0-3").
 
-    ONNX Runtime's own threads stay on the cores; the thread that calls counts as one of them, and is the caller's to
-    keep there (lopa.runtime.parallel.session_thread does).
+    With `threads` None, ONNX Runtime chooses, or one thread per named core runs. ONNX Runtime's own threads are pinned
+    to the cores. The calling thread counts as one of them, and its owner pins it (lopa.runtime.parallel.session_thread
+    does).
 
-    Raises BadInputError for another device, a bfloat16 bundle or a graph that cannot be used.
+    Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """
     manifest = bundle.manifest
     part = whole_model(manifest.dimensions.layers)
     forward: Forward
     if manifest.dialect == "portable":
-        forward = PortableForward(graph_of_part(bundle, part, device, threads))
+        forward = OnnxPortableForward(graph_of_part(bundle, part, device, threads))
     else:
         forward = forward_from_bundle(bundle, part, device, threads=threads)
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
-    """Open the graph of `bundle`, which is the standard one of `part`, on a device for `open_session` or "cuda:N".
+    """Open the standard graph of `part` in `bundle` on a CPU device or on "cuda:N".
 
-    Raises as that, and MissingBackendError when ONNX Runtime here has no CUDA provider or it does not start.
+    Raises like `open_session`, and MissingBackendError if the CUDA provider is missing or does not start.
     """
     return BoundForward(OnnxRuntimeBinding(graph_of_part(bundle, part, device, threads)), bundle.manifest, part)
 
 
 class OnnxRuntimeBinding:
-    """The Binding of a graph that ONNX Runtime has opened."""
+    """Binding of a graph that ONNX Runtime has opened."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
@@ -59,30 +58,30 @@ class OnnxRuntimeBinding:
         self._run_options = quiet_run()
 
     def handle_of(self, array: Array) -> ort.OrtValue:
-        """Binding.handle_of."""
+        """Return an OrtValue over the array's memory."""
         if array.dtype == _BFLOAT16_BITS:
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16_IN_ONNX)
         return ort.OrtValue.ortvalue_from_numpy(array)
 
     def bind_inputs(self, handles: Sequence[tuple[str, ort.OrtValue]]) -> None:
-        """Binding.bind_inputs."""
+        """Bind inputs for the next runs."""
         for name, value in handles:
             self._binding.bind_ortvalue_input(name, value)
 
     def bind_outputs(self, handles: Sequence[tuple[str, ort.OrtValue]]) -> None:
-        """Binding.bind_outputs."""
+        """Bind outputs for the next runs."""
         for name, value in handles:
             self._binding.bind_ortvalue_output(name, value)
 
     def unbind_inputs(self) -> None:
-        """Binding.unbind_inputs."""
+        """Drop all references to bound inputs."""
         self._binding.clear_binding_inputs()
 
     def run(self) -> None:
-        """Binding.run."""
+        """Run one forward, with denormals flushed to zero."""
         with denormals_as_zero():
             self._session.run_with_iobinding(self._binding, self._run_options)
 
     def close(self) -> None:
-        """Binding.close."""
+        """Free the graph."""
         del self._binding, self._session

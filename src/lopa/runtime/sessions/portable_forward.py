@@ -1,6 +1,7 @@
-"""One forward through a graph of the portable dialect on ONNX Runtime. Knows neither how it was opened nor who asks.
+"""One forward through a graph of the portable dialect on ONNX Runtime.
 
-Shows what such a graph computes; it is made for other devices, so it is not tuned here: every run has new arrays.
+It shows what such a graph computes. Portable graphs target other devices, so this code is not tuned: every run
+allocates new arrays.
 """
 
 import onnxruntime as ort
@@ -17,8 +18,8 @@ from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.sessions.prefix_cache import Prefix
 
 
-class PortableForward:
-    """The Forward of an opened portable graph in float32 or float16."""
+class OnnxPortableForward:
+    """Forward over an opened portable graph in float32 or float16."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session: ort.InferenceSession | None = session
@@ -26,7 +27,7 @@ class PortableForward:
         self._outputs = [value.name for value in session.get_outputs()]
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Forward.run; the arrays are the caller's."""
+        """Run one forward. The caller owns the returned arrays."""
         assert self._session is not None  # HostSession runs nothing after close()
         inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))
@@ -35,7 +36,7 @@ class PortableForward:
         return statistics_from_portable(outputs, batch), rows
 
     def forget_prefix(self) -> None:
-        """Nothing to forget: a run keeps no reference to its prefix."""
+        """Do nothing, because a run keeps no reference to its prefix."""
 
     def close(self) -> None:
         """Free the graph."""

@@ -1,7 +1,4 @@
-"""The committed key and value rows of a request, in host memory, and the stack of several requests for one forward.
-
-Knows arrays only: which rows are worth keeping, and who computes them, is decided elsewhere.
-"""
+"""Committed key and value rows of a request in host memory, and stacks of several requests for one forward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +14,15 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """What a forward reads. The same object means the same memory; its contents change when rows are committed."""
+    """Prefix arrays of a forward. The same object means the same memory; commits change its contents."""
 
     block: Rows
-    """dtype [arrays, R, Hkv, P, D], zero where nothing is committed: all arrays, in the order of contract.past_names.
+    """All arrays in the order of contract.past_names, dtype [arrays, R, Hkv, P, D]. Rows without a commit are zero.
 
-    A portable graph takes it whole, which is why it is one piece of memory.
+    It is one piece of memory, because a portable graph takes it whole.
     """
     mask: Bool
-    """[R, P], true for committed rows."""
+    """Mask [R, P], true for committed rows."""
 
     @cached_property
     def arrays(self) -> tuple[Rows, ...]:
@@ -35,29 +32,33 @@ class Prefix:
 
 @dataclass(frozen=True)
 class CacheShape:
-    """Sizes that all prefix caches of one bundle share."""
+    """Sizes shared by all prefix caches of a bundle."""
 
     arrays: int
-    """Two for each layer: key and value."""
+    """Two arrays per layer, key and value."""
     kv_heads: int
     head_size: int
     dtype: np.dtype[Any]
-    """As stored_dtype gives it."""
+    """Type as returned by stored_dtype."""
 
     def zeros(self, requests: int, rows: int) -> Prefix:
-        """An empty prefix of `rows` rows for each request; zeros, since a NaN in a masked row would leak."""
+        """Return an empty prefix of `rows` rows per request. It is zeroed, because a NaN in a masked row would
+        spread.
+        """
         shape = (self.arrays, requests, self.kv_heads, rows, self.head_size)
         return Prefix(block=np.zeros(shape, self.dtype), mask=np.zeros((requests, rows), np.bool_))
 
 
 def cache_shape_from_manifest(manifest: Manifest) -> CacheShape:
-    """Cache sizes of a bundle; its rows have the type of its weights."""
+    """Return the cache sizes of a bundle. Rows have the type of its weights."""
     sizes = manifest.dimensions
     return CacheShape(2 * sizes.layers, sizes.kv_heads, sizes.head_size, stored_dtype(manifest.dtype))
 
 
 def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:
-    """Raise ValueError unless there is one array [Hkv, n, D] for each of a cache's, all with one n and its type."""
+    """Raise ValueError unless `rows` has the right number of arrays [Hkv, n, D], all with the same n and the right
+    type.
+    """
     count = rows[0].shape[1] if rows and rows[0].ndim == 3 else 0
     expected = (shape.kv_heads, count, shape.head_size)
     found = [(array.shape, array.dtype.name) for array in rows]
@@ -69,7 +70,7 @@ def check_rows(shape: CacheShape, rows: Sequence[Rows]) -> None:
 
 
 class PrefixCache:
-    """The prefix of one request. Its memory grows by tiles, so that forwards see few prefix lengths."""
+    """Prefix of one request. Its memory grows by tiles, so that forwards see few prefix lengths."""
 
     def __init__(self, shape: CacheShape) -> None:
         self._shape = shape
@@ -78,23 +79,23 @@ class PrefixCache:
 
     @property
     def prefix(self) -> Prefix:
-        """The rows with R = 1. Another object after the cache has grown, the same one otherwise."""
+        """The rows with R = 1. It is a new object only after the cache has grown or shrunk."""
         return self._prefix
 
     @property
     def length(self) -> int:
-        """Committed rows."""
+        """Number of committed rows."""
         return self._length
 
     @property
     def capacity(self) -> int:
-        """Rows of memory, committed or zero: a multiple of TILE."""
+        """Number of allocated rows, a multiple of TILE."""
         return int(self._prefix.mask.shape[1])
 
     def append(self, rows: Sequence[Rows]) -> None:
-        """Copy rows behind the committed ones: one array [Hkv, n, D] for each cache array, all with the same n.
+        """Append rows by copying one array [Hkv, n, D] per cache array, all with the same n.
 
-        Raises ValueError when the number of arrays, a shape or a type differs; nothing is changed then.
+        Raises ValueError for a wrong number of arrays, shape or type. The cache then stays unchanged.
         """
         check_rows(self._shape, rows)
         count = rows[0].shape[1]
@@ -107,13 +108,13 @@ class PrefixCache:
         self._length = end
 
     def shorten(self, length: int) -> None:
-        """Forget the rows behind the first `length`, and the tiles that nothing is left in."""
-        forgotten = self._length
+        """Drop the rows after the first `length`, and tiles that become empty."""
+        old_length = self._length
         self._length = length
         if tiles(length) < self.capacity:
-            self._resize(tiles(length))  # so that a forward sees what it would if the rows had never been there
+            self._resize(tiles(length))  # so that a forward sees the same shape as if the rows had never existed
         else:
-            _forget_rows(self._prefix, 0, length, forgotten)
+            _clear_rows(self._prefix, 0, length, old_length)
 
     def _resize(self, capacity: int) -> None:
         resized = self._shape.zeros(1, capacity)
@@ -122,9 +123,9 @@ class PrefixCache:
 
 
 class PrefixStack:
-    """The prefixes of several requests, padded to the longest, as the arrays of one forward.
+    """Prefixes of several requests, padded to the longest, as the arrays of one forward.
 
-    Kept between forwards: while the requests and the longest capacity stay the same, only newly committed rows are
+    Kept between forwards. While the requests and the largest capacity stay the same, only newly committed rows are
     copied.
     """
 
@@ -135,7 +136,7 @@ class PrefixStack:
         self._prefix = shape.zeros(0, TILE)
 
     def prefix(self, caches: Sequence[PrefixCache]) -> Prefix:
-        """The prefixes of `caches`, in this order; that of a single one without a copy."""
+        """Return the prefixes of `caches` in this order. A single cache is not copied."""
         if len(caches) == 1:
             return caches[0].prefix
         capacity = max(cache.capacity for cache in caches)
@@ -150,22 +151,22 @@ class PrefixStack:
         return self._prefix
 
     def shorten(self, cache: PrefixCache, length: int) -> None:
-        """Forget what was copied of `cache` behind its first `length` rows; it may be none of the stack's."""
+        """Clear the copied rows of `cache` after the first `length`. A cache outside the stack is ignored."""
         for slot, each in enumerate(self._caches):
             if each is cache and length < self._copied[slot]:
-                _forget_rows(self._prefix, slot, length, self._copied[slot])
+                _clear_rows(self._prefix, slot, length, self._copied[slot])
                 self._copied[slot] = length
 
 
 def _copy_rows(target: Prefix, slot: int, source: Prefix, start: int, end: int) -> None:
-    """Copy rows start..end of the single request in `source` to request `slot` of `target`."""
+    """Copy rows start..end of the only request in `source` to request `slot` of `target`."""
     if start == end:
         return
     target.block[:, slot, :, start:end] = source.block[:, 0, :, start:end]
     target.mask[slot, start:end] = True
 
 
-def _forget_rows(target: Prefix, slot: int, start: int, end: int) -> None:
-    """Make rows start..end of request `slot` what they were before anything was committed there."""
+def _clear_rows(target: Prefix, slot: int, start: int, end: int) -> None:
+    """Reset rows start..end of request `slot` to the uncommitted state."""
     target.block[:, slot, :, start:end] = 0
     target.mask[slot, start:end] = False

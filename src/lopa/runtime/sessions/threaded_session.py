@@ -1,6 +1,6 @@
-"""A session that is made, used and closed on a thread of its own, for devices that belong to a thread.
+"""A session that is opened, used and closed on its own thread, for devices that are bound to a thread.
 
-Knows no device. The thread is left behind if it never comes back, as every DeviceWorker.
+Like every DeviceWorker, a thread that hangs is abandoned.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class ThreadedSession:
-    """The Session protocol; `open_inner` makes the session on its thread."""
+    """Session whose calls run on its own thread. `open_inner` opens the inner session there."""
 
     def __init__(self, device: str, open_inner: Callable[[], Session]) -> None:
-        """Raises what `open_inner` raises."""
+        """Open the inner session. Raises whatever `open_inner` raises."""
         self._device = device
         self._worker = DeviceWorker(f"lopa {device}")
         self._closed = False
@@ -30,40 +30,40 @@ class ThreadedSession:
 
     @property
     def device(self) -> str:
-        """The device as the user named it."""
+        """Device name as given by the user."""
         return self._device
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Session.forward."""
+        """Run a forward on the thread."""
         return self._run(partial(self._inner.forward, batch))
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Session.commit."""
+        """Commit rows on the thread."""
         self._run(partial(self._inner.commit, request, branch, count))
 
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
-        """Session.read_rows."""
+        """Return rows of the last forward, read on the thread."""
         return self._run(partial(self._inner.read_rows, request, branch, count))
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Session.append_rows."""
+        """Append rows on the thread."""
         self._run(partial(self._inner.append_rows, request, rows))
 
     def shorten(self, request: int, count: int) -> None:
-        """Session.shorten."""
+        """Shorten the prefix on the thread."""
         self._run(partial(self._inner.shorten, request, count))
 
     def prefix_length(self, request: int) -> int:
-        """Session.prefix_length."""
+        """Return the prefix length as Session.prefix_length does."""
         return self._inner.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Session.release; after close() no error."""
+        """Release the request on the thread. Does nothing after close()."""
         if not self._closed:
             self._run(partial(self._inner.release, request))
 
     def close(self) -> None:
-        """Session.close; closing twice is no error."""
+        """Close the inner session on the thread. Closing twice is allowed."""
         if self._closed:
             return
         closing = self._worker.submit(self._inner.close)
@@ -72,7 +72,7 @@ class ThreadedSession:
         closing.result()
 
     def take_over(self) -> tuple[Session, DeviceWorker]:
-        """The session and its thread, for who makes and ends all calls from now on; this one is as closed."""
+        """Return the inner session and its thread to a new owner. This session then counts as closed."""
         self._check_open()
         self._closed = True
         return self._inner, self._worker
@@ -83,4 +83,4 @@ class ThreadedSession:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RuntimeError(f"the session on {self._device} was used after close(); expected an open session")
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")

@@ -1,5 +1,5 @@
-"""The state of one request between forwards: its blocks, its branches, and the windows that a forward is given.
+"""The state of one request between forwards: its blocks, its branches and the windows of a forward.
 
-Pure functions of numpy arrays. A branch between two rounds is in one canonical form: its grammar has read it as far as
-it is unmasked, nothing stands behind its end of text, and the block that it works on next is open.
+The functions are pure and take numpy arrays. Between rounds a branch is normalized. Its grammar has read all leading
+unmasked tokens, nothing follows its end of text, and its next block is open.
 """

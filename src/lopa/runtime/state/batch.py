@@ -1,14 +1,12 @@
-"""From the windows of requests to the batch of one forward, and its answer cut back into theirs.
+"""Combine the windows of several requests into one batch, and split its statistics by request.
 
-What pads a smaller request is inert: a padding row sees itself alone, no real row sees it, and its statistics are cut
-off.
+Padding has no effect: a padding row attends only to itself, no real row attends to it, and its statistics are dropped.
 
-Rows that are equal on several branches of a request may stand once. A row depends on the prefix, which all branches
-share, on its token and its position, and on the rows that it sees, through all layers. So it need not be computed again
-where all of these are what they are on the anchor: with a block-causal window, the rows of the blocks in front of the
-one in which a lookahead was written. Which row sees which is said by the window mask alone, so a graph of the contract
-needs to know nothing of it. Every row sees what it saw before; a sum over them in another order may round its last bits
-otherwise.
+Equal rows on several branches of a request may be computed once. A row depends on the shared prefix, on its token and
+position, and on the rows that it attends to, through all layers. Rows for which all of these match the anchor need no
+second computation. With a block-causal window these are the rows of the blocks before the one with a lookahead token.
+The window mask alone expresses who attends to whom, so graphs need no support for it. Every row attends to the same
+rows as before, but the order of the sums changes, which may change the last bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,33 +19,33 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.windows import SharedRows, Windows
 
 Pays = Callable[[Windows, int, int], bool]
-"""Whether to compute windows as one of so many rows, of which so many are wanted."""
+"""Returns True if computing the windows as one window of that many rows and sampled rows is faster."""
 MAX_PADDING = 0.25
-"""Padding that a forward may have, as a share of its real rows (measured: docs/engine.md)."""
+"""Maximum padding of a forward, as a share of its real rows (measured: docs/engine.md)."""
 
 
 def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple[tuple[int, ...], ...]:
-    """Which requests share a forward: every index of `windows` once.
+    """Return groups of requests that share a forward; each index of `windows` occurs once.
 
-    The largest come first, each into the first group whose padding stays within the share. Requests of one size
-    always share a forward; `max_padding` infinite gives one group, 0 a group for each size.
+    The largest come first, and each joins the first group whose padding stays within the limit. Requests of equal size
+    always share a forward. An infinite `max_padding` gives one group, 0 one group per size.
     """
     if len(windows) == 1:
         return ((0,),)
     by_size = sorted(
         range(len(windows)), key=lambda i: -windows[i].forward_rows.input_ids.size
-    )  # stable: equal ones in order
+    )  # stable, so equal sizes keep their order
     groups: list[list[int]] = []
     for index in by_size:
-        home = next((group for group in groups if _fits(windows, [*group, index], max_padding)), None)
-        if home is None:
+        target = next((group for group in groups if _fits_padding(windows, [*group, index], max_padding)), None)
+        if target is None:
             groups.append([index])
         else:
-            home.append(index)
+            target.append(index)
     return tuple(tuple(sorted(group)) for group in groups)
 
 
-def _fits(windows: Sequence[Windows], group: Sequence[int], max_padding: float) -> bool:
+def _fits_padding(windows: Sequence[Windows], group: Sequence[int], max_padding: float) -> bool:
     shapes = [windows[i].forward_rows.input_ids.shape for i in group]
     rows: int = len(group) * max(branches for branches, _ in shapes) * max(width for _, width in shapes)
     real: int = sum(branches * width for branches, width in shapes)
@@ -57,9 +55,9 @@ def _fits(windows: Sequence[Windows], group: Sequence[int], max_padding: float) 
 def batch_from_windows(
     windows: Sequence[Windows], requests: Sequence[int], temperatures: Sequence[float]
 ) -> WindowBatch:
-    """One forward of all `windows`, at least one, each with its request's number and temperature.
+    """Return one forward for all `windows`, at least one, with the number and temperature of each request.
 
-    A temperature of 0, which decodes greedily, leaves the logits as they are.
+    A temperature of 0 decodes greedily and leaves the logits unchanged.
     """
     given = [each.forward_rows for each in windows]
     branches, width, queries = (
@@ -91,7 +89,7 @@ def batch_from_windows(
 
 
 def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowStatistics:
-    """The rows [B, Q] that the request in `slot` of the batch asked for with `windows`."""
+    """Return the statistics [B, Q] that `windows`, in `slot` of the batch, requested."""
     branches, queries = windows.forward_rows.logits_index.shape
     own = (slot, slice(branches), slice(queries))
     logits = None if statistics.logits is None else statistics.logits[own]
@@ -99,10 +97,11 @@ def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowS
     return rows if windows.shared is None else rows[0][windows.shared.answers]
 
 
-def with_shared_rows(windows: Windows, pays: Pays) -> Windows:
-    """`windows` with their rows as one window, `shared`, where that has fewer rows and pays.
+def with_shared_rows(windows: Windows, is_faster: Pays) -> Windows:
+    """Return `windows` with their rows as one window, `shared`, if that has fewer rows and `is_faster` returns True.
 
-    Not where branches differ in rows that are due: which of them are committed is not known before the forward.
+    Windows stay separate where branches differ in due rows, since the winner, whose rows are committed, is not known
+    yet.
     """
     branches, width = windows.input_ids.shape
     if branches == 1:
@@ -114,13 +113,13 @@ def with_shared_rows(windows: Windows, pays: Pays) -> Windows:
     first = windows.lengths[-1]
     total = first + int(np.count_nonzero(own))
     places = np.broadcast_to(np.arange(width), (branches, width)).copy()
-    """Of every real row of a branch, in the one window."""
+    """[B, W]: index of each real row in the shared window."""
     places[own] = np.arange(first, total)
-    logits_index, answers = _wanted(windows, places)
-    if total >= branches * width or not pays(windows, total, logits_index.size):
+    logits_index, answers = _sampled_rows(windows, places)
+    if total >= branches * width or not is_faster(windows, total, logits_index.size):
         return windows
 
-    own[-1, :first] = True  # as which they stand in front
+    own[-1, :first] = True  # the anchor's rows come first
     input_ids = np.empty((1, total), np.int64)
     positions = np.empty((1, total), np.int64)
     mask = np.zeros((1, total, total), np.bool_)
@@ -134,7 +133,8 @@ def with_shared_rows(windows: Windows, pays: Pays) -> Windows:
 
 
 def rows_of_anchor(windows: Windows) -> Bool:
-    """[B, W]: rows that are the anchor's, of the last branch, in all that they depend on. Padding is no row."""
+    """Return which rows equal the anchor's (the last branch's) in everything that they depend on, [B, W]. Padding is
+    False."""
     width = windows.input_ids.shape[1]
     lengths = np.minimum(windows.lengths, windows.lengths[-1])
     alike: Bool = (
@@ -150,11 +150,11 @@ def rows_of_anchor(windows: Windows) -> Bool:
         alike &= ~sees_another
 
 
-def _wanted(windows: Windows, places: Int64) -> tuple[Int64, Int64]:
-    """`logits_index` and `answers` of SharedRows, for rows of branches at `places` [B, W]."""
+def _sampled_rows(windows: Windows, places: Int64) -> tuple[Int64, Int64]:
+    """Return `logits_index` and `answers` of SharedRows for rows at `places` [B, W]."""
     needed = (np.arange(windows.wanted.shape[1]) < windows.counts[:, None]) & ~windows.lacking
     answers = np.zeros(windows.wanted.shape, np.int64)
     rows = np.take_along_axis(places, windows.logits_index, axis=1)[needed]
     found, answers[needed] = np.unique(rows, return_inverse=True)
-    # A forward is never asked for zero rows.
+    # a forward needs at least one sampled row
     return (found if len(found) else np.zeros(1, np.int64))[None], answers

@@ -1,4 +1,4 @@
-"""A branch: one hypothesis of the sequence, its blocks and its tokens (docs/lopa.md, sections 1 and 4)."""
+"""A branch: one hypothesis of the sequence, with its blocks and tokens (docs/lopa.md, sections 1 and 4)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit",
 
 
 class BlockState(Enum):
-    """State of a block: being unmasked, unmasked and due for the cache, or in the cache."""
+    """State of a block: active (being unmasked), to be cached, or cached."""
 
     ACTIVE = "active"
     TO_CACHE = "to_cache"
@@ -27,10 +27,10 @@ class BlockState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Positions [start, end) of a sequence, of which `masks` are masked; block 0 is the prompt, or its whole blocks.
+    """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or its whole blocks.
 
-    `complete` means that the block before is (nearly) unmasked, so that this one unmasks a position in every step. The
-    flag stays once it is set. `rounds` counts the rounds in which the block was active.
+    `complete` means that the block before is nearly unmasked, so that this block unmasks at least one position per
+    step. The flag never reverts. `rounds` counts the rounds in which the block was active.
     """
 
     start: int
@@ -40,7 +40,8 @@ class Block:
     complete: bool
     rounds: int = 0
     accepted: int | None = None
-    """Positions that it unmasked in its last round, where a strategy remasks; None before its first."""
+    """Number of positions unmasked in the last round; None before the first round. Set only by strategies that
+    remask."""
 
 
 Blocks = tuple[Block, ...]
@@ -48,57 +49,61 @@ Blocks = tuple[Block, ...]
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """The token that a lookahead branch wrote ahead of its verification; rank 0 was the most confident."""
+    """A token that a lookahead branch assumes before verification. Rank 0 is the most confident."""
 
     rank: int
     position: int
     token: int
     confidence: float
     logprob: float | None = None
-    """Only where log-probabilities are requested."""
+    """None where not requested."""
     probability: float = math.nan
-    """Probability of the token in the round that proposed it."""
+    """Probability in the round that proposed the token."""
     entropy: float = math.nan
-    """In nats, of the row that proposed it."""
+    """Entropy in nats of the row that proposed the token."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Prompt and generated blocks as one hypothesis has them; masked positions hold the mask token."""
+    """Prompt and generated blocks of one hypothesis. Masked positions hold the mask token."""
 
     tokens: Int64
-    """[positions]"""
+    """[positions]: token ids."""
     unmasked: Bool
-    """[positions], true for the whole prompt whatever its tokens are."""
+    """[positions]: True for the whole prompt, whatever its tokens."""
     blocks: Blocks
     ended: bool
-    """Whether an end of text was written, after which no block is added."""
+    """True once an end of text is written; no block is added after it."""
     lookahead: Lookahead | None
-    """None for the anchor."""
+    """Lookahead token; None for the anchor."""
     layout: Layout
     logprobs: Float32 | None = None
-    """[positions]: log-probabilities of unmasked tokens when the model proposed them, else NaN; None: not requested."""
+    """[positions]: log-probabilities of unmasked tokens when they were proposed, NaN elsewhere; None where not
+    requested."""
     memory: Memory | None = None
-    """What the strategy remembers; None: nothing."""
+    """Memory of the strategy; None if it has none."""
     remasked: int = 0
-    """Unmasked positions that the strategy has masked again."""
+    """Number of positions that were remasked."""
     grammar: BranchGrammar | None = None
-    """The grammar behind the tokens before the first masked position; None: any text will do."""
+    """Grammar state behind the last token before the first masked position; None without a grammar."""
 
     @cached_property
     def active(self) -> Blocks:
-        """The blocks that are being unmasked."""
+        """Blocks that are being unmasked."""
         return tuple(block for block in self.blocks if block.state is BlockState.ACTIVE)
 
     @cached_property
     def due(self) -> Blocks:
-        """The blocks that the next forward commits to the cache; always neighbours."""
+        """Blocks that the next forward commits to the cache. They are adjacent."""
         return tuple(block for block in self.blocks if block.state is BlockState.TO_CACHE)
 
 
 def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: bool = False) -> Branch:
-    """Return the anchor before the first round: the prompt [length], its rows `cached` or not, and masks behind it
-    where the layout is `whole`."""
+    """Return the anchor before the first round: the prompt [length] and, with a `whole` layout, masked positions behind
+    it.
+
+    `cached` tells whether the prompt's rows are in the cache already.
+    """
     state = BlockState.IN_CACHE if cached or layout.unseen > 0 else BlockState.TO_CACHE
     block = Block(0, layout.first, masks=0, state=state, complete=True)
     more = layout.end - layout.prompt if layout.whole else 0
@@ -109,10 +114,10 @@ def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: boo
 
 
 def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float32 | None, context: Context) -> Branch:
-    """Return `branch` with `tokens` [n] at `positions` [n], and their `logprobs` [n] (None: not requested).
+    """Return `branch` with `tokens` [n] and their `logprobs` [n] at `positions` [n]; `logprobs` None: not requested.
 
-    A position that gets the mask token stays masked (quirk 3). Whether the branch has ended is found anew: the rule
-    that overwrites unmasked tokens may write an end of text into the prompt, or overwrite one.
+    A position that receives the mask token stays masked (quirk 3). `ended` is computed again, because a rule that
+    overwrites unmasked tokens may write an end of text into the prompt, or overwrite one.
     """
     written, unmasked = branch.tokens.copy(), branch.unmasked.copy()
     written[positions] = tokens
@@ -127,14 +132,14 @@ def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float
 
 
 def with_forced_tokens(branch: Branch, forced: dict[int, int], context: Context) -> Branch:
-    """Return `branch` with tokens, by position, about which no forward was asked."""
+    """Return `branch` with tokens, by position, that no forward proposed."""
     positions, tokens = np.array(list(forced)), np.array(list(forced.values()))
     written = with_tokens(branch, positions, tokens, np.full(len(forced), np.nan, np.float32), context)
     return replace(written, blocks=with_counted_masks(branch.blocks, written.unmasked))
 
 
 def with_first_of_next_block(branch: Branch, token: Int64, logprob: Float32 | None, context: Context) -> Branch:
-    """Return `branch` with the first token [1] of the block to come behind its last block (Fast-dLLM v2)."""
+    """Return `branch` with the first token [1] of the next block behind its last block (Fast-dLLM v2)."""
     longer = with_masks(branch, 1, context)
     return with_tokens(longer, np.array([branch.blocks[-1].end]), token, logprob, context)
 
@@ -142,9 +147,8 @@ def with_first_of_next_block(branch: Branch, token: Int64, logprob: Float32 | No
 def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
     """Return `branch` with `positions` [n], unmasked ones of active blocks, masked again.
 
-    Whether it has ended is found anew. Where it has not, what was cut off behind an end of text is there again: the
-    rest of the last block, and with a `whole` layout everything. Flags of blocks stay. Raises ValueError for other
-    positions.
+    `ended` is computed again. If no end of text is left, the last block regains the positions that it cut off. With a
+    `whole` layout the answer does. Flags of blocks stay. Raises ValueError for other positions.
     """
     can = np.zeros(len(branch.tokens), np.bool_)
     for block in branch.active:
@@ -171,10 +175,10 @@ def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
 
 
 def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
-    """Return `branch` up to its first unmasked end of text: the answer ends there at the latest.
+    """Return `branch` cut off behind its first unmasked end of text, where the answer ends at the latest.
 
-    The last block becomes shorter, later ones go. What is left no longer sees the rows that went, so confidences
-    change a little (docs/decoding.md has the measured effect on score and speed).
+    The last block becomes shorter and later blocks are dropped. Remaining rows no longer attend to dropped rows, so
+    confidences change slightly (docs/decoding.md has the measured effect on score and speed).
     """
     prompt = branch.layout.prompt
     found = is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:]
@@ -198,13 +202,13 @@ def unmasked_length(branch: Branch) -> int:
 
 
 def final_length(branch: Branch) -> int:
-    """Return `unmasked_length` within finished blocks: where a strategy remasks, the rest may change."""
+    """Return `unmasked_length` within finished blocks, since a strategy that remasks may change the rest."""
     end = branch.active[0].start if branch.active else len(branch.tokens)
     return min(unmasked_length(branch), max(0, end - branch.layout.prompt))
 
 
 def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
-    """Return which of `tokens` [n] are among the few `ends`, [n]."""
+    """Return which of `tokens` [n] end the answer, [n]."""
     found = np.zeros(tokens.shape, np.bool_)
     for end in ends:
         found |= tokens == end
@@ -212,7 +216,7 @@ def is_end(tokens: Int64, ends: tuple[int, ...]) -> Bool:
 
 
 def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]) -> bool:
-    """Return whether an unmasked end of text stands in the answer."""
+    """Return True if the answer has an unmasked end of text."""
     answer = slice(layout.prompt, None)
     return bool((is_end(tokens[answer], ends) & unmasked[answer]).any())
 
@@ -226,7 +230,7 @@ def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
 
 
 def stop_reason(branch: Branch, ends: tuple[int, ...]) -> StopReason | None:
-    """Return why nothing is left to do for `branch`; None where something is."""
+    """Return why `branch` is finished, or None if it is not."""
     length, first = unmasked_length(branch), branch.layout.prompt
     if is_end(branch.tokens[first : first + length], ends).any():
         return "eos"
@@ -235,8 +239,8 @@ def stop_reason(branch: Branch, ends: tuple[int, ...]) -> StopReason | None:
 
 
 def published_stop_reason(branches: tuple[Branch, ...], steps: int, context: Context) -> StopReason | None:
-    """Return why the published loop stops after so many `steps` with these branches, the anchor last; None: it goes
-    on."""
+    """Return why the published loop stops after `steps` steps with these branches, the anchor last; None if it does
+    not."""
     if all(_published_is_done(branch, context) for branch in branches):
         anchor = branches[-1]
         ids = answer_ids(anchor, unmasked_length(anchor), context.ends)
@@ -245,10 +249,10 @@ def published_stop_reason(branches: tuple[Branch, ...], steps: int, context: Con
 
 
 def _published_is_done(branch: Branch, context: Context) -> bool:
-    """Return whether the published loop needs no further round for `branch` (section 4, point 3).
+    """Return True if the published loop needs no further round for `branch` (section 4, point 3).
 
-    It also looks for the mask token in the prompt, and then caches the last block once more (quirk 4); the loops that
-    keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
+    That loop also searches the prompt for the mask token, and then caches the last block once more (quirk 4). The loops
+    that keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
     """
     if branch.active or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
         return False
@@ -257,7 +261,7 @@ def _published_is_done(branch: Branch, context: Context) -> bool:
 
 
 def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:
-    """Return `blocks` with the masks of active ones counted anew; `unmasked` [positions]."""
+    """Return `blocks` with the masks of active blocks counted again from `unmasked` [positions]."""
     return tuple(
         replace(block, masks=int(np.count_nonzero(~unmasked[block.start : block.end])))
         if block.state is BlockState.ACTIVE
@@ -267,7 +271,7 @@ def with_counted_masks(blocks: Blocks, unmasked: Bool) -> Blocks:
 
 
 def with_longer_block(blocks: Blocks, more: int) -> Blocks:
-    """Return `blocks`, the last of which, an active one, is longer by `more` masked positions."""
+    """Return `blocks` with `more` masked positions added to the last block, which is active."""
     last = blocks[-1]
     return (*blocks[:-1], replace(last, end=last.end + more, masks=last.masks + more))
 

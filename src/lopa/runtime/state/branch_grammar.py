@@ -1,4 +1,4 @@
-"""What a branch knows of the grammar that its answer satisfies: a protocol, which lopa.runtime.grammar implements."""
+"""Protocol of a grammar's state on a branch, implemented by lopa.runtime.grammar."""
 
 from collections.abc import Iterator
 from typing import Protocol, Self
@@ -7,47 +7,47 @@ from lopa.runtime.contract import Bool
 
 
 class BranchGrammar(Protocol):
-    """A grammar that has read the first `length` tokens of an answer, all of which it allows. Immutable.
+    """A grammar that has accepted the first `length` tokens of an answer. Immutable.
 
-    `room` is the number of positions that the answer has left, the end of text included.
+    `remaining` is the number of positions left in the answer, including the end of text.
     """
 
     @property
     def length(self) -> int:
-        """Tokens that were read."""
+        """Number of tokens read."""
 
     @property
     def ended(self) -> bool:
-        """Whether the last of them was an end of text."""
+        """True if the last token was an end of text."""
 
     @property
     def remasked(self) -> int:
-        """Tokens behind the first masked position that the grammar has refused so far."""
+        """Number of tokens behind the first masked position that the grammar has rejected and remasked."""
 
     @property
     def has_text(self) -> Bool:
-        """[vocabulary]: tokens that write text."""
+        """[vocabulary]: True for tokens that write text."""
 
-    def after(self, token: int, room: int) -> Self | None:
-        """Return the grammar behind `token`, with `room` left there; None where the token cannot stand here.
+    def after(self, token: int, remaining: int) -> Self | None:
+        """Return the state after `token`, with `remaining` positions left, or None if the token is not possible here.
 
-        Either the grammar does not allow it, or the answer could not end in time.
+        A token is not possible if the grammar forbids it or the answer could no longer end in time.
         """
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must follow whatever the model says; none where there is a choice."""
+        """Return the tokens that must follow; empty if the model has a choice."""
 
-    def way_out(self, room: int) -> int:
-        """Return the first token of an ending that fits into `room`, this position included."""
+    def way_out(self, remaining: int) -> int:
+        """Return the first token of an ending that fits into `remaining` positions, this one included."""
 
     def allows(self, token: int) -> bool:
-        """Return whether `token`, an end of text included, may follow, whatever room is left."""
+        """Return True if `token`, possibly an end of text, may follow, regardless of the remaining positions."""
 
     def allowed(self) -> Bool:
-        """Return which tokens may follow, [vocabulary], ends of text included."""
+        """Return the tokens that may follow, [vocabulary], ends of text included."""
 
     def pieces(self, token: int) -> Iterator[int]:
-        """Yield tokens that write the beginning of what `token` writes, the longest first."""
+        """Yield tokens that write a beginning of the text of `token`, the longest first."""
 
     def with_refused(self, count: int) -> Self:
-        """Return this grammar after `count` more tokens were refused and remasked."""
+        """Return this state after `count` more tokens were rejected and remasked."""

@@ -1,4 +1,4 @@
-"""What every function of a decode is given beside its state: the plan, the strategy, the model's special tokens."""
+"""The constants of a decode: plan, strategy and the model's special tokens."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,62 +7,62 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy, strategy_from_name
 
 
-class Dimensions(Protocol):
-    """Sizes of a model."""
+class ModelSizes(Protocol):
+    """Model dimensions that a decode needs."""
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids."""
 
 
-class SpecialTokens(Protocol):
-    """Token ids with a meaning for the decoder."""
+class SpecialTokenIds(Protocol):
+    """Special token ids that a decode needs."""
 
     @property
     def mask(self) -> int:
-        """Stands at masked positions."""
+        """Token of masked positions."""
 
     @property
     def pad(self) -> int:
-        """Fills rows that nothing sees."""
+        """Token of padding rows."""
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Ids that end an answer."""
+        """Tokens that end an answer."""
 
 
 class Model(Protocol):
-    """What a decode knows of its model; a bundle's manifest is one."""
+    """The properties of a model that a decode needs. A bundle's manifest implements it."""
 
     @property
-    def dimensions(self) -> Dimensions:
-        """Its sizes."""
+    def dimensions(self) -> ModelSizes:
+        """Model dimensions."""
 
     @property
-    def special_tokens(self) -> SpecialTokens:
-        """Its special tokens."""
+    def special_tokens(self) -> SpecialTokenIds:
+        """Special token ids."""
 
     @property
     def prediction_shift(self) -> int:
-        """1: the statistics of a row are about the next position; 0: about its own."""
+        """1 if a row predicts the next position, 0 if its own."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What holds for all rounds of one request."""
+    """The values that stay constant over all rounds of one request."""
 
     plan: DecodingPlan
     strategy: Strategy
     mask_token: int
     pad_token: int
     ends: tuple[int, ...]
-    """Tokens that end the answer; none with stop_at_eos off."""
+    """Tokens that end the answer; empty with stop_at_eos off."""
     prediction_shift: int
     vocab_size: int
 
 
 def context_from_model(plan: DecodingPlan, model: Model) -> Context:
-    """Return the context of a request that `model` decodes by `plan`."""
+    """Return the context in which `model` decodes a request by `plan`."""
     tokens = model.special_tokens
     return Context(
         plan,

@@ -1,7 +1,7 @@
-"""D2F's pipeline of blocks: how blocks open and fall due, and the branches of the next round (docs/lopa.md, section 4).
+"""D2F's pipeline: open blocks, mark them for the cache, and make the next branches (docs/lopa.md, section 4).
 
-A branch between two rounds is in one canonical form, which `settled` and `branches_of_round` give it: read by its
-grammar, cut behind its end of text, its next block open.
+Between rounds `normalize_branch` and `branches_of_round` normalize every branch. Its grammar has read it, nothing
+follows its end of text, and its next block is open.
 """
 
 from dataclasses import replace
@@ -22,26 +22,26 @@ from lopa.runtime.state.branch import (
     without_rows_after_end,
 )
 from lopa.runtime.state.context import Context
-from lopa.runtime.state.reading import read_on
+from lopa.runtime.state.reading import advance_grammar
 
 
-def settled(branch: Branch, context: Context) -> Branch:
-    """Return `branch` after tokens were written: read by its grammar, and without the rows behind its end of text."""
+def normalize_branch(branch: Branch, context: Context) -> Branch:
+    """Return `branch` after tokens were written: read by its grammar and cut off behind its end of text."""
     if branch.grammar is not None and not branch.grammar.ended:
-        branch = read_on(branch, branch.grammar, context)
+        branch = advance_grammar(branch, branch.grammar, context)
     if context.ends and context.plan.drop_after_eos:
         return without_rows_after_end(branch, context.ends)
     return branch
 
 
 def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[Branch, ...]:
-    """Return settled `branches` as a round verifies them: each with its next block open.
+    """Return the normalized `branches` as a round verifies them, each with its next block open.
 
-    Outside the published behaviour one with nothing masked goes on alone: it would win the round whatever the others
-    do, and unmask nothing. A grammar reads on into a block that was opened.
+    Outside reference mode a branch with nothing masked continues alone, since it would win the round and unmask
+    nothing. A grammar also reads into a newly opened block.
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
-    if not context.plan.published:
+    if not context.plan.reference:
         whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and len(branch.blocks) > 1)
         alone = next(whole, None)
         if alone is not None:
@@ -49,7 +49,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     if opened[-1].grammar is None:
         return opened
     return tuple(
-        settled(after, context) if after.blocks[-1].end > before.blocks[-1].end else after
+        normalize_branch(after, context) if after.blocks[-1].end > before.blocks[-1].end else after
         for before, after in zip(branches, opened, strict=True)
     )
 
@@ -60,7 +60,7 @@ def next_anchor(winner: Branch) -> Branch:
 
 
 def next_lookahead(winner: Branch, lookahead: Lookahead, context: Context) -> Branch:
-    """Return a lookahead branch of the next round: the winner with one token more (section 6 J)."""
+    """Return a lookahead branch of the next round: the winner with one more token (section 6 J)."""
     tokens, unmasked, at = winner.tokens.copy(), winner.unmasked.copy(), lookahead.position
     tokens[at] = lookahead.token
     unmasked[at] = lookahead.token != context.mask_token
@@ -80,9 +80,9 @@ def next_lookahead(winner: Branch, lookahead: Lookahead, context: Context) -> Br
 
 
 def with_next_block(branch: Branch, context: Context) -> Branch:
-    """Return `branch` with at most one block more and completion flags set (section 4, points 1 and 2).
+    """Return `branch` with completion flags set and at most one more block (section 4, points 1 and 2).
 
-    A sliding block becomes as long as it was before its front fell due.
+    A sliding block regains the length that it had before its front was committed.
     """
     size = next_block_size(branch, _progress(branch.blocks[-1]), context.plan)
     if size:
@@ -94,8 +94,8 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
 def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
     """Return the size of the block to open when the unmasked share of the last block is `progress`; 0 for none.
 
-    Where a block hands over its successor's first token, that token has to be there. With cache sub_block the rows of
-    finished blocks have to be committed. For a sliding block it is the number of positions that join it.
+    A layout with `hands_over` needs the next block's first token before it opens. With cache sub_block the rows of
+    finished blocks have to be committed first. For a sliding block the result is the number of positions that join it.
     """
     start, layout = branch.blocks[-1].end, branch.layout
     if layout.slides:
@@ -109,8 +109,10 @@ def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
 
 
 def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
-    """Return a branch with nothing masked that goes on alone: its finished blocks fall due at once, as no other branch
-    has to agree, and a sliding block goes on."""
+    """Return a branch with nothing masked, which continues alone, with all active blocks due.
+
+    No other branch has to agree on them. A sliding block moves on.
+    """
     blocks = tuple(
         replace(block, state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
         for block in branch.blocks
@@ -119,13 +121,13 @@ def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
 
 
 def hands_over(branch: Branch) -> bool:
-    """Return whether committing all that is there has to unmask the next block's first token."""
+    """Return True if committing all rows has to unmask the next block's first token."""
     end = branch.blocks[-1].end
     return branch.layout.hands_over and not branch.active and end == len(branch.tokens) < branch.layout.end
 
 
 def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:
-    """Return `branch` with a fresh block of `size` positions, or with its sliding block longer by as many."""
+    """Return `branch` with a new block of `size` positions, or with its sliding block extended by as many."""
     start = branch.blocks[-1].end
     branch = with_masks(branch, max(0, start + size - len(branch.tokens)), context)
     if branch.layout.slides and branch.active:
@@ -137,14 +139,14 @@ def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:
 
 
 def with_new_block(blocks: Blocks, size: int, masks: int | None = None) -> Blocks:
-    """Return `blocks` and a fresh active block of `size` positions behind them, `masks` of them masked (None: all)."""
+    """Return `blocks` and a new active block of `size` positions behind them, `masks` of them masked (None: all)."""
     end = blocks[-1].end
     masked = size if masks is None else masks
     return (*blocks, Block(end, end + size, masks=masked, state=BlockState.ACTIVE, complete=False))
 
 
 def with_complete_flags(blocks: Blocks, decoded_token_threshold: float) -> Blocks:
-    """Return `blocks`, each flagged complete whose predecessor has reached the threshold."""
+    """Return `blocks` with each block flagged complete whose predecessor has reached the threshold."""
     if all(block.complete for block in blocks):
         return blocks
     return blocks[:1] + tuple(
@@ -160,7 +162,7 @@ def _progress(block: Block) -> float:
 
 
 def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
-    """Return the blocks of a branch made of `winner`, whose positions are `unmasked` [positions]."""
+    """Return the blocks of a branch derived from `winner`, whose positions are `unmasked` [positions]."""
     if winner.layout.slides:
         return after_slide(winner.blocks, unmasked, winner.unmasked)
     may_finish = frozenset(block.start for block in winner.active if winner.unmasked[block.start : block.end].all())
@@ -168,10 +170,11 @@ def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
 
 
 def after_round(blocks: Blocks, unmasked: Bool, may_finish: frozenset[int]) -> Blocks:
-    """Return the blocks after a round (section 6 K): what was due is cached, finished blocks fall due.
+    """Return the blocks after a round (section 6 K): due blocks are cached and finished blocks become due.
 
-    `unmasked` [positions]; `may_finish` holds the starts of the blocks that were unmasked before a lookahead token was
-    written: one that only the lookahead completed falls due a round later. A block behind an active one stays active.
+    `unmasked` has the shape [positions]. `may_finish` holds the starts of the blocks that were unmasked before a
+    lookahead token was written. A block that only the lookahead token completed becomes due a round later. A block
+    behind an active one stays active.
     """
     result: list[Block] = []
     behind_active = False
@@ -190,9 +193,11 @@ def after_round(blocks: Blocks, unmasked: Bool, may_finish: frozenset[int]) -> B
 
 
 def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
-    """As `after_round` for a sliding block: what was due joins the cache, the unmasked run at the front falls due.
+    """Return the blocks after a round of a sliding block. Due positions are cached, and the leading unmasked run
+    becomes due.
 
-    `unmasked` [positions] of a branch, `shared` [positions] those of all branches, which agree on what is due.
+    `unmasked` [positions] is that of a branch, `shared` [positions] that of all branches, which agree on the due
+    positions.
     """
     end = blocks[-1].end
     start = next((block.start for block in blocks if block.state is BlockState.ACTIVE), end)

@@ -1,4 +1,4 @@
-"""How the grammar of a branch reads its unmasked tokens (docs/grammars.md)."""
+"""Advance the grammar of a branch over its unmasked tokens (docs/grammars.md)."""
 
 from dataclasses import replace
 
@@ -9,45 +9,45 @@ from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Context
 
 
-def read_on(branch: Branch, grammar: BranchGrammar, context: Context) -> Branch:
-    """Return `branch` with its grammar behind the tokens before the first masked position, as far as blocks are open.
+def advance_grammar(branch: Branch, grammar: BranchGrammar, context: Context) -> Branch:
+    """Return `branch` with its grammar advanced to the first masked position, within open blocks.
 
-    An unmasked token that cannot stand where it is reached is remasked. Tokens that must follow are written where
-    nothing is unmasked, unless they leave too little room for the end.
+    An unmasked token that is not possible at its position is remasked. Forced tokens are written at masked positions,
+    unless the answer could then no longer end in time.
     """
     tokens, unmasked = branch.tokens, branch.unmasked
     forced: dict[int, int] = {}
     position, end = first_masked(branch, grammar), branch.blocks[-1].end
-    refused: list[int] = []
-    waiting: tuple[int, ...] = ()
+    rejected: list[int] = []
+    pending: tuple[int, ...] = ()
     while position < end and not grammar.ended:
-        room = room_behind(branch, position)
-        if unmasked[position] and position not in refused:
-            after = grammar.after(int(tokens[position]), room)
+        remaining = positions_behind(branch, position)
+        if unmasked[position] and position not in rejected:
+            after = grammar.after(int(tokens[position]), remaining)
             if after is None:
-                refused.append(position)
+                rejected.append(position)
                 continue
-            waiting = ()
+            pending = ()
         else:
-            waiting = waiting or grammar.forced()
-            after = grammar.after(waiting[0], room) if waiting else None
+            pending = pending or grammar.forced()
+            after = grammar.after(pending[0], remaining) if pending else None
             if after is None:
                 break
-            forced[position], waiting = waiting[0], waiting[1:]
+            forced[position], pending = pending[0], pending[1:]
         grammar, position = after, position + 1
-    if refused:
-        branch = with_remasked(branch, np.array(refused), context)
-        grammar = grammar.with_refused(len(refused))
+    if rejected:
+        branch = with_remasked(branch, np.array(rejected), context)
+        grammar = grammar.with_refused(len(rejected))
     if forced:
         branch = with_forced_tokens(branch, forced, context)
     return replace(branch, grammar=grammar)
 
 
 def first_masked(branch: Branch, grammar: BranchGrammar) -> int:
-    """Return the position behind what `grammar` has read of the answer of `branch`."""
+    """Return the position behind the tokens that `grammar` has read of the answer of `branch`."""
     return branch.layout.prompt + grammar.length
 
 
-def room_behind(branch: Branch, position: int) -> int:
-    """Return how many positions the answer has left behind `position`."""
+def positions_behind(branch: Branch, position: int) -> int:
+    """Return how many positions of the answer follow `position`."""
     return branch.layout.end - position - 1

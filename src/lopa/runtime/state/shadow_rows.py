@@ -1,17 +1,22 @@
-"""Rows behind the anchor's window that say how probable its unmasked tokens are: WINO's shadow rows.
+"""Shadow rows behind the anchor's window, which give the probability of its unmasked tokens (WINO).
 
-A forward never says how probable an unmasked token is, since the rows that speak of its position may see it. A shadow
-row stands for one that must not. Where a row speaks of its own position (`prediction_shift` 0), the shadow of p is the
-mask token at position p and does not see row p. Where a row speaks of the next position, it is the token of p - 1 at
-position p - 1, and sees neither row p nor row p - 1, which it replaces. No real row sees a shadow row, so nothing else
-of the round changes; the contract's positions and window mask say it all.
+Ordinary rows attend to an unmasked token when they predict its position, so they cannot verify it. A shadow row does
+not attend to it. There are two kinds:
 
-A shadow row sees those of its own block too where these are masks, as published; where they carry tokens it does not:
-one of them would be the very token that is judged, and the others stand twice then.
+* A row predicts its own position (`prediction_shift` 0). The shadow row of p holds the mask token at position p and
+does not attend to row p.
+* A row predicts the next position (1). The shadow row of p holds the token of p - 1 at position p - 1. It attends
+neither to row p nor to row p - 1, which it replaces.
 
-What it answers is what a forward of the same branch with that one position masked would, as far as the shadow row
-itself reads: other rows, and cached ones, have seen the token, and what they have made of it is read in every layer
-but the first (docs/decoding.md, "Taking back", has how much that is).
+No real row attends to a shadow row, so the rest of the round is unchanged. Positions and window mask express all of
+this.
+
+A shadow row attends to the other shadow rows of its block if they hold masks, as published. It does not if they hold
+tokens, because one of them is the token to verify and the others would count twice.
+
+The statistics are those of a forward with that one position masked, as far as the shadow row itself is concerned. Other
+rows and cached rows have attended to the token, which affects every layer but the first (docs/decoding.md, "Taking
+back", has the measured size).
 """
 
 from dataclasses import replace
@@ -24,17 +29,18 @@ from lopa.runtime.state.context import Context
 from lopa.runtime.state.windows import Windows
 
 
-def with_shadow_rows(windows: Windows, anchor: Branch, judged: Int64, context: Context) -> Windows:
-    """Return `windows` with a row behind the last one of `anchor`, the last branch, for each position `judged` [S].
+def with_shadow_rows(windows: Windows, anchor: Branch, verified: Int64, context: Context) -> Windows:
+    """Return `windows` with a shadow row behind the rows of `anchor`, the last branch, for each of the positions
+    `verified` [S].
 
-    These are unmasked positions of its active blocks, ascending, at least one. What is said of them comes behind what
-    the anchor asks.
+    The positions are unmasked ones of its active blocks, ascending, at least one. Their columns follow the anchor's
+    sampled positions.
     """
     shift = context.prediction_shift
     branches, width = windows.input_ids.shape
-    real, shadows = windows.lengths[-1], len(judged)
+    real, shadows = windows.lengths[-1], len(verified)
     rows = slice(real, real + shadows)
-    at = judged - shift
+    at = verified - shift
     more = max(0, rows.stop - width)
     padding = np.arange(width, width + more)
     input_ids = np.pad(windows.input_ids, ((0, 0), (0, more)), constant_values=context.pad_token)
@@ -44,43 +50,47 @@ def with_shadow_rows(windows: Windows, anchor: Branch, judged: Int64, context: C
 
     input_ids[-1, rows] = anchor.tokens[at] if shift else context.mask_token
     positions[-1, rows] = at
-    mask[-1, rows, :real] = _seen(judged, at, windows.positions[-1, :real], anchor, context.plan.window)
-    mask[-1, rows, rows] = _seen_shadows(judged, anchor) if shift == 0 else np.eye(shadows, dtype=np.bool_)
+    mask[-1, rows, :real] = _attended_rows(verified, at, windows.positions[-1, :real], anchor, context.plan.window)
+    mask[-1, rows, rows] = _attended_shadow_rows(verified, anchor) if shift == 0 else np.eye(shadows, dtype=np.bool_)
 
     first = windows.kept + len(windows.asked[-1])
-    asking = max(0, first + shadows - windows.wanted.shape[1])
-    wanted = np.pad(windows.wanted, ((0, 0), (0, asking)), mode="edge")
-    logits_index = np.pad(windows.logits_index, ((0, 0), (0, asking)))
-    lacking = np.pad(windows.lacking, ((0, 0), (0, asking)))
+    more_columns = max(0, first + shadows - windows.wanted.shape[1])
+    logits_positions = np.pad(windows.wanted, ((0, 0), (0, more_columns)), mode="edge")
+    logits_index = np.pad(windows.logits_index, ((0, 0), (0, more_columns)))
+    from_kept_row = np.pad(windows.lacking, ((0, 0), (0, more_columns)))
     columns = slice(first, first + shadows)
-    wanted[-1, columns], logits_index[-1, columns], lacking[-1, columns] = judged, np.arange(real, rows.stop), False
+    logits_positions[-1, columns], logits_index[-1, columns], from_kept_row[-1, columns] = (
+        verified,
+        np.arange(real, rows.stop),
+        False,
+    )
     return replace(
         windows,
         input_ids=input_ids,
         positions=positions,
         mask=mask,
         lengths=(*windows.lengths[:-1], rows.stop),
-        wanted=wanted,
+        wanted=logits_positions,
         logits_index=logits_index,
-        lacking=lacking,
-        judged=judged,
+        lacking=from_kept_row,
+        judged=verified,
     )
 
 
-def _seen(judged: Int64, at: Int64, order: Int64, anchor: Branch, window: str) -> Bool:
-    """Return which rows, at the positions `order` [W], a shadow row sees, [S, W].
+def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, window: str) -> Bool:
+    """Return the rows, at the positions `order` [W], to which each shadow row attends, [S, W].
 
-    These are the rows that a row in its place sees, without the one that is judged and the one that it stands for.
+    A shadow row attends to the rows that its position allows, except the verified row and the row that it replaces.
     """
-    hidden: Bool = (order == judged[:, None]) | (order == at[:, None])
+    hidden: Bool = (order == verified[:, None]) | (order == at[:, None])
     if window == "full":
         return ~hidden
-    numbers: Bool = anchor.layout.numbers(at)[:, None] >= anchor.layout.numbers(order)
+    numbers: Bool = anchor.layout.block_numbers(at)[:, None] >= anchor.layout.block_numbers(order)
     return numbers & ~hidden
 
 
-def _seen_shadows(judged: Int64, anchor: Branch) -> Bool:
-    """Return which shadow rows a shadow row sees, [S, S]: those of its own block."""
-    numbers = anchor.layout.numbers(judged)
+def _attended_shadow_rows(verified: Int64, anchor: Branch) -> Bool:
+    """Return the shadow rows to which each shadow row attends, [S, S]: those of its own block."""
+    numbers = anchor.layout.block_numbers(verified)
     seen: Bool = numbers[:, None] == numbers
     return seen

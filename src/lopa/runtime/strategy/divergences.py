@@ -1,4 +1,4 @@
-"""How far what is said of a position moved from step to step: KLASS's history (arXiv 2511.05664). Pure."""
+"""KL divergence of each position's distribution from that of the step before: KLASS (arXiv 2511.05664)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -10,38 +10,39 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.strategy.views import match_positions
 
 STEPS = 2
-"""So many steps in a row have to move little."""
-_LEAST_REST = 1e-8
-"""Probability of everything else, below which float32 has no digits left."""
+"""Consecutive steps with a small divergence that make a position stable."""
+_MIN_REST = 1e-8
+"""Lower bound of the probability of all other tokens; float32 has no digits left below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """Of m positions that a step asked about."""
+    """History of the m positions that a step queried."""
 
     positions: Int64
     """[m], ascending."""
     ids: Int64
-    """[m, K], of the last step."""
+    """[m, K]: candidates of the last step."""
     logprobs: Float32
-    """[m, K]"""
+    """[m, K]: log-probabilities of these candidates."""
     moved: Floats
-    """[m, STEPS]: nats of the last steps, the newest last; infinite where there was no step before."""
+    """[m, STEPS]: divergences of the last steps in nats, the newest last; infinite without a step before."""
 
     def before(self, end: int) -> Self:
-        """As a Memory: of positions before `end`."""
+        """Return the history of the positions before `end` (see Memory)."""
         kept = self.positions < end
         return type(self)(self.positions[kept], self.ids[kept], self.logprobs[kept], self.moved[kept])
 
-    def settled(self, positions: Int64, most: float) -> Bool:
-        """[n]: which of `positions`, all known, moved by less than `most` in each of the last steps."""
+    def are_stable(self, positions: Int64, max_divergence: float) -> Bool:
+        """Return which of `positions` [n], all known, diverged by less than `max_divergence` in each of the last
+        steps."""
         _, places = match_positions(self.positions, positions)
-        little: Bool = self.moved[places] < most
-        return np.asarray(little.all(axis=-1))
+        small: Bool = self.moved[places] < max_divergence
+        return np.asarray(small.all(axis=-1))
 
 
 def divergences_after(last: Divergences | None, rows: RowStatistics, positions: Int64) -> Divergences:
-    """What to remember after a step that said `rows` [n] of `positions` [n]."""
+    """Return the history after a step with statistics `rows` [n] at `positions` [n]."""
     moved = np.full((len(positions), STEPS), np.inf)
     if last is not None:
         found, places = match_positions(last.positions, positions)
@@ -52,16 +53,17 @@ def divergences_after(last: Divergences | None, rows: RowStatistics, positions: 
 
 
 def divergence(ids: Int64, logprobs: Float32, last_ids: Int64, last_logprobs: Float32) -> Floats:
-    """[n]: Kullback-Leibler divergence in nats of rows [n, K] from those of the step before [n, K].
+    """Return the Kullback-Leibler divergence in nats, [n], of rows [n, K] from the rows [n, K] of the step before.
 
-    Tokens that are among the K best of both count by themselves, all others as one: at most the whole divergence.
+    Tokens that are among the K best in both steps count one by one and all others as a single token. The result never
+    exceeds the divergence of the whole distributions.
     """
     same = ids[:, :, None] == last_ids[:, None, :]
     p = np.where(same.any(axis=2), np.exp(logprobs.astype(np.float64)), 0.0)
     q = (same * np.exp(last_logprobs.astype(np.float64))[:, None, :]).sum(axis=2)
     both = (p > 0) & (q > 0)
-    # Logarithms apart: a quotient by the least of probabilities would be infinite.
+    # Two logarithms, since a quotient by a tiny probability overflows.
     of_tokens = (p * (np.log(np.where(both, p, 1.0)) - np.log(np.where(both, q, 1.0)))).sum(axis=1, where=both)
-    rest, last_rest = (np.maximum(1.0 - np.where(both, each, 0.0).sum(axis=1), _LEAST_REST) for each in (p, q))
+    rest, last_rest = (np.maximum(1.0 - np.where(both, each, 0.0).sum(axis=1), _MIN_REST) for each in (p, q))
     result: Floats = of_tokens + rest * np.log(rest / last_rest)
     return result

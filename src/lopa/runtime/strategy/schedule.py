@@ -1,7 +1,7 @@
-"""Dream's schedule: how many positions each of its steps decides, and its draws of positions. Pure.
+"""Dream's schedule: the number of positions that each step unmasks, and its random choice of positions.
 
-Time falls from 1 to EPS in equal steps; a step decides the share of the masks by which time falls, rounded down,
-and the last one all. A step that decides nothing needs no forward: what the model would say is what it said before.
+Time falls from 1 to EPS in equal steps. A step unmasks the share of masked positions by which time falls, rounded down.
+The last step unmasks all. A step that unmasks nothing needs no forward, because the input has not changed.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,25 @@ from lopa.runtime.plan import DecodingPlan
 
 EPS = 1e-3
 _WHICH, _NOISE = 2, 3
-"""Streams of draws, beside those of tokens (lopa.runtime.decoding.draws)."""
+"""Random streams of positions; lopa.runtime.decoding.draws has those of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """The step of the schedule, from 0, that a round does."""
+    """Number of the schedule's step, from 0, that a round performs."""
 
     number: int
 
     def before(self, end: int) -> Self:  # noqa: ARG002
-        """As a Memory: the same whatever positions go."""
+        """Return this step: it does not depend on positions (see Memory)."""
         return self
 
 
 def next_step(last: ScheduleStep | None, positions: Int64, plan: DecodingPlan) -> ScheduleStep:
-    """The first step behind `last` that decides any of the undecided `positions`; the last step for ever after it."""
+    """Return the first step after `last` that unmasks any of the masked `positions`.
+
+    Once the last step was reached, it is returned again.
+    """
     end = plan.own["steps"] - 1
     first = 0 if last is None else min(last.number + 1, end)
     if plan.own["alg"] == "origin":
@@ -39,31 +42,30 @@ def next_step(last: ScheduleStep | None, positions: Int64, plan: DecodingPlan) -
     return ScheduleStep(first + int(np.argmax(counts >= 1)))
 
 
-def count_of_step(step: ScheduleStep, undecided: int, plan: DecodingPlan) -> int:
-    """How many of so many undecided positions a step decides, where it takes the first by rank."""
-    return int(np.float32(undecided) * _shares(plan)[step.number])
+def count_of_step(step: ScheduleStep, num_masked: int, plan: DecodingPlan) -> int:
+    """Return how many of `num_masked` positions a step unmasks when it takes the first by rank."""
+    return int(np.float32(num_masked) * _shares(plan)[step.number])
 
 
 def drawn_in_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Bool:
-    """[n]: which positions a step decides that draws each by itself (origin)."""
+    """Return which of `positions` [n] a step unmasks when it draws each independently (alg "origin")."""
     drawn: Bool = _steps_drawn(step.number, positions, plan) == step.number
     return drawn
 
 
 def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Floats:
-    """[n]: Gumbel noise. The best of log-weights with it are draws without replacement, each in proportion to what is
-    left."""
+    """Return Gumbel noise, [n]. The largest sums of log-weights and noise are draws without replacement."""
     uniform = np.clip(_uniform(_NOISE, step.number, positions, plan), 1e-12, 1 - 1e-12)
     noise: Floats = -np.log(-np.log(uniform))
     return noise
 
 
 def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
-    """[n]: the first step, from `first` on, in which each position is drawn.
+    """Return the first step, from `first` on, in which each of `positions` [n] is drawn.
 
-    Every step draws a position by itself, with the step's share. How long that takes is drawn at once instead: a
-    position is not drawn between two times with the ratio of the later to the earlier as its probability. So a schedule
-    of many steps is not looked through, and a position that its step left undecided has a next one.
+    Each step draws each position independently with the step's share as its probability. A position is therefore not
+    drawn between two times with probability (later / earlier). One draw from that distribution replaces a loop over
+    all steps. A position that its step left masked gets a later step.
     """
     times = _times(plan.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
@@ -76,14 +78,14 @@ def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
 
 
 def _uniform(stream: int, number: int, positions: Int64, plan: DecodingPlan) -> Floats:
-    """[n]: depends on seed, stream, number and position alone."""
+    """Return uniform numbers [n] that depend only on seed, stream, number and position."""
     generator = np.random.Generator(np.random.Philox(key=plan.seed, counter=[0, 0, number, stream]))
     table: Floats = generator.random(int(positions.max(initial=-1)) + 1)
     return table[positions]
 
 
 def _shares(plan: DecodingPlan) -> Float32:
-    """[steps]: the share of the masks that each step decides, in float32 as the published loop computes it."""
+    """Return the share of masked positions that each step unmasks, [steps], in float32 as the published loop does."""
     return _shares_of(plan.own["steps"])
 
 
@@ -92,16 +94,16 @@ def _shares_of(steps: int) -> Float32:
     times = _times(steps).astype(np.float32)
     shares = np.ones(steps, np.float32)
     shares[:-1] -= times[1:-1] / times[:-2]
-    shares.flags.writeable = False  # what is kept is everyone's
+    shares.flags.writeable = False  # cached and shared
     return shares
 
 
 @lru_cache(maxsize=8)
 def _times(steps: int) -> Floats:
-    """[steps + 1]: the times between which the steps lie, numbers of float32."""
+    """Return the boundaries of the steps in time, [steps + 1], as float32 numbers."""
     number = np.arange(steps + 1, dtype=np.float64)
     step = np.float64((np.float32(EPS) - np.float32(1)) / np.float32(steps))
-    # Sums and products together are rounded once, as torch.linspace does from either end.
+    # torch.linspace rounds once, after multiplication and addition, and counts from either end.
     from_end = np.float64(np.float32(EPS)) - step * number[::-1]
     times = np.where(number < (steps + 1) // 2, 1 + step * number, from_end).astype(np.float32).astype(np.float64)
     times.flags.writeable = False

@@ -1,4 +1,4 @@
-"""The strategies: the package's own in one table, and those that others register."""
+"""The table of built-in strategies, and the registry of installed ones."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lopa.runtime.strategy import strategy as stages
 from lopa.runtime.strategy.strategy import OwnOption, Strategy
 
 ENTRY_POINTS = "lopa.strategies"
-"""Group of entry points, each a Strategy under its own name."""
+"""Group of entry points. Each loads a Strategy that has the entry point's name."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CONFIDENCE_OF_ALG: Mapping[str, Confidence] = {
     "origin": "probability",
@@ -110,7 +110,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             options=(
                 OwnOption(
                     name="alg",
-                    help="Which positions are unmasked first, by Dream's names: origin (random), maskgit_plus "
+                    help="Order in which positions are unmasked, by Dream's names: origin (random), maskgit_plus "
                     "(probability), topk_margin or entropy.",
                     default="entropy",
                     choices=tuple(_CONFIDENCE_OF_ALG),
@@ -137,7 +137,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             minimum=stages.fixed_count,
             options=(
                 OwnOption(
-                    name="per_step",
+                    name="tokens_per_step",
                     help="Tokens unmasked per block and step.",
                     default=2,
                     min=1,
@@ -165,8 +165,8 @@ STRATEGIES: Mapping[str, Strategy] = {
             name="klass",
             summary="tokens above a threshold whose distribution is stable (KLASS)",
             rescore=stages.with_divergences,
-            eligible=stages.settled,
-            threshold=stages.reached,
+            eligible=stages.stable,
+            threshold=stages.constant_inclusive,
             pipelined=True,
             options=(
                 OwnOption(
@@ -191,45 +191,47 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
     )
 }
-"""The package's own strategies by name."""
+"""Built-in strategies by name."""
 _registered: dict[str, Strategy] = {}
 
 
 def register_strategy(strategy: Strategy) -> None:
-    """Make `strategy` known under its name in this process.
+    """Register `strategy` under its name in this process.
 
-    A package makes one known to every process with an entry point of the group "lopa.strategies" instead. Raises
-    BadInputError for what is no Strategy, for a bad name and for one that another strategy has.
+    To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
+    BadInputError for an object that is not a Strategy, for an invalid name and for a name that is taken.
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
-            f"{shown(strategy)} as a strategy", expected="a Strategy", remedy="register a record of its stages"
+            f"{shown(strategy)} as a strategy",
+            expected="an instance of lopa.runtime.strategy.Strategy",
+            remedy="pass a Strategy (docs/decoding.md, Your own strategy)",
         )
     name = strategy.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadInputError(
-            f"a strategy called {shown(name)}",
-            expected="a name of at most 64 lower-case letters, digits and underscores, a letter first",
+            f"strategy name {shown(name)}",
+            expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
             remedy="rename the strategy",
         )
     known = STRATEGIES.get(name) or _registered.get(name)
     if known is not None and known != strategy:
         raise BadInputError(
-            f"a second strategy called {name}", expected="a name that no strategy has yet", remedy="rename the strategy"
+            f"strategy name {name} is already registered", expected="an unused name", remedy="rename the strategy"
         )
     if known is None:
         _registered[name] = strategy
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Return the names of all strategies, the package's own first. Imports no other package."""
+    """Return the names of all strategies, built-in ones first. Imports no other package."""
     return (*STRATEGIES, *{**_registered, **_entry_points()})
 
 
 def strategy_from_name(name: object) -> Strategy:
-    """Return the strategy called `name`, importing the package that brings it if need be.
+    """Return the strategy called `name`. If an entry point declares it, import that package.
 
-    Raises BadInputError for an unknown name and for an entry point that cannot be used.
+    Raises BadInputError for an unknown name and for an entry point that cannot be loaded.
     """
     if isinstance(name, str):
         known = STRATEGIES.get(name) or _registered.get(name)
@@ -250,19 +252,19 @@ def _entry_points() -> Mapping[str, EntryPoint]:
 
 
 def _loaded(entry_point: EntryPoint) -> Strategy:
-    origin = f"the entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
+    origin = f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
     try:
         strategy = entry_point.load()
     except Exception as error:  # whatever another package's import raises
         raise BadInputError(
-            f"strategy {entry_point.name}, but {origin} cannot be imported: {error}",
+            f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
             expected="a package that can be imported",
             remedy="update or uninstall that package, or choose another strategy",
         ) from error
     if not isinstance(strategy, Strategy) or strategy.name != entry_point.name:
         raise BadInputError(
-            f"strategy {entry_point.name}, but {origin} is {shown(strategy)}",
-            expected="a Strategy of that name",
+            f"strategy {entry_point.name}: {origin} is {shown(strategy)}",
+            expected="a Strategy with the entry point's name",
             remedy="correct the package, or choose another strategy",
         )
     return strategy

@@ -1,12 +1,13 @@
-"""The record of a strategy: five stages, its traits and its own options (docs/decoding.md, "Five stages").
+"""The record of a strategy: five stages, traits and options (docs/decoding.md, "Five stages").
 
 A step of a round goes through the stages in this order:
 
-1. `rescore` changes what the forward said of a branch, before candidates are made of it, and updates its memory.
-2. `eligible` says which positions may be unmasked because they are certain.
-3. `threshold` says what each position has to exceed, and `rank` orders them.
-4. `cut` says how many of those that do are unmasked, the first by rank; `minimum` says how many are unmasked anyway.
-5. `remask` says which unmasked positions are masked again.
+1. `rescore` changes a branch's statistics before candidates are chosen from them, and updates the branch's memory.
+2. `eligible` returns the positions that may be unmasked because they are certain.
+3. `threshold` returns the value that each position has to exceed, and `rank` orders the positions.
+4. `cut` returns how many of the certain positions are unmasked, by rank. `minimum` returns how many are unmasked in any
+   case.
+5. `remask` returns the unmasked positions to mask again.
 """
 
 import math
@@ -16,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.checked_values import real_number, truth, whole_number, word_among
+from lopa.runtime.checked_values import check_bool, check_choice, check_float, check_int
 from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.plan.choices import Confidence
-from lopa.runtime.strategy.credit import Credit, credit_after, credited
+from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
 from lopa.runtime.strategy.divergences import Divergences, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 from lopa.runtime.strategy.topk_ties import indices_of_topk
 from lopa.runtime.strategy.views import BlockView, Memory, RemaskView
 
 LEAP_DISTANCE, LEAP_PROBABILITY = 4, 0.75
-"""LocalLeap's positions to either side of an anchor, and the probability that is enough there."""
+"""LocalLeap: positions to either side of an anchor, and the probability that suffices there."""
 BEFORE_FIRST_STEP = 30
-"""Positions that a block is taken to have unmasked before its first step (WINO)."""
+"""Number of positions that a block counts as unmasked before its first step (WINO)."""
 
 
 # Stage 1: rescore
@@ -42,7 +43,7 @@ def identity(
     memory: Memory | None,
     plan: DecodingPlan,  # noqa: ARG001
 ) -> tuple[RowStatistics, Memory | None]:
-    """Leave the rows as they are and remember nothing."""
+    """Return the rows and the memory unchanged."""
     return rows, memory
 
 
@@ -52,7 +53,7 @@ def with_divergences(
     memory: Memory | None,
     plan: DecodingPlan,  # noqa: ARG001
 ) -> tuple[RowStatistics, Memory | None]:
-    """Leave the rows as they are and remember their KL divergence from the step before (KLASS)."""
+    """Return the rows unchanged and record their KL divergence from the step before (KLASS)."""
     assert memory is None or isinstance(memory, Divergences)
     return rows, divergences_after(memory, rows, positions)
 
@@ -60,16 +61,16 @@ def with_divergences(
 def with_credit(
     rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
 ) -> tuple[RowStatistics, Memory | None]:
-    """Make tokens more probable that were the best in earlier steps (CreditDecoding)."""
+    """Raise the probability of tokens that were the best in earlier steps (CreditDecoding)."""
     assert memory is None or isinstance(memory, Credit)
     credit = credit_after(memory, rows, positions)
-    return credited(rows, credit, plan.logits_temperature), credit
+    return add_credit(rows, credit, plan.logits_temperature), credit
 
 
 def on_schedule(
     rows: RowStatistics, positions: Int64, memory: Memory | None, plan: DecodingPlan
 ) -> tuple[RowStatistics, Memory | None]:
-    """Leave the rows as they are and remember the step of the schedule (Dream)."""
+    """Return the rows unchanged and record the step of the schedule (Dream)."""
     assert memory is None or isinstance(memory, ScheduleStep)
     return rows, next_step(memory, positions, plan)
 
@@ -78,48 +79,53 @@ def on_schedule(
 
 
 def all_masked(block: BlockView, plan: DecodingPlan) -> Bool:  # noqa: ARG001
-    """Every masked position."""
+    """Return every masked position."""
     return block.masked
 
 
-def settled(block: BlockView, plan: DecodingPlan) -> Bool:
-    """Positions for which the model said nearly the same in the last steps (KLASS)."""
+def stable(block: BlockView, plan: DecodingPlan) -> Bool:
+    """Return the positions whose distribution hardly changed in the last steps (KLASS)."""
     assert isinstance(block.memory, Divergences)
-    return block.memory.settled(block.positions, plan.own["kl_threshold"])
+    return block.memory.are_stable(block.positions, plan.own["kl_threshold"])
 
 
 # Stage 3: threshold
 
 
 def constant(block: BlockView, plan: DecodingPlan) -> Float32:
-    """skip_threshold for all; with sliding blocks minus entropy_threshold."""
+    """Return skip_threshold for all positions; with sliding blocks, minus entropy_threshold."""
     limit = -plan.entropy_threshold if plan.slides else plan.skip_threshold
     return np.full(len(block.positions), limit, np.float32)
 
 
 def if_best_is_certain(block: BlockView, plan: DecodingPlan) -> Float32:
-    """No threshold, except in a block that waits for the one before: there all or nothing, depending on whether the
-    highest probability exceeds skip_threshold."""
+    """Return minus infinity, except in a block that is not complete and whose best probability is low.
+
+    In such a block no position may be unmasked: the limit is infinity. "Low" means not above skip_threshold.
+    """
     best = block.candidates.probabilities[block.masked].max(initial=0.0)
     free = block.complete or best > np.float32(plan.skip_threshold)
     return np.full(len(block.positions), -math.inf if free else math.inf, np.float32)
 
 
-def reached(block: BlockView, plan: DecodingPlan) -> Float32:
-    """As `constant`, for a rule that also accepts what is equal to the threshold."""
+def constant_inclusive(block: BlockView, plan: DecodingPlan) -> Float32:
+    """Return the threshold of `constant`, lowered so that values equal to it pass."""
     return _below(constant(block, plan))
 
 
 def lower_near_anchors(block: BlockView, plan: DecodingPlan) -> Float32:
-    """As `reached`, and lower within LEAP_DISTANCE of a position that reaches it (LocalLeap, arXiv 2510.07081)."""
-    usual = reached(block, plan)
+    """Return the threshold of `constant_inclusive`, lowered near positions that reach it (LocalLeap, arXiv 2510.07081).
+
+    Near means at most LEAP_DISTANCE positions away.
+    """
+    usual = constant_inclusive(block, plan)
     anchors = block.positions[block.masked & (certainties(block, plan) > usual)]
     near = (np.abs(block.positions[:, None] - anchors) <= LEAP_DISTANCE).any(axis=1)
     return np.where(near, np.minimum(usual, _below(np.float32(LEAP_PROBABILITY))), usual)
 
 
 def by_schedule(block: BlockView, plan: DecodingPlan) -> Float32:
-    """Dream's: nothing is certain; with alg "origin", where each position is drawn by itself, the drawn ones are."""
+    """Return Dream's limits: no position is certain, except those drawn with alg "origin"."""
     if plan.own["alg"] != "origin":
         return never(block, plan)
     assert isinstance(block.memory, ScheduleStep)
@@ -128,17 +134,17 @@ def by_schedule(block: BlockView, plan: DecodingPlan) -> Float32:
 
 
 def no_threshold(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
-    """Every position is certain: the cut alone decides."""
+    """Return minus infinity: every position is certain, and only the cut limits them."""
     return np.full(len(block.positions), -math.inf, np.float32)
 
 
 def never(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
-    """No position is certain."""
+    """Return infinity: no position is certain."""
     return np.full(len(block.positions), math.inf, np.float32)
 
 
 def _below(limit: Float32 | np.float32) -> Float32:
-    """Return the next number below, which what reaches `limit` exceeds."""
+    """Return the next smaller number, so that values equal to `limit` exceed it."""
     return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
 
 
@@ -146,17 +152,17 @@ def _below(limit: Float32 | np.float32) -> Float32:
 
 
 def by_confidence(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
-    """The most confident first."""
+    """Rank the most confident position first."""
     return np.asarray(block.candidates.confidences, np.float64)
 
 
 def by_probability(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
-    """The most probable candidate first."""
+    """Rank the most probable candidate first."""
     return np.asarray(block.candidates.probabilities, np.float64)
 
 
 def by_drawn_confidence(block: BlockView, plan: DecodingPlan) -> Floats:
-    """The most confident first; with alg_temp drawn by the softmax of confidences over it (Dream)."""
+    """Rank the most confident first; with alg_temp, draw the order by the softmax of confidence / alg_temp (Dream)."""
     if not plan.own["alg_temp"]:
         return by_confidence(block, plan)
     assert isinstance(block.memory, ScheduleStep)
@@ -165,13 +171,15 @@ def by_drawn_confidence(block: BlockView, plan: DecodingPlan) -> Floats:
 
 
 def left_to_right(block: BlockView, plan: DecodingPlan) -> Floats:  # noqa: ARG001
-    """The lowest position first."""
+    """Rank the lowest position first."""
     return -np.arange(len(block.positions), dtype=np.float64)
 
 
 def confidences_by_distance(entropy: Float32, positions: Int64, plan: DecodingPlan) -> Float32:
-    """Return minus the scores [..., n] of sliding blocks: entropy, plus distance_penalty for each position behind the
-    first one that is asked about (WeDLM)."""
+    """Return the confidences [..., n] of sliding blocks: minus entropy, minus a penalty for distance (WeDLM).
+
+    The penalty is distance_penalty for each position behind the first sampled one.
+    """
     distances = (positions - positions[..., :1]).astype(np.float32)
     scores: Float32 = entropy + np.float32(plan.distance_penalty) * distances
     return -scores
@@ -181,7 +189,7 @@ def confidences_by_distance(entropy: Float32, positions: Int64, plan: DecodingPl
 
 
 def no_limit(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
-    """All certain positions."""
+    """Return the number of all certain positions."""
     return len(ranked)
 
 
@@ -189,8 +197,8 @@ def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) ->
     """Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
     2505.24857). This bounds the dependence that joint unmasking ignores.
 
-    A prefix has a sum and a maximum of its own, and neither falls with its length. No entropy of a model is 0 but by
-    rounding, so a gamma of 0 is one position.
+    Neither the sum nor the maximum of a prefix falls with its length. A gamma of 0 accepts one position, since a
+    model's entropy is 0 only by rounding.
     """
     assert block.candidates.entropies is not None
     gamma = plan.own["gamma"]
@@ -202,25 +210,25 @@ def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) ->
 
 
 def within_factor(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:
-    """The largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
+    """Return the largest n with (n + 1) (1 - probability of the n-th) below the factor (Fast-dLLM)."""
     p = block.candidates.probabilities[ranked].astype(np.float64)
     counts = 1 + np.flatnonzero(np.arange(2, len(p) + 2) * (1.0 - p) < plan.own["factor"])
     return int(counts.max(initial=0))
 
 
 def wino_cap(ranked: Int64, block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
-    """Seven tenths of the masked positions, rounded down, but 5 to 20 (WINO)."""
+    """Return 70 % of the number of masked positions, rounded down, limited to 5 to 20 (WINO)."""
     return min(len(ranked), max(5, min(20, int(0.7 * np.count_nonzero(block.masked)))))
 
 
 def fixed_count(block: BlockView, plan: DecodingPlan) -> int:  # noqa: ARG001
-    """As many positions as per_step says."""
-    count: int = plan.own["per_step"]
+    """Return the option tokens_per_step."""
+    count: int = plan.own["tokens_per_step"]
     return count
 
 
 def share_of_schedule(block: BlockView, plan: DecodingPlan) -> int:
-    """As many as the step of Dream's schedule says; none where each position is drawn by itself."""
+    """Return the count of Dream's current step; 0 with alg "origin", which draws each position independently."""
     assert isinstance(block.memory, ScheduleStep)
     if plan.own["alg"] == "origin":
         return 0
@@ -228,8 +236,10 @@ def share_of_schedule(block: BlockView, plan: DecodingPlan) -> int:
 
 
 def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
-    """The step's share of a block that is unmasked in block_steps steps of equal size, the first ones a position larger
-    where they do not divide it (LLaDA, SDAR)."""
+    """Return the step's share of a block that is unmasked in block_steps equal steps (LLaDA, SDAR).
+
+    The first steps take the remainder, one position each.
+    """
     each, more = divmod(plan.block_size, plan.block_steps)
     return max(1, each + (block.rounds < more))
 
@@ -238,14 +248,14 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
 
 
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
-    """The least probable positions below take_back_threshold, fewer than the step before unmasked, of equal ones the
-    first; none in a step that unmasked no more than one (WINO).
+    """Return the least probable positions below remask_threshold, ties by position (WINO).
 
-    Every two steps together unmask more than they remask, so an answer comes to its end.
+    They are fewer than the step before unmasked, and none where this step unmasked at most one. Any two steps together
+    therefore unmask more than they remask, so decoding ends.
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
-        below = np.flatnonzero(view.probabilities < plan.take_back_threshold)
+        below = np.flatnonzero(view.probabilities < plan.remask_threshold)
         limit = min(view.limit, remask_limit(view.before))
         result[below[np.argsort(view.probabilities[below], kind="stable")[:limit]]] = True
     return result
@@ -262,59 +272,59 @@ Rescore = Callable[
     [RowStatistics, Int64, Memory | None, DecodingPlan],
     tuple[RowStatistics, Memory | None],
 ]
-"""From rows [n] about positions [n] of a branch, ascending, and its memory: the rows to decide by, and its memory."""
+"""Takes rows [n] at ascending positions [n] of a branch and its memory; returns new rows [n] and the new memory."""
 Eligible = Callable[[BlockView, DecodingPlan], Bool]
-"""[n] for a block's n positions."""
+"""Returns [n]: positions of a block that may be certain."""
 Threshold = Callable[[BlockView, DecodingPlan], Float32]
-"""[n]: what the certainty of each position has to exceed."""
+"""Returns [n]: limit that the certainty of each position has to exceed."""
 Rank = Callable[[BlockView, DecodingPlan], Floats]
-"""[n]: the largest is first, of equal ones the lowest position."""
+"""Returns [n]: rank values, the largest first; ties go to the lower position."""
 Cut = Callable[[Int64, BlockView, DecodingPlan], int]
-"""From the indices [m] of a block's certain positions, the first by rank first: how many of them."""
+"""Takes the indices [m] of a block's certain positions by rank; returns how many of them are unmasked."""
 Minimum = Callable[[BlockView, DecodingPlan], int]
-"""How many positions a complete block unmasks, certain or not."""
+"""Returns the number of positions that a complete block unmasks at least, certain or not."""
 Remask = Callable[[RemaskView, DecodingPlan], Bool]
-"""[n]: which of a block's judged positions are masked again."""
+"""Returns [n]: positions of a block that are masked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOption:
-    """An option that only one strategy has."""
+    """An option of one strategy."""
 
     name: str
     help: str
     default: bool | int | float | str | Callable[[int], bool | int | float | str]
-    """The value where none is given, or a function that returns it for max_new_tokens."""
+    """The default, or a function that returns it for a value of max_new_tokens."""
     choices: tuple[str, ...] = ()
-    """Allowed values of an option that is a word."""
+    """Allowed values of a text option; empty for other types."""
     min: float = 0.0
     max: float = 1e9
     infinite: bool = False
-    """Whether a number may be infinite."""
+    """True if infinity is allowed."""
 
     def value(self, given: Any, max_new_tokens: int) -> bool | int | float | str:
-        """Return `given`, checked, or the default for None. Raises BadInputError for a value that is not allowed."""
+        """Return the checked value `given`, or the default for None. Raises BadInputError for an invalid value."""
         default = self.default(max_new_tokens) if callable(self.default) else self.default
         if given is None:
             return default
         if self.choices:
-            return word_among(self.name, given, self.choices)
+            return check_choice(self.name, given, self.choices)
         if isinstance(default, bool):
-            return truth(self.name, given)
+            return check_bool(self.name, given)
         if isinstance(default, int):
-            return whole_number(self.name, given, least=int(self.min), most=int(self.max))
+            return check_int(self.name, given, min=int(self.min), max=int(self.max))
         if self.infinite and given == float("inf") and not isinstance(given, str):
             return float("inf")
-        return real_number(self.name, given, least=self.min, most=self.max)
+        return check_float(self.name, given, min=self.min, max=self.max)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """What decides which positions a step unmasks. Register it with `register_strategy` or as an entry point."""
+    """Rules for the positions that a step unmasks. Register one with `register_strategy` or as an entry point."""
 
     name: str
     summary: str
-    """One line for help texts."""
+    """One-line description for help texts."""
 
     rescore: Rescore = identity
     eligible: Eligible = all_masked
@@ -323,37 +333,37 @@ class Strategy:
     cut: Cut = no_limit
     minimum: Minimum = share_of_step
     remask: Remask | None = None
-    """None: what is unmasked stays, and the options take_back_threshold and take_back_limit are refused."""
+    """None if the strategy never remasks; the options remask_threshold and remask_limit are then rejected."""
 
     options: tuple[OwnOption, ...] = ()
-    """Options that other strategies do not have. Stages find their values in `plan.own`."""
+    """Options that only this strategy has. Stages read their values from `plan.own`."""
 
     pipelined: bool = False
-    """Whether several blocks may be unmasked at a time; otherwise they are unmasked one by one."""
+    """True if several blocks may be unmasked at a time, False if one by one."""
     looks_ahead: bool = False
-    """Whether lookahead branches may be verified beside the anchor."""
+    """True if lookahead branches may be verified in the anchor's forward."""
     default_branches: int | None = 1
-    """Branches where none are requested; None: the device's default (lopa.runtime.generation_config.branch_choice)."""
+    """Default number of branches; None for the device's default (lopa.runtime.generation_config.branch_choice)."""
     block_steps: bool = False
-    """Whether the option of this name says how many positions a step unmasks at least."""
+    """True if the option `block_steps` sets the minimum number of positions per step."""
     whole: bool = False
-    """Whether the whole answer is one block of which no row is kept."""
+    """True if the whole answer is one block and nothing is cached."""
     filters_greedy: bool = False
-    """Whether top_k and top_p also restrict the distributions from which the best token is taken."""
+    """True if top_k and top_p also apply to greedy decoding."""
     from_one_branch: bool = True
-    """Whether what a step unmasks follows from the answers to one branch alone, which `lossless` needs."""
+    """True if a step depends on the statistics of one branch only, which `speculative` needs."""
     unmasks_first: bool = True
-    """Whether the option decide_frontier is allowed."""
+    """True if the option unmask_first_masked is allowed."""
     remask_threshold: float = 0.0
-    """take_back_threshold where none is given; 0: nothing is remasked."""
+    """Default of remask_threshold; 0 for no remasking."""
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
-    """What ranks positions, from the strategy's own options; None: the option `confidence` says so."""
+    """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
     overwrites_unmasked: bool = True
-    """Whether the published loop overwrites unmasked positions where too few are masked (docs/models.md)."""
+    """True if the published loop overwrites unmasked positions where too few are masked (docs/models.md)."""
 
     @property
     def default_cache(self) -> str | None:
-        """The cache with which the strategy decodes whatever a model prefers; None: the model's."""
+        """Cache that the strategy needs; None for the model's default."""
         if self.whole:
             return "none"
         return "blocks" if self.pipelined or self.remask_threshold else None
@@ -363,11 +373,11 @@ class Strategy:
 
 
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
-    """Return which of a block's n positions a step unmasks, [n], by stages 2 to 4 of `strategy`.
+    """Return the positions of a block that a step unmasks, [n], according to stages 2 to 4 of `strategy`.
 
-    Of the positions that are eligible and above the threshold these are the first by rank, as many as the cut leaves.
-    Where they are fewer than the minimum and the block is complete, they are the first by rank of all masked ones.
-    With decide_frontier the answer's first masked position is certain and the first of all.
+    These are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with
+    fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked
+    the answer's first masked position is certain and ranks first.
     """
     first = _first_masked(block, plan)
     ranks = np.where(first, np.inf, strategy.rank(block, plan))
@@ -386,13 +396,13 @@ def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan)
 
 
 def certainties(block: BlockView, plan: DecodingPlan) -> Float32:
-    """Return what is compared with the threshold, [n]: probabilities, or with sliding blocks minus the scores."""
+    """Return the values that are compared with the threshold, [n]: probabilities, or confidences of sliding blocks."""
     return block.candidates.confidences if plan.slides else block.candidates.probabilities
 
 
 def _first_masked(block: BlockView, plan: DecodingPlan) -> Bool:
     first = np.zeros(len(block.positions), np.bool_)
-    if plan.decide_frontier and block.leads:
+    if plan.unmask_first_masked and block.leads:
         first[np.flatnonzero(block.masked)[:1]] = True
     return first
 
@@ -407,5 +417,8 @@ def _best(ranks: Floats, among: Bool, count: int) -> Int64:
 
 
 def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
-    """Return the first `count` by rank, and where fewer are `among`, others as torch.topk chooses (docs/models.md)."""
+    """Return the first `count` positions of `among` by rank.
+
+    If there are fewer, add the positions that torch.topk would return (docs/models.md, "Published quirks").
+    """
     return indices_of_topk(np.where(among, ranks, -np.inf), min(count, len(ranks)))

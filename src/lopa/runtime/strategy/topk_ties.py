@@ -1,8 +1,8 @@
-"""Which of equal values torch.topk takes, for published rules that depend on it (docs/models.md, "Published quirks").
+"""The choice of torch.topk among equal values, which published rules depend on (docs/models.md, "Published quirks").
 
-SDAR's rules ask for the n best of a block where fewer than n are undecided; the rest have a confidence of minus
-infinity, and the published code overwrites those that torch.topk happens to return. On a CPU that is what selection by
-partitioning (Hoare's find, median of three) leaves in front, on pairs in the order of their indices. Pure.
+SDAR's rules select the n best positions of a block even where fewer than n are masked. Unmasked positions have a
+confidence of minus infinity, and the published code overwrites those that torch.topk returns. On a CPU, torch.topk
+partitions (value, index) pairs in the order of their indices: Hoare's find with the median of three as pivot.
 """
 
 import numpy as np
@@ -10,24 +10,24 @@ import numpy as np
 from lopa.runtime.contract import Floats, Int64
 
 _SMALL = 3
-"""So many are sorted by insertion."""
+"""Length up to which values are sorted by insertion."""
 
 
 def indices_of_topk(values: Floats, count: int) -> Int64:
-    """Indices of the `count` largest of `values` [n], as torch.topk on a CPU chooses among equal ones; unordered."""
+    """Return the indices of the `count` largest of `values` [n], unordered, with the ties of torch.topk on a CPU."""
     order = list(range(len(values)))
     if not 0 < count < len(order):
         return np.array(order[:count], np.int64)
     first, last, nth = 0, len(order), count - 1
     while last - first > _SMALL:
-        cut = _partitioned(values, order, first, last)
+        cut = _partition(values, order, first, last)
         first, last = (cut, last) if cut <= nth else (first, cut)
-    order[first:last] = sorted(order[first:last], key=lambda index: -values[index])  # stable, as insertion is
+    order[first:last] = sorted(order[first:last], key=lambda index: -values[index])  # stable, like insertion sort
     return np.array(order[:count], np.int64)
 
 
-def _partitioned(values: Floats, order: list[int], first: int, last: int) -> int:
-    """Part order[first:last] around the median of three of its values; the place where the second part begins."""
+def _partition(values: Floats, order: list[int], first: int, last: int) -> int:
+    """Partition order[first:last] around the median of three of its values. Return the start of the second part."""
 
     def before(one: int, other: int) -> bool:
         return bool(values[order[one]] > values[order[other]])

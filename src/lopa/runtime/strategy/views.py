@@ -1,6 +1,6 @@
-"""What the stages of a strategy are given: a round, a block of one of its branches, positions to remask.
+"""The arguments of a strategy's stages: views of a round, of a block of one branch, and of positions to remask.
 
-Arrays only: a stage knows no branch, session or grammar.
+They hold arrays, so that a stage depends on no branch, session or grammar.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Candidates:
     probabilities: Float32
     confidences: Float32
     logprobs: Float32 | None = None
-    """Log-probabilities of the tokens as the model gave them, before top_k and top_p; None where not requested."""
+    """Log-probabilities of the tokens before top_k and top_p; None where not requested."""
     entropies: Float32 | None = None
-    """In nats, of the whole distribution or of what top_k and top_p kept; None in candidates that no forward made."""
+    """Entropies in nats after top_k and top_p; None in candidates that no forward proposed."""
 
     def __getitem__(self, index: Index) -> "Candidates":
         logprobs = None if self.logprobs is None else self.logprobs[index]
@@ -31,68 +31,68 @@ class Candidates:
 
 
 class Memory(Protocol):
-    """What a strategy remembers of a branch from step to step: a frozen record, copied with the branch's tokens."""
+    """State that a strategy keeps for a branch between steps: a frozen record, copied with the branch's tokens."""
 
     def before(self, end: int) -> Self:
-        """Return what is left of it when the positions from `end` on go."""
+        """Return this state for the positions before `end`, when the others are dropped."""
         ...
 
 
 @dataclass(frozen=True)
 class RoundView:
-    """What the forward of a round proposed for all of its branches, the anchor last."""
+    """Candidates that a round's forward proposed for all branches, the anchor last."""
 
     positions: tuple[Int64, ...]
-    """The masked positions that each branch asked about, ascending."""
+    """Sampled masked positions of each branch, ascending."""
     candidates: tuple[Candidates, ...]
-    """Their candidates."""
+    """Candidates of each branch at its `positions`."""
     winner: int
     """Index of the branch with which the request goes on."""
 
 
 @dataclass(frozen=True)
 class BlockView:
-    """The n positions of an active block that were asked about and may be unmasked now, ascending."""
+    """The n sampled positions of an active block that may be unmasked now, ascending."""
 
     positions: Int64
-    """[n], absolute."""
+    """[n]: absolute positions."""
     candidates: Candidates
-    """[n], of this step. With a grammar the first masked position's candidate is one that the grammar allows."""
+    """[n]: candidates of this step. A grammar allows the one at the answer's first masked position."""
     masked: Bool
-    """[n]: positions that may be unmasked: masked, and no grammar refuses the candidate."""
+    """[n]: True for masked positions whose candidate no grammar rejects."""
     complete: bool
-    """Whether the block before is nearly unmasked, so that this one unmasks some position in every step."""
+    """True if the block before is nearly unmasked, so that this block unmasks at least one position per step."""
     rounds: int
-    """Rounds in which the block was active before."""
+    """Earlier rounds in which the block was active."""
     leads: bool
-    """Whether the answer's first masked position is in this block."""
+    """True if the answer's first masked position is in this block."""
     memory: Memory | None
-    """What the strategy remembers of the branch, as its first stage left it in this step."""
+    """Memory of the branch, as the first stage left it in this step."""
     round: RoundView
     branch: int
-    """Index in the round of the branch that the block belongs to."""
+    """Index in the round of the block's branch."""
 
 
 @dataclass(frozen=True)
 class RemaskView:
-    """The n unmasked positions of an active block that were judged in this step, ascending."""
+    """The n unmasked positions of an active block that this step verified again, ascending."""
 
     probabilities: Floats
-    """[n]: probabilities of their tokens according to rows that do not see them."""
+    """[n]: probabilities of their tokens, from shadow rows, which do not see them."""
     accepted: int
-    """Positions that the block unmasked in this step, without those that an end-of-text cut off; none is among the
-    n."""
+    """Number of positions that the block unmasked in this step, except those behind an end of text. None of them is
+    among the n."""
     before: int
-    """The same number in the step before."""
+    """Number of positions that the block unmasked in the step before."""
     limit: int
-    """How many positions the answer may still remask."""
+    """Maximum number of positions that the answer may still remask."""
 
 
-def match_positions(known: Int64, wanted: Int64) -> tuple[Bool, Int64]:
-    """Return which of the positions `wanted` [n] are among `known` [m], both ascending, and their places there, [n].
+def match_positions(known: Int64, positions: Int64) -> tuple[Bool, Int64]:
+    """Return which of `positions` [n] are among `known` [m], both ascending, and their indices there, [n].
 
-    The place of a position that is not there is 0.
+    The index of a position that is not there is 0.
     """
-    places = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    found: Bool = known[places] == wanted if len(known) else np.zeros(len(wanted), np.bool_)
+    places = np.minimum(np.searchsorted(known, positions), max(len(known) - 1, 0))
+    found: Bool = known[places] == positions if len(known) else np.zeros(len(positions), np.bool_)
     return found, np.where(found, places, 0)

@@ -26,4 +26,4 @@ class Evaluator(Protocol):
         """value[key], undefined where there is none."""
 
     def added(self, left: Any, right: Any) -> Any:
-        """left + right."""
+        """Left + right."""

@@ -10,8 +10,8 @@ from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.methods import key_of
 from lopa.runtime.template.values import Function, Namespace
 
-_MOST_RANGE = 100_000
-_MOST_LAYOUT = 100
+_MAX_RANGE = 100_000
+_MAX_LAYOUT = 100
 
 
 def template_functions(budget: Budget) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def template_functions(budget: Budget) -> dict[str, Any]:
 
 def _range(*bounds: int) -> range:
     found = range(*bounds)
-    if len(found) > _MOST_RANGE:
-        raise OverflowError(f"Range too big. The sandbox blocks ranges larger than MAX_RANGE ({_MOST_RANGE}).")
+    if len(found) > _MAX_RANGE:
+        raise OverflowError(f"Range too big. The sandbox blocks ranges larger than MAX_RANGE ({_MAX_RANGE}).")
     return found
 
 
@@ -48,6 +48,6 @@ def _raise_exception(message: Any) -> None:
 
 def _time_now(layout: str) -> str:
     """The local time, as strftime lays it out."""
-    if not isinstance(layout, str) or len(layout) > _MOST_LAYOUT or any(digit in layout for digit in "0123456789"):
-        raise TemplateError(f"strftime_now takes a layout of at most {_MOST_LAYOUT} characters and no digits")
+    if not isinstance(layout, str) or len(layout) > _MAX_LAYOUT or any(digit in layout for digit in "0123456789"):
+        raise TemplateError(f"strftime_now takes a layout of at most {_MAX_LAYOUT} characters and no digits")
     return datetime.now().strftime(layout)

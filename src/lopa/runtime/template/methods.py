@@ -25,10 +25,10 @@ from lopa.runtime.template.text import (
 
 Method = Callable[..., Any]
 
-_MOST_INDENT = 16
+_MAX_INDENT = 16
 _CHARACTERS_A_PIECE = 20
 """What a line or a word is taken to have before it is known: bounds how many are made at all."""
-_MOST_SOUGHT = 100
+_MAX_SOUGHT = 100
 """Characters of what Python searches in time that grows with their number too: from the right, and to strip."""
 _CASES = ("upper", "lower", "title", "capitalize")
 _LOOKS = (
@@ -56,7 +56,7 @@ def joined_text(budget: Budget, parts: Sequence[Any], separator: str = "") -> st
     return joined(texts, separator)
 
 
-def replaced_text(budget: Budget, text: str, old: str, new: str, most: int = -1) -> str:
+def replaced_text(budget: Budget, text: str, old: str, new: str, count: int = -1) -> str:
     """`text` with `new` for `old`; its size is known before it is made."""
     for each in (old, new):
         _text(each)
@@ -64,7 +64,7 @@ def replaced_text(budget: Budget, text: str, old: str, new: str, most: int = -1)
     found = text.count(old)
     budget.operations(found)
     budget.characters(max(0, found * len(new)))
-    return replaced(text, old, new, _whole(most))
+    return replaced(text, old, new, _whole(count))
 
 
 def json_text(
@@ -76,12 +76,12 @@ def json_text(
     sort_keys: bool = False,
 ) -> str:
     """`value` as JSON, without jinja's HTML escapes."""
-    if indent is not None and not 0 <= _whole(indent) <= _MOST_INDENT:
-        raise TemplateError(f"tojson with indent {indent}: at most {_MOST_INDENT}")
-    if separators is not None and (len(separators) != 2 or any(len(_text(each)) > _MOST_INDENT for each in separators)):
-        raise TemplateError(f"tojson takes two separators of at most {_MOST_INDENT} characters")
+    if indent is not None and not 0 <= _whole(indent) <= _MAX_INDENT:
+        raise TemplateError(f"tojson with indent {indent}: at most {_MAX_INDENT}")
+    if separators is not None and (len(separators) != 2 or any(len(_text(each)) > _MAX_INDENT for each in separators)):
+        raise TemplateError(f"tojson takes two separators of at most {_MAX_INDENT} characters")
     weight = budget.weigh(value)
-    around = 2 * _MOST_INDENT + (indent or 0) * (weight.depth + 1)
+    around = 2 * _MAX_INDENT + (indent or 0) * (weight.depth + 1)
     budget.characters(6 * weight.characters + around * weight.elements)  # an escaped character takes six
     text = json.dumps(
         value,
@@ -216,8 +216,8 @@ def _text(value: Any) -> str:
 
 
 def _sought(value: Any) -> str:
-    if len(_text(value)) > _MOST_SOUGHT:
-        raise TemplateError(f"it looks for {len(value)} characters: at most {_MOST_SOUGHT}")
+    if len(_text(value)) > _MAX_SOUGHT:
+        raise TemplateError(f"it looks for {len(value)} characters: at most {_MAX_SOUGHT}")
     return str(value)
 
 

@@ -91,7 +91,7 @@ class Operations:
         return self.attribute(value, key) if isinstance(key, str) else Undefined(obj=value, name=key)
 
     def added(self, left: Any, right: Any) -> Any:
-        """left + right."""
+        """Left + right."""
         if isinstance(left, str) and isinstance(right, str):
             return joined_text(self.budget, (left, right))
         for kind in (list, tuple):
@@ -113,7 +113,7 @@ class Operations:
         return value[which]
 
     def repeated(self, left: Any, right: Any) -> Any:
-        """left * right, where one is a text or a list and the other says how often."""
+        """Left * right, where one is a text or a list and the other says how often."""
         value, count = (right, left) if isinstance(left, int) else (left, right)
         if not isinstance(count, int):
             raise TypeError(f"can't multiply sequence by {type(count).__name__!r}")

@@ -60,9 +60,9 @@ def stripped(text: str, characters: str | None = None, *, left: bool = True, rig
     return part_of(text, slice(start, start + len(kept)))
 
 
-def split(text: str, separator: str | None = None, most: int = -1, *, from_right: bool = False) -> list[str]:
+def split(text: str, separator: str | None = None, max: int = -1, *, from_right: bool = False) -> list[str]:
     """As text.split(separator, most), or rsplit."""
-    pieces = str.rsplit(text, separator, most) if from_right else str.split(text, separator, most)
+    pieces = str.rsplit(text, separator, max) if from_right else str.split(text, separator, max)
     return _located(text, pieces, 0 if separator is None else len(separator), search=separator is None)
 
 
@@ -75,11 +75,11 @@ def lines_of(text: str, keep_ends: bool = False) -> list[str]:
     return [part_of(line, slice(length)) for line, length in zip(whole_lines, lengths, strict=True)]
 
 
-def replaced(text: str, old: str, new: str, most: int = -1) -> str:
+def replaced(text: str, old: str, new: str, max: int = -1) -> str:
     """As text.replace(old, new, most)."""
     if not old:
-        return whole(str.replace(text, old, new, most), text, new)
-    return joined(split(text, old, most), new)
+        return whole(str.replace(text, old, new, max), text, new)
+    return joined(split(text, old, max), new)
 
 
 def recased(text: str, result: str) -> str:

@@ -13,7 +13,7 @@ from lopa.runtime.template.evaluator import Evaluator
 from lopa.runtime.template.methods import METHODS, json_text, replaced_text, text_from
 from lopa.runtime.template.text import joined, recased
 
-_MOST_INDENT = 64
+_MAX_INDENT = 64
 
 
 def _text_method(name: str) -> Callable[..., Any]:
@@ -47,9 +47,9 @@ def _replace(run: Evaluator, value: Any, old: Any, new: Any, count: int | None =
 def _indent(run: Evaluator, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     text = text_from(run.budget, value)
     if not (isinstance(width, str) or (isinstance(width, int) and width >= 0)) or (
-        (len(width) if isinstance(width, str) else width) > _MOST_INDENT
+        (len(width) if isinstance(width, str) else width) > _MAX_INDENT
     ):
-        raise TemplateError(f"indent takes a width of at most {_MOST_INDENT}")
+        raise TemplateError(f"indent takes a width of at most {_MAX_INDENT}")
     indention = width if isinstance(width, str) else " " * width
     lines = METHODS[str]["splitlines"](run.budget, joined([text, "\n"]))
     run.budget.characters(2 * len(text) + len(lines) * (len(indention) + 1))

@@ -1,1 +1,1 @@
-"""TensorRT engines: what engine.json says, profiles, plans, contexts."""
+"""TensorRT engines: engine.json, profiles, plans and contexts."""

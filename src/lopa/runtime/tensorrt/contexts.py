@@ -1,7 +1,4 @@
-"""How execution contexts are made: by TensorRT in one call, by TensorRT for RTX with what it keeps from run to run.
-
-Knows no shape and no forward.
-"""
+"""Creation of execution contexts: one call in TensorRT, a runtime config with a kernel cache in TensorRT for RTX."""
 
 import logging
 import re
@@ -16,49 +13,51 @@ from lopa.runtime.files.untrusted_input import bytes_from_file
 from lopa.runtime.tensorrt.library import RTX
 from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
 
-_MOST_CACHE_BYTES = 2**30
+_MAX_CACHE_BYTES = 2**30
 _log = logging.getLogger(__name__)
 
 
 class Contexts(Protocol):
-    """Makes the contexts of one engine; their memory for what lies between layers is given to them."""
+    """Creates the contexts of one engine. The caller provides their memory for activations."""
 
     def new(self, *, one_shape: bool) -> Any:
-        """An IExecutionContext, None when there is no memory for it. `one_shape`: it will only ever have one."""
+        """Return an IExecutionContext, or None if memory is full. `one_shape` means that it will have only one
+        shape.
+        """
 
     def keep(self) -> None:
-        """Write down what another process need not work out again; forgets the engine."""
+        """Save what another process can reuse, and release the engine."""
 
 
 def contexts_of_engine(trt: ModuleType, engine: Any, found: StoredTensorRTEngine, device: CudaDevice) -> Contexts:
-    """Those of `engine`, which was opened from `found` on `device`."""
+    """Return the contexts of `engine`, which was opened from `found` on `device`."""
     if found.engine.target.library == RTX.name:
         return RtxContexts(trt, engine, runtime_cache_file(found.folder, device))
     return TensorRTContexts(trt, engine)
 
 
 class TensorRTContexts:
-    """The Contexts protocol for an engine whose kernels are in its plan."""
+    """Contexts of an engine whose kernels are in its plan."""
 
     def __init__(self, trt: ModuleType, engine: Any) -> None:
         self._strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
         self._engine = engine
 
     def new(self, *, one_shape: bool) -> Any:  # noqa: ARG002
-        """Contexts.new."""
+        """Return a new context."""
         return self._engine.create_execution_context(self._strategy)
 
     def keep(self) -> None:
-        """Contexts.keep."""
+        """Release the engine."""
         self._engine = None
 
 
 class RtxContexts:
-    """The Contexts protocol for an engine whose kernels are made where it is opened: they are kept in a file.
+    """Contexts of an engine whose kernels are compiled on opening, and cached in a file.
 
-    A context of one shape waits for the kernels of that shape when it first runs, so that what is captured later is
-    final. One of many shapes runs general kernels at once and gets those of a shape while it runs on ("Working with
-    Dynamic Shapes" of TensorRT for RTX's documentation: EAGER and LAZY).
+    A context with one shape waits for that shape's kernels in its first run, so that a later capture is final (EAGER).
+    A context with many shapes starts with general kernels, and gets specialized ones while it runs (LAZY). See "Working
+    with Dynamic Shapes" in the documentation of TensorRT for RTX.
     """
 
     def __init__(self, rtx: ModuleType, engine: Any, cache_file: Path) -> None:
@@ -66,10 +65,10 @@ class RtxContexts:
         self._engine = engine
         self._file = cache_file
         self._cache = engine.create_runtime_config().create_runtime_cache()
-        self._read = self._kept_before()
+        self._read = self._load_cache()
 
     def new(self, *, one_shape: bool) -> Any:
-        """Contexts.new."""
+        """Return a new context."""
         rtx, config = self._rtx, self._engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(rtx.ExecutionContextAllocationStrategy.USER_MANAGED)
         config.set_runtime_cache(self._cache)
@@ -81,7 +80,9 @@ class RtxContexts:
         return self._engine.create_execution_context(runtime_config=config)
 
     def keep(self) -> None:
-        """Contexts.keep; a folder that cannot be written is no error: the kernels are made again next time."""
+        """Save the kernel cache, and release the engine. If the folder is not writable, kernels are compiled again next
+        time.
+        """
         cache, self._cache, self._engine = self._cache, None, None
         if cache is None:
             return
@@ -91,27 +92,29 @@ class RtxContexts:
         try:
             write_whole(self._file, kernels)
         except LopaError as error:
-            _log.info("the kernels of %s were not kept: %s", self._file.parent.name, error)
+            _log.info("cannot save the compiled kernels of %s: %s", self._file.parent.name, error)
 
-    def _kept_before(self) -> bytes:
-        """What was read of the file: nothing when there is none, or TensorRT takes it for another machine's."""
+    def _load_cache(self) -> bytes:
+        """Load the cache file. Return its content, or nothing if it is missing or TensorRT rejects it for this
+        machine.
+        """
         if not self._file.exists():
             return b""
         try:
             kernels = bytes_from_file(
-                self._file, expected="kernels", remedy=f"remove {self._file}", most=_MOST_CACHE_BYTES
+                self._file, expected="a kernel cache", remedy=f"remove {self._file}", max=_MAX_CACHE_BYTES
             )
         except LopaError as error:
-            _log.warning("kernels are made again: %s", error)
+            _log.warning("compiling kernels again: %s", error)
             return b""
         return kernels if self._cache.deserialize(kernels) else b""
 
 
 def runtime_cache_file(folder: Path, device: CudaDevice) -> Path:
-    """Where the kernels that were made for a model of GPU are kept, beside the plan they belong to."""
+    """Return the path of the kernel cache for a GPU model, next to the plan."""
     return folder / f"kernels-{slug_of_gpu(device.name)}.cache"
 
 
 def slug_of_gpu(name: str) -> str:
-    """The name of a GPU as it stands in the name of a file."""
+    """Return the name of a GPU in the form used in file names."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())

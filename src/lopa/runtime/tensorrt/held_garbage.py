@@ -1,7 +1,7 @@
-"""No search for garbage while TensorRT holds its locks and calls Python. Knows nothing of TensorRT.
+"""Disables garbage collection while TensorRT holds its locks and calls Python.
 
-TensorRT logs while it holds a lock that the end of a builder or a runtime takes as well. Where Python looks for garbage
-in that moment and finds one that an exception kept, it waits for ever (seen in 1.7.1 of TensorRT for RTX).
+TensorRT logs while holding a lock that the destructor of a builder or runtime also takes. If Python collects a builder
+or runtime kept by an exception at that moment, it deadlocks (seen in TensorRT for RTX 1.7.1).
 """
 
 import gc
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 _LOCK = threading.Lock()
 _blocks: list[bool] = []
-"""Those that run now: whether there was a search before the first of them."""
+"""One entry per running block: True if collection was enabled before the first block."""
 
 
 @contextmanager
 def garbage_held() -> Iterator[None]:
-    """While the block runs nothing is searched for garbage, in any thread of the process."""
+    """Disable garbage collection in the whole process while the block runs."""
     with _LOCK:
         _blocks.append(_blocks[0] if _blocks else gc.isenabled())
         gc.disable()

@@ -1,8 +1,7 @@
-"""The two TensorRTs: which Python package each is, imported when it is asked for, in a known version.
+"""The two TensorRT libraries: their Python packages, imported on demand, and supported versions.
 
-TensorRT builds on the GPU that an engine is for. TensorRT for RTX builds anywhere, for all GPUs of some compute
-capabilities, and makes the kernels where the engine is opened. Their Python interface is the same. Builds and runs
-nothing.
+TensorRT builds on the target GPU. TensorRT for RTX builds on any machine for all GPUs of certain compute capabilities,
+and compiles kernels when the engine opens. Their Python interfaces are the same.
 """
 
 import importlib
@@ -18,45 +17,47 @@ from lopa.runtime.install_hint import installed_version
 
 @dataclass(frozen=True)
 class TensorRTLibrary:
-    """One of them."""
+    """One of the two libraries."""
 
     name: str
-    """In devices (before the colon) and in engine.json."""
+    """Name in devices (before the colon) and in engine.json."""
     title: str
-    """In messages."""
+    """Name in messages."""
     modules: Sequence[str]
-    """The first that is there is it."""
+    """Module names. The first one that can be imported is used."""
     oldest: tuple[int, ...]
     newest_major: int
     build: str
-    """The command that builds an engine for it."""
+    """Command that builds an engine for this library."""
     parts: Sequence[Sequence[str]]
-    """Distributions of one version, where any of them is installed."""
+    """Groups of distributions that must have the same version if installed."""
 
     @property
     def rebuild(self) -> str:
-        """What to do about an engine for it that cannot be used."""
-        return f"build it again here: {self.build}"
+        """Remedy for an engine that cannot be used."""
+        return f"build the engine again here: {self.build}"
 
     @property
     def versions(self) -> str:
-        """Those that are known, for people."""
+        """Supported versions, for messages."""
         return f"{'.'.join(map(str, self.oldest))} to {self.newest_major}.x"
 
     def module(self) -> ModuleType:
-        """Raises MissingBackendError when it is absent, does not load, or is of an unknown or of two versions."""
-        trt = self._imported()
+        """Import the library. Raises MissingBackendError if it is missing, broken, or has an unsupported version or
+        mixed ones.
+        """
+        trt = self._import()
         version = version_numbers(trt.__version__)
         if version < self.oldest or version[0] > self.newest_major:
             raise self._missing(f"{self.title} {trt.__version__}", self.versions)
         for names in self.parts:
             found = {name: installed for name in names if (installed := installed_version(name)) is not None}
             if len({*found.values()}) > 1:
-                words = ", ".join(f"{name} {installed}" for name, installed in found.items())
-                raise self._missing(words, "libraries and bindings of one version")
+                versions = ", ".join(f"{name} {installed}" for name, installed in found.items())
+                raise self._missing(versions, "libraries and bindings of one version")
         return trt
 
-    def _imported(self) -> ModuleType:
+    def _import(self) -> ModuleType:
         errors = []
         for name in self.modules:
             try:
@@ -77,7 +78,10 @@ TENSORRT = TensorRTLibrary(
     name="tensorrt",
     title="TensorRT",
     modules=("tensorrt",),
-    oldest=(10, 15),  # the first whose parser takes Attention, RotaryEmbedding and RMSNormalization of our graphs
+    oldest=(
+        10,
+        15,
+    ),  # the first version whose parser supports Attention, RotaryEmbedding and RMSNormalization of our graphs
     newest_major=11,
     build="lopa-export tensorrt BUNDLE",
     parts=(),
@@ -85,8 +89,8 @@ TENSORRT = TensorRTLibrary(
 RTX = TensorRTLibrary(
     name="tensorrt-rtx",
     title="TensorRT for RTX",
-    modules=("tensorrt_rtx_bindings", "tensorrt_rtx"),  # the wheels of an index, and the one that comes with the SDK
-    oldest=(1, 7),  # the first that builds every bundle without a GPU: 1.4 asks for one in int8
+    modules=("tensorrt_rtx_bindings", "tensorrt_rtx"),  # the wheels on PyPI, and the one in the SDK
+    oldest=(1, 7),  # the first version that builds every bundle without a GPU; 1.4 needs one for int8
     newest_major=1,
     build="lopa-export tensorrt BUNDLE --rtx",
     parts=tuple((f"tensorrt-rtx-{cuda}-libs", f"tensorrt-rtx-{cuda}-bindings") for cuda in ("cu12", "cu13")),
@@ -95,11 +99,11 @@ LIBRARIES = {library.name: library for library in (TENSORRT, RTX)}
 
 
 def is_tensorrt(device: str) -> bool:
-    """Return True if `device` is one of either library."""
+    """Return True if `device` belongs to either library."""
     found = find_device(device)
     return found is not None and found.family.name in LIBRARIES
 
 
 def library_of_device(device: str) -> TensorRTLibrary:
-    """The one that "tensorrt:N" or "tensorrt-rtx:N" means. Raises BadInputError for another device."""
+    """Return the library of "tensorrt:N" or "tensorrt-rtx:N". Raises BadInputError for another device."""
     return LIBRARIES[parse_device(device, *LIBRARIES).family.name]

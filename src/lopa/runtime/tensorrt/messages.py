@@ -1,22 +1,22 @@
-"""What TensorRT says while it builds or runs: errors and warnings, kept for messages of our own."""
+"""Errors and warnings that TensorRT logs while it builds or runs, collected for error messages."""
 
 from types import ModuleType
 from typing import Any, Protocol
 
-_KEPT = 20
-"""Messages: TensorRT repeats itself, and the last say why it gave up."""
-_SHOWN = 5
+_MAX_MESSAGES = 20
+"""Maximum number of collected messages. TensorRT repeats itself, and the last messages have the cause."""
+_MAX_REPORTED = 5
 
 
 class Messages(Protocol):
-    """An ILogger that keeps errors and warnings."""
+    """An ILogger that collects errors and warnings."""
 
     kept: list[str]
-    """The last ones, in order."""
+    """Last messages, in order."""
 
 
 def messages_logger(trt: ModuleType) -> Messages:
-    """A logger of the module `trt`; may be called from any thread."""
+    """Return a logger of the module `trt`. It may be called from any thread."""
 
     class _Messages(trt.ILogger):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -25,11 +25,11 @@ def messages_logger(trt: ModuleType) -> Messages:
 
         def log(self, severity: Any, msg: str) -> None:
             if severity in (trt.ILogger.INTERNAL_ERROR, trt.ILogger.ERROR, trt.ILogger.WARNING):
-                self.kept = [*self.kept, msg][-_KEPT:]
+                self.kept = [*self.kept, msg][-_MAX_MESSAGES:]
 
     return _Messages()
 
 
 def last_messages(messages: Messages) -> str:
-    """The last ones, a line each, to be put behind a message of our own; empty when there are none."""
-    return "".join(f"\n  TensorRT: {message}" for message in messages.kept[-_SHOWN:])
+    """Return the last messages, one per line, to append to an error message. Empty if there are none."""
+    return "".join(f"\n  TensorRT: {message}" for message in messages.kept[-_MAX_REPORTED:])

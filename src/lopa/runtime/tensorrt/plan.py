@@ -1,6 +1,6 @@
-"""A plan deserialized on the current CUDA device, held against its description, and its execution contexts.
+"""A plan deserialized on the current CUDA device and compared with its description, and its execution contexts.
 
-The engine holds the weights once for all contexts. Knows no request and no CUDA graph.
+The engine holds the weights once for all contexts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,58 +18,59 @@ from lopa.runtime.tensorrt.contexts import contexts_of_engine
 from lopa.runtime.tensorrt.manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
 from lopa.runtime.tensorrt.messages import last_messages, messages_logger
 from lopa.runtime.tensorrt.plan_file import check_file, engine_from_plan
-from lopa.runtime.tensorrt.profiles import profiles_of_gears
+from lopa.runtime.tensorrt.profiles import profiles_of_buckets
 
 _SHOWN_WEIGHTS = 5
 _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
-"""By the names that manifests use: members of TensorRT's DataType."""
+"""Members of TensorRT's DataType by the names in manifests."""
 
 
 class TensorRTPlan:
-    """A plan of TensorRT, opened. Its contexts are to be forgotten before `close`."""
+    """An opened TensorRT plan. Drop its contexts before `close`."""
 
     def __init__(self, trt: ModuleType, found: StoredTensorRTEngine, bundle: Bundle, device: CudaDevice) -> None:
-        """Raises BadInputError when TensorRT refuses the plan, or it is another than engine.json says."""
+        """Open the plan. Raises BadInputError if TensorRT rejects it, or if it differs from engine.json."""
         self._trt = trt
         self._found = found
         self._messages = messages_logger(trt)
         self._runtime, self._engine = engine_from_plan(trt, found, self._messages)
         if self._engine is None:
-            raise self._cannot_use("TensorRT cannot open it")
+            raise self._plan_error("TensorRT cannot open it")
         if found.engine.flags.strip_weights:
-            self._put_weights_in(bundle)
+            self._refit_weights(bundle)
         for received in _differences(self._engine, self._trt, found, bundle.manifest):
-            raise self._cannot_use(received)
+            raise self._plan_error(received)
         self._contexts = contexts_of_engine(trt, self._engine, found, device)
 
     @property
     def streams_weights(self) -> bool:
-        """Whether some of its weights may stay in the host's memory."""
+        """True if some weights may stay in host memory."""
         return self._found.engine.flags.weight_streaming
 
     def stream_all_weights(self) -> None:
-        """Leave no weight on the GPU that need not be there; before any context is made."""
+        """Move all weights that can be streamed off the GPU. Call it before creating contexts."""
         self._engine.weight_streaming_budget_v2 = 0
 
-    def keep_weights_beside(self, size: int) -> None:
-        """Keep as many weights on the GPU as TensorRT finds room for, less `size` bytes; while there is no context."""
+    def reserve_memory(self, size: int) -> None:
+        """Keep as many weights on the GPU as TensorRT finds room for, minus `size` bytes. There must be no context."""
         automatic = self._engine.get_weight_streaming_automatic_budget()
         self._engine.weight_streaming_budget_v2 = max(0, automatic - size)
 
     @property
     def scratch_size(self) -> int:
-        """Bytes that a forward in any profile needs for what lies between its layers.
+        """Bytes of activation memory that a forward in any profile needs.
 
-        Depends on how many weights are streamed.
+        It depends on how many weights are streamed.
         """
         profiles = range(self._engine.num_optimization_profiles)
         return max(1, *(int(self._engine.get_device_memory_size_for_profile_v2(each)) for each in profiles))
 
     def new_context(self, profile: int, stream: int, scratch: Buffer, *, one_shape: bool) -> "ProfileContext":
-        """A context that stays with one profile, and runs on `stream` only; `one_shape`: its shapes are set once.
+        """Return a context with a fixed profile that runs on `stream` only. `one_shape` means that its shapes are set
+        once.
 
-        `scratch` has at least `scratch_size` bytes, which contexts share that never run at the same time.
-        Raises EngineFailedError.
+        `scratch` has at least `scratch_size` bytes. Contexts that never run at the same time may share it. Raises
+        EngineFailedError.
         """
         context = self._contexts.new(one_shape=one_shape)
         if context is None:
@@ -80,24 +81,24 @@ class TensorRTPlan:
         return ProfileContext(self, context, stream)
 
     def failed(self, call: str) -> EngineFailedError:
-        """What to raise when a call of TensorRT says no."""
+        """Return the error for a failed call of TensorRT."""
         return EngineFailedError(
             f"TensorRT: {call} failed" + last_messages(self._messages),
             expected="success",
-            remedy="see that the GPU has memory left (nvidia-smi) and is used by nothing else; if it fails again, "
+            remedy="check with nvidia-smi that the GPU is idle and has free memory; if it fails again, "
             f"{self._found.engine.target.rebuild}",
         )
 
     def close(self) -> None:
-        """Let TensorRT free the weights."""
+        """Save the kernel cache, and free the weights."""
         self._contexts.keep()
         self._engine = self._runtime = None
 
-    def _put_weights_in(self, bundle: Bundle) -> None:
-        """Those of the bundle, into a plan that was built without.
+    def _refit_weights(self, bundle: Bundle) -> None:
+        """Refit the bundle's weights into a plan that was built without them.
 
-        The graph that is read for them is the one that was built, whose weights lie beside the bundle's: with int8 or
-        fp8 products it has other names and types than the bundle's graph.
+        The weights are read through the graph that was built. With int8 or fp8 products, its names and types differ
+        from the bundle's graph.
         """
         model = check_file(self._found, MODEL_NAME).read_bytes()
         refitter = self._trt.Refitter(self._engine, self._messages)
@@ -105,21 +106,21 @@ class TensorRTPlan:
         if not parser.refit_from_bytes(model, str(bundle.graph)) or not refitter.refit_cuda_engine():
             missing = refitter.get_missing_weights()
             shown = [*missing[:_SHOWN_WEIGHTS], *(["..."] if len(missing) > _SHOWN_WEIGHTS else [])]
-            raise self._cannot_use(
-                f"the weights of {bundle.path} cannot be put into it"
+            raise self._plan_error(
+                f"cannot load the weights of {bundle.path} into it"
                 + (f", {len(missing)} are missing: {', '.join(shown)}" if missing else "")
             )
 
-    def _cannot_use(self, received: str) -> BadInputError:
+    def _plan_error(self, received: str) -> BadInputError:
         return BadInputError(
             f"{self._found.folder / PLAN_NAME}: {received}" + last_messages(self._messages),
-            expected="a plan that was built of this bundle for this GPU, and memory for it there",
+            expected="a plan built from this bundle for this GPU, and enough GPU memory",
             remedy=f"see docs/tensorrt.md, Troubleshooting, or {self._found.engine.target.rebuild}",
         )
 
 
 class ProfileContext:
-    """An execution context of TensorRT in one profile. What it was told last stays in force."""
+    """An execution context of TensorRT in one profile. Shapes and addresses stay set between forwards."""
 
     def __init__(self, plan: TensorRTPlan, context: Any, stream: int) -> None:
         self._plan = plan
@@ -129,7 +130,7 @@ class ProfileContext:
         self._addresses: dict[str, int] = {}
 
     def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Of every input. Raises EngineFailedError when the profile does not take them."""
+        """Set the shapes of all inputs. Raises EngineFailedError if the profile does not allow them."""
         for name, shape in shapes.items():
             if self._shapes.get(name) != shape:
                 if not self._context.set_input_shape(name, shape):
@@ -137,7 +138,7 @@ class ProfileContext:
                 self._shapes[name] = shape
 
     def set_addresses(self, addresses: Mapping[str, int]) -> None:
-        """Where every input and output lies."""
+        """Set the addresses of all inputs and outputs."""
         for name, address in addresses.items():
             if self._addresses.get(name) != address:
                 if not self._context.set_tensor_address(name, address):
@@ -145,13 +146,13 @@ class ProfileContext:
                 self._addresses[name] = address
 
     def enqueue(self) -> None:
-        """Put a forward in the stream's queue. Raises EngineFailedError."""
+        """Enqueue a forward on the stream. Raises EngineFailedError."""
         if not self._context.execute_async_v3(self._stream):
             raise self._plan.failed("execute_async_v3")
 
 
 def _differences(engine: Any, trt: ModuleType, found: StoredTensorRTEngine, manifest: Manifest) -> Iterator[str]:
-    """Everything in which the plan is another than its description."""
+    """Yield every difference between the plan and its description."""
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     whole = whole_model(manifest.dimensions.layers)
     inputs = inputs_of_graph(manifest, whole)
@@ -161,16 +162,18 @@ def _differences(engine: Any, trt: ModuleType, found: StoredTensorRTEngine, mani
         return
     for name in names:
         mode = trt.TensorIOMode.INPUT if name in inputs else trt.TensorIOMode.OUTPUT
-        known = _TYPES[forms[name].type]
-        if engine.get_tensor_mode(name) != mode or engine.get_tensor_dtype(name) != getattr(trt.DataType, known):
-            yield f"{name} is no {mode.name.lower()} of {known}"
-    profiles = profiles_of_gears(found.engine.gears, found.engine.prefill)
+        expected_type = _TYPES[forms[name].type]
+        if engine.get_tensor_mode(name) != mode or engine.get_tensor_dtype(name) != getattr(
+            trt.DataType, expected_type
+        ):
+            yield f"{name} is not an {mode.name.lower()} of type {expected_type}"
+    profiles = profiles_of_buckets(found.engine.buckets, found.engine.prefill)
     if engine.num_optimization_profiles != len(profiles):
-        yield f"it has {engine.num_optimization_profiles} profiles, engine.json {len(profiles)}"
+        yield f"it has {engine.num_optimization_profiles} profiles, but engine.json has {len(profiles)}"
         return
     for number, profile in enumerate(profiles):
-        shapes = [arrays_of_values(inputs, sizes) for sizes in (profile.least, profile.best, profile.most)]
+        shapes = [arrays_of_values(inputs, sizes) for sizes in (profile.min, profile.best, profile.max)]
         for name in inputs:
-            there = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, number)]
-            if there != [arrays[name].shape for arrays in shapes]:
-                yield f"{name} has the shapes {there} in profile {number}, other ones than engine.json"
+            actual = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, number)]
+            if actual != [arrays[name].shape for arrays in shapes]:
+                yield f"{name} has the shapes {actual} in profile {number}, unlike engine.json"

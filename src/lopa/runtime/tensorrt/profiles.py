@@ -1,96 +1,98 @@
-"""The optimization profiles of a TensorRT engine: one of exact shapes for each gear, and one range for long prompts.
+"""Optimization profiles of a TensorRT engine: one exact shape per shape bucket, and one range for long prompts.
 
-Which profile runs a forward, and to which shape it is padded there. Pure; knows no TensorRT.
+Also selects the profile of a forward, and the shape to pad to.
 
-A gear costs its whole shape whatever part of it is real. That pays for windows of a decode, which come back to few
-sizes; the first window of a request is as long as its prompt, runs once, and would mostly be padding in the one gear
-that holds the longest. So a one-branch window longer than that of every other gear runs in the range, nearly as it is.
+A shape bucket always costs its full shape. That suits the windows of a decode, which have few sizes. A request's first
+window is as long as its prompt and runs once. It would mostly be padding in the only bucket that holds the longest
+prompt. So a one-branch window longer than all other buckets runs in the range, almost unpadded.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from lopa.runtime.bundle.gears import Gear, GearTable, gear_from_sizes
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes
 
 WINDOW_MULTIPLE = 64
-"""Windows in the range are padded to it: an engine works out memory and kernels once for each shape that it sees."""
+"""Granularity of windows in the range. An engine prepares memory and kernels once per shape."""
 
 
 class ProfileRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Shapes that one profile takes, axis by axis."""
+    """Range of shapes of one profile."""
 
-    least: Sizes
+    min: Sizes
     best: Sizes
-    """What kernels are chosen for."""
-    most: Sizes
+    """Shape for which kernels are chosen."""
+    max: Sizes
 
-    def holds(self, gear: Gear) -> bool:
-        """Whether the shape of `gear` is one of them."""
+    def holds(self, bucket: ShapeBucket) -> bool:
+        """Return True if the range contains the shape of `bucket`."""
         return all(
-            getattr(self.least, name) <= getattr(gear, name) <= getattr(self.most, name)
+            getattr(self.min, name) <= getattr(bucket, name) <= getattr(self.max, name)
             for name in Sizes.__struct_fields__
         )
 
 
-def exact_range(gear: Gear) -> ProfileRange:
-    """The profile of a gear: its shape alone."""
-    return ProfileRange(least=gear, best=gear, most=gear)
+def exact_range(bucket: ShapeBucket) -> ProfileRange:
+    """Return the profile of a shape bucket, with only its shape."""
+    return ProfileRange(min=bucket, best=bucket, max=bucket)
 
 
-def prefill_range(gears: Sequence[Gear]) -> ProfileRange:
-    """One branch, windows longer than all but the longest of `gears`, prefixes and requests as those have them."""
-    windows = sorted({gear.window for gear in gears})
+def prefill_range(buckets: Sequence[ShapeBucket]) -> ProfileRange:
+    """Return the range for one branch and windows longer than all but the longest of `buckets`.
+
+    Prefixes and requests are as in `buckets`.
+    """
+    windows = sorted({bucket.window for bucket in buckets})
     shortest = windows[-2] + 1 if len(windows) > 1 else windows[-1]
-    middle = min(_up(-(-(shortest + windows[-1]) // 2), WINDOW_MULTIPLE), windows[-1])
-    wanted = max(gear.wanted for gear in gears)
+    middle = min(_round_up(-(-(shortest + windows[-1]) // 2), WINDOW_MULTIPLE), windows[-1])
+    wanted = max(bucket.wanted for bucket in buckets)
     return ProfileRange(
-        least=Sizes(requests=1, branches=1, window=shortest, prefix=TILE, wanted=1),
+        min=Sizes(requests=1, branches=1, window=shortest, prefix=TILE, wanted=1),
         best=Sizes(requests=1, branches=1, window=middle, prefix=TILE, wanted=min(middle, wanted)),
-        most=Sizes(
-            requests=max(gear.requests for gear in gears),
+        max=Sizes(
+            requests=max(bucket.requests for bucket in buckets),
             branches=1,
             window=windows[-1],
-            prefix=max(gear.prefix for gear in gears),
+            prefix=max(bucket.prefix for bucket in buckets),
             wanted=wanted,
         ),
     )
 
 
-def profiles_of_gears(gears: Sequence[Gear], prefill: ProfileRange) -> list[ProfileRange]:
-    """All profiles of an engine in their order: those of the gears, then the range."""
-    return [*(exact_range(gear) for gear in gears), prefill]
+def profiles_of_buckets(buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> list[ProfileRange]:
+    """Return all profiles of an engine in order: those of the shape buckets, then the range."""
+    return [*(exact_range(bucket) for bucket in buckets), prefill]
 
 
 class ProfileTable:
-    """Chooses the profile of a forward."""
+    """Selects the profile of a forward."""
 
-    def __init__(self, gears: Sequence[Gear], prefill: ProfileRange) -> None:
-        self._gears = list(gears)
-        self._table = GearTable(gears)
-        self._prefixes = sorted({TILE, *(gear.prefix for gear in gears)})
+    def __init__(self, buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> None:
+        self._buckets = list(buckets)
+        self._table = BucketTable(buckets)
+        self._prefixes = sorted({TILE, *(bucket.prefix for bucket in buckets)})
         self._prefill = prefill
 
-    def profile_for(self, sizes: Sizes) -> tuple[int, Gear]:
-        """Number of the profile that runs `sizes`, and the shape to pad to: in parts where it is a smaller gear.
+    def profile_for(self, sizes: Sizes) -> tuple[int, ShapeBucket]:
+        """Return the index of the profile that runs `sizes`, and the shape to pad to. A smaller shape means parts.
 
-        Raises BadInputError as GearTable.gear_for does, when no profile holds the window, the prefix or what is wanted.
+        Raises BadInputError like BucketTable.bucket_for if no profile holds the window, the prefix or the sampled
+        positions.
         """
-        gear = self._table.gear_for(sizes)
-        most = self._prefill.most
-        in_range = (
-            sizes.requests <= most.requests and sizes.branches == 1 and sizes.window >= self._prefill.least.window
-        )
+        bucket = self._table.bucket_for(sizes)
+        upper = self._prefill.max
+        in_range = sizes.requests <= upper.requests and sizes.branches == 1 and sizes.window >= self._prefill.min.window
         if not in_range:
-            return self._gears.index(gear), gear
-        window = min(_up(sizes.window, WINDOW_MULTIPLE), most.window)
-        # A cache in device memory has the prefix of a gear, and is taken as it is then.
+            return self._buckets.index(bucket), bucket
+        window = min(_round_up(sizes.window, WINDOW_MULTIPLE), upper.window)
+        # A cache in device memory has the prefix length of a shape bucket, so it is used without a copy.
         prefix = next(prefix for prefix in self._prefixes if prefix >= sizes.prefix)
-        shape = Sizes(sizes.requests, 1, window, prefix, min(window, most.wanted))
-        return len(self._gears), gear_from_sizes(shape, gear.seconds)
+        shape = Sizes(sizes.requests, 1, window, prefix, min(window, upper.wanted))
+        return len(self._buckets), bucket_from_sizes(shape, bucket.seconds)
 
 
-def _up(rows: int, multiple: int) -> int:
+def _round_up(rows: int, multiple: int) -> int:
     return -(-rows // multiple) * multiple

@@ -1,7 +1,7 @@
-"""The contract on an NVIDIA GPU by either TensorRT: plans of lopa-export tensorrt, caches in the device's memory.
+"""The contract on an NVIDIA GPU by either TensorRT: plans from lopa-export tensorrt, with caches in device memory.
 
-Knows which engine of a bundle is for the device, and that it decodes only after it was verified. TensorRT and the CUDA
-runtime are imported when a session is opened.
+Selects a bundle's engine for the device, and rejects engines that were not verified. TensorRT and the CUDA runtime are
+imported when a session opens.
 """
 
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from types import ModuleType
 
 from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.gears import check_gears_fit
+from lopa.runtime.bundle.buckets import check_buckets_fit
 from lopa.runtime.cuda.calls import CudaCalls, calls_of_installed_cuda
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.cuda.graphs import CudaGraphs
@@ -26,57 +26,58 @@ from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine, engine_for_devi
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
-    """Open the bundle's engine on "tensorrt:N" or "tensorrt-rtx:N"; `threads` is for processors.
+    """Open the bundle's engine on "tensorrt:N" or "tensorrt-rtx:N". `threads` applies to CPUs only.
 
-    Raises BadInputError for another device, and when the bundle has no engine for it or one that cannot be used or was
-    not verified; MissingBackendError without TensorRT, the CUDA runtime or the device; EngineFailedError.
+    Raises BadInputError for another device, and for a missing, unusable or unverified engine. Raises
+    MissingBackendError if TensorRT, the CUDA runtime or the device is missing, and EngineFailedError.
     """
     found, gpu = engine_from_device(bundle, device), cuda_device(_number(device))
     if not found.engine.is_verified_on(gpu):
         raise BadInputError(
-            f"{found.folder} was not verified on {gpu.name}: that TensorRT could build it does not say that its tokens "
-            "are right",
-            expected="an engine whose tokens were held against another device's",
-            remedy=f"lopa-export verify {bundle.path} --device {device}",
+            f"{found.folder} was not verified on {gpu.name}",
+            expected="an engine whose tokens were compared with another device's",
+            remedy=f"run lopa-export verify {bundle.path} --device {device}",
         )
     return session_from_engine(bundle, device, found)
 
 
 def engine_from_device(bundle: Bundle, device: str) -> StoredTensorRTEngine:
-    """The engine that `device` runs, verified or not; raises as `open_session`."""
+    """Return the engine that `device` runs, verified or not. Raises like `open_session`."""
     library, number = library_of_device(device), _number(device)
     trt = library.module()
     return engine_for_device(bundle.of_dialect("standard"), cuda_device(number), trt.__version__, library)
 
 
 def session_from_engine(bundle: Bundle, device: str, found: StoredTensorRTEngine) -> ThreadedSession:
-    """A session on an engine that `engine_from_device` found, verified or not; raises as `open_session`."""
+    """Open a session on an engine from `engine_from_device`, verified or not. Raises like `open_session`."""
     trt, cuda = library_of_device(device).module(), calls_of_installed_cuda()
     standard = bundle.of_dialect("standard")
-    check_gears_fit(found.engine.gears, bundle.manifest, source=str(found.folder), remedy=found.engine.target.rebuild)
-    return ThreadedSession(device, partial(_opened, trt, cuda, found, standard, device))
+    check_buckets_fit(
+        found.engine.buckets, bundle.manifest, source=str(found.folder), remedy=found.engine.target.rebuild
+    )
+    return ThreadedSession(device, partial(_open_on_thread, trt, cuda, found, standard, device))
 
 
 def mark_verified_on(found: StoredTensorRTEngine, device: str) -> None:
-    """Write down that the engine's tokens were verified on `device`; raises as `mark_verified`."""
+    """Record that the engine's tokens were verified on `device`. Raises like `mark_verified`."""
     mark_verified(found, cuda_device(_number(device)))
 
 
-def _opened(
+def _open_on_thread(
     trt: ModuleType, cuda: CudaCalls, found: StoredTensorRTEngine, bundle: Bundle, device: str
 ) -> DeviceSession:
-    """On the thread that will use it."""
+    """Open the session on the thread that will use it."""
     number = _number(device)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         memory = CudaMemory(cuda, number)
-        opened.callback(memory.close)
+        stack.callback(memory.close)
         shape, vocabulary = cache_shape_from_manifest(bundle.manifest), bundle.manifest.dimensions.vocab_size
         if found.engine.flags.plugins:
             memory.use_row_kernel(row_kernel_from_plugins(number, shape))
         engine = TensorRTForward(trt, found, bundle, cuda_device(number), memory, CudaGraphs(cuda, memory.stream))
-        opened.callback(engine.close)
-        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, gear_for=engine.gear_for)
-        opened.pop_all()
+        stack.callback(engine.close)
+        session = DeviceSession(engine, device, shape, vocabulary, fixed_addresses=True, bucket_for=engine.bucket_for)
+        stack.pop_all()
     return session
 
 

@@ -1,4 +1,4 @@
-"""GPUs for either TensorRT on this machine, for `lopa-export doctor`. Opens no engine."""
+"""Status of GPUs for either TensorRT on this machine, for `lopa-export doctor`. Opens no engine."""
 
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.device_families import DeviceStatus
@@ -12,9 +12,9 @@ def find_devices(family: str) -> list[DeviceStatus]:
     try:
         version = library.module().__version__
     except MissingBackendError as error:
-        return [DeviceStatus(name, f"needs {library.title} and a GPU for it: {error.received}", is_here=False)]
+        return [DeviceStatus(name, f"needs {library.title} and a GPU: {error.received}", is_here=False)]
     try:
-        state = f"{library.title} {version} is here, for {cuda_device(0).name} (docs/tensorrt.md)"
+        state = f"{library.title} {version} is installed, for {cuda_device(0).name} (docs/tensorrt.md)"
     except MissingBackendError:
-        state = f"{library.title} {version} is here; engines need a GPU and its driver to run"
+        state = f"{library.title} {version} is installed, but running engines needs a GPU and its driver"
     return [DeviceStatus(name, state)]

@@ -24,10 +24,10 @@ from lopa.runtime.template.functions import template_functions
 from lopa.runtime.template.run import TemplateRun
 from lopa.runtime.template.text import from_message
 
-MOST_TEMPLATE_CHARACTERS = 100_000
+MAX_TEMPLATE_CHARACTERS = 100_000
 """Three times the largest of any checkpoint known."""
-MOST_MESSAGES = 100_000
-MOST_MESSAGE_VALUES = 1_000_000
+MAX_MESSAGES = 100_000
+MAX_MESSAGE_VALUES = 1_000_000
 """Texts, numbers and lists in all messages together."""
 ROLES = frozenset(
     {
@@ -106,8 +106,8 @@ def _rendered(
 
 def template_from_file(path: Path) -> str:
     """Return the text of the template file `path`. Raises BadInputError for a file that is not UTF-8 or too long."""
-    expected, remedy = f"a chat template of at most {MOST_TEMPLATE_CHARACTERS} characters in UTF-8", "check the path"
-    content = bytes_from_file(path, expected=expected, remedy=remedy, most=4 * MOST_TEMPLATE_CHARACTERS)
+    expected, remedy = f"a chat template of at most {MAX_TEMPLATE_CHARACTERS} characters in UTF-8", "check the path"
+    content = bytes_from_file(path, expected=expected, remedy=remedy, max=4 * MAX_TEMPLATE_CHARACTERS)
     with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
         text = content.decode("utf-8")
     with suppress(ValueError, RecursionError):
@@ -115,7 +115,7 @@ def template_from_file(path: Path) -> str:
             raise BadInputError(
                 f"{path} is a JSON object", expected=expected, remedy="give a file with the text of its chat_template"
             )
-    if not 0 < len(text) <= MOST_TEMPLATE_CHARACTERS:
+    if not 0 < len(text) <= MAX_TEMPLATE_CHARACTERS:
         raise BadInputError(f"{path} has {len(text)} characters", expected=expected, remedy=remedy)
     return text
 
@@ -164,8 +164,8 @@ def _own_text(template: str) -> str:
 @lru_cache(maxsize=8)
 def _parsed(template: str) -> nodes.Template:
     """The syntax tree; nothing of it is run."""
-    if len(template) > MOST_TEMPLATE_CHARACTERS:
-        raise TemplateError(f"it has more than {MOST_TEMPLATE_CHARACTERS} characters")
+    if len(template) > MAX_TEMPLATE_CHARACTERS:
+        raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARACTERS} characters")
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], optimized=False
     )
@@ -188,10 +188,10 @@ def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[
         raise BadInputError(f"a chat {shown(messages)}", expected="a list of messages", remedy=_FORM["remedy"])
     if not messages:
         raise BadInputError("a chat without messages", expected="at least one message", remedy="give a user message")
-    if len(messages) > MOST_MESSAGES:
+    if len(messages) > MAX_MESSAGES:
         raise BadInputError(
             f"a chat of {len(messages)} messages",
-            expected=f"at most {MOST_MESSAGES}",
+            expected=f"at most {MAX_MESSAGES}",
             remedy="leave the first ones out",
         )
     sizes: list[int] = []
@@ -218,7 +218,7 @@ def _from_json(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any
         sizes.append(len(value))
         return from_message(str(value))
     sizes.append(8)
-    if depth > _DEEPEST_MESSAGE or len(sizes) > MOST_MESSAGE_VALUES:
+    if depth > _DEEPEST_MESSAGE or len(sizes) > MAX_MESSAGE_VALUES:
         raise BadInputError(f"message {number} of the chat is nested too deeply, or the chat too large", **_FORM)
     if isinstance(value, Mapping):
         pairs = {name: _from_json(each, sizes, number, depth + 1) for name, each in value.items()}

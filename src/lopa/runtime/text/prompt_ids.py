@@ -77,20 +77,20 @@ def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, ma
 
 def check_length(length: int, plan: DecodingPlan, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    most, answer = manifest.dimensions.max_positions, plan.positions
-    if length + answer <= most:
+    upper, answer = manifest.dimensions.max_positions, plan.positions
+    if length + answer <= upper:
         return
-    room = f"this model has {most} positions for prompt and answer together"
-    if answer < most:
+    room = f"this model has {upper} positions for prompt and answer together"
+    if answer < upper:
         raise PromptTooLongError(
             f"the prompt has {length} tokens, but {room} (max_new_tokens: {plan.max_new_tokens})",
-            expected=f"at most {most - answer} tokens with this max_new_tokens",
-            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < most else ""),
+            expected=f"at most {upper - answer} tokens with this max_new_tokens",
+            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < upper else ""),
         )
     error = PromptTooLongError(
         f"max_new_tokens is {plan.max_new_tokens}, but {room} (prompt: {length})",
-        expected=f"at most {most - length} with this prompt" if length < most else "a prompt and an answer that fit",
-        remedy="lower max_new_tokens" + ("" if length < most else " and shorten the prompt"),
+        expected=f"at most {upper - length} with this prompt" if length < upper else "a prompt and an answer that fit",
+        remedy="lower max_new_tokens" + ("" if length < upper else " and shorten the prompt"),
     )
     error.answer_too_long = True
     raise error

@@ -33,14 +33,14 @@ class TextGrowth:
     def check(self, text: str) -> None:
         """Raise BadInputError for a text that could become more than MAX_TEXT_GROWTH times as many bytes."""
         size = len(text.encode())
-        most = _FREE + MAX_TEXT_GROWTH * size
-        if size * self._growth <= most:
+        upper = _FREE + MAX_TEXT_GROWTH * size
+        if size * self._growth <= upper:
             return
         found = sum(
             len(self._local.normalize_str(text[start : start + _PIECE]).encode())
             for start in range(0, len(text), _PIECE)
         )
-        if found * self._behind > most:
+        if found * self._behind > upper:
             raise BadInputError(
                 f"a text of {size} bytes, of which the bundle's tokenizer may make {found * self._behind}",
                 expected=f"at most {MAX_TEXT_GROWTH} times as many",

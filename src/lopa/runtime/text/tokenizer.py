@@ -237,11 +237,11 @@ class Tokenizer:
         """Raise BadInputError for what is not worth encoding, which takes time in proportion to the text."""
         _check_unicode(text)
         if self._positions is not None and len(text) > self._positions * _USUAL_CHARACTERS:
-            most = self._positions * _SHORTENED * max(_USUAL_CHARACTERS, self._longest_token)
-            if len(text) > most:
+            longest = self._positions * _SHORTENED * max(_USUAL_CHARACTERS, self._longest_token)
+            if len(text) > longest:
                 raise PromptTooLongError(
                     f"a text of {len(text)} characters",
-                    expected=f"at most {most}, since no longer one fits into the model's {self._positions} positions",
+                    expected=f"at most {longest}, since no longer one fits into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
         with self._library():

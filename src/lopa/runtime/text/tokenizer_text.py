@@ -22,7 +22,7 @@ from lopa.runtime.text.tokenizer_parts import (
     check_pre_tokenizer,
 )
 
-MOST_TOKEN_ID = 2**24
+MAX_TOKEN_ID = 2**24
 """The largest vocabulary known has a quarter of a million; the library's memory grows with the largest id."""
 MAX_VALUES = 2**21
 """In a file, counted by its commas: the library takes some 500 bytes for each. XLM-V's 900,000 tokens have 1.8
@@ -36,7 +36,7 @@ _MAX_WORD = 1024
 """Characters of a word that WordPiece looks at; the time for it grows with their cube."""
 _PROBE = "a text, 1\n\tnaïve 🙂 Question: 2 + 3?"
 
-_Id = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKEN_ID)]
+_Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TOKEN)]
 _Affix = Annotated[str, msgspec.Meta(max_length=_MAX_AFFIX)]
 _ModelType = Literal["BPE", "Unigram", "WordLevel", "WordPiece"]

@@ -11,8 +11,8 @@ def check_places(engine: Engine, count: int) -> None:
         raise unavailable(f"the device has failed: {status.failure.received}", "engine_failed")
     if status.closed or status.draining:
         raise unavailable("the server is stopping", "not_ready")
-    most = status.slots + status.queue_limit
-    if count > most:
-        raise ApiError(400, f"{count} answers at once, where {most} have a place", param="n")
-    if status.running + status.waiting + status.reserved + count > most:
+    upper = status.max_num_seqs + status.queue_limit
+    if count > upper:
+        raise ApiError(400, f"{count} answers at once, where {upper} have a place", param="n")
+    if status.running + status.waiting + status.reserved + count > upper:
         raise overloaded(f"{status.running} requests run and {status.waiting} wait: the queue is full")

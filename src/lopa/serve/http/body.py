@@ -36,17 +36,17 @@ async def bytes_from_body(request: Request, limits: ServeLimits) -> bytes:
         ) from None
 
 
-async def _content(request: Request, most: int) -> bytes:
+async def _content(request: Request, max: int) -> bytes:
     announced = request.headers.get("content-length", "0")
-    if announced.isascii() and announced.isdigit() and int(announced[:20]) > most:
-        raise _too_large(most)
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > max:
+        raise _too_large(max)
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > most:
-            raise _too_large(most)
+        if len(content) > max:
+            raise _too_large(max)
     return bytes(content)
 
 
-def _too_large(most: int) -> ApiError:
-    return ApiError(413, f"a body of more than {most} bytes", code="body_too_large", headers=_CLOSE)
+def _too_large(max: int) -> ApiError:
+    return ApiError(413, f"a body of more than {max} bytes", code="body_too_large", headers=_CLOSE)

@@ -49,7 +49,7 @@ def keys_from_file(path: Path) -> ApiKeys:
     control characters and none of width zero, and at most 8192 bytes. Raises BadInputError, with the number of the
     line and never with the key, for a file that has any other, has none or cannot be read.
     """
-    content = bytes_from_file(path, expected="a file of API keys", remedy=_REMEDY, most=_MAX_FILE_BYTES)
+    content = bytes_from_file(path, expected="a file of API keys", remedy=_REMEDY, max=_MAX_FILE_BYTES)
     keys: list[str] = []
     for number, line in enumerate(_text_of_file(path, content).split("\n"), 1):
         key = line.strip(_BLANKS)

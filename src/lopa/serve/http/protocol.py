@@ -14,9 +14,9 @@ from lopa.serve.http.transport import OrderlyTransport
 
 _LOG = logging.getLogger(__name__)
 
-MOST_HEAD = 64 * 2**10
+MAX_HEAD = 64 * 2**10
 """Bytes of a request's first line and headers."""
-MOST_REST = 256 * 2**20
+MAX_REST = 256 * 2**20
 """Bytes of a body that are read and dropped after the answer, so that a client that sends first and reads then hears
 it."""
 _INVALID = "Invalid HTTP request received."
@@ -234,12 +234,12 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _count(self, size: int) -> None:
         self._head += size
-        if self._head > MOST_HEAD:
-            raise ValueError(f"more than {MOST_HEAD} bytes before the body")  # uvicorn answers 400 and hangs up
+        if self._head > MAX_HEAD:
+            raise ValueError(f"more than {MAX_HEAD} bytes before the body")  # uvicorn answers 400 and hangs up
 
     def _drop(self, size: int) -> None:
         self._rest += size
-        if self._rest > MOST_REST:
+        if self._rest > MAX_REST:
             self.transport.hang_up()
 
 

@@ -7,7 +7,7 @@ with any other: ignored, they would give another answer than the one that was as
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lopa.runtime.checked_values import truth, whole_number
+from lopa.runtime.checked_values import check_bool, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan.choices import MAX_POSITIONS, MAX_TOP_K
 
@@ -137,18 +137,18 @@ def _kind(value: object) -> type:
 
 def _top_k(value: Any) -> dict[str, Any]:
     """-1 and 0: no limit that the client wants."""
-    number = whole_number("top_k", value, least=-1, most=MAX_TOP_K)
+    number = check_int("top_k", value, min=-1, max=MAX_TOP_K)
     return {"top_k": number} if number > 0 else {}
 
 
 def _length(value: Any) -> dict[str, Any]:
     """Read llama.cpp's n_predict; -1 asks for no limit."""
-    number = whole_number("n_predict", value, least=-1, most=MAX_POSITIONS)
+    number = check_int("n_predict", value, min=-1, max=MAX_POSITIONS)
     return {"max_new_tokens": number} if number >= 0 else {}
 
 
 def _ignore_eos(value: Any) -> dict[str, Any]:
-    return {"stop_at_eos": False} if truth("ignore_eos", value) else {}
+    return {"stop_at_eos": False} if check_bool("ignore_eos", value) else {}
 
 
 def _choice(value: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _literal(text: str) -> str:
 
 
 def _json_object(value: Any) -> dict[str, Any]:
-    return {"json_schema": {"type": "object"}} if truth("json_object", value) else {}
+    return {"json_schema": {"type": "object"}} if check_bool("json_object", value) else {}
 
 
 def _structured(value: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.generation_config import OPTIONS, current_names
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
 from lopa.serve.openai.response_format import option_of_response_format
@@ -136,7 +136,9 @@ def options_of_body(
                 expected=", ".join((known, *_OPTIONS, _FORMAT, *MAPPED, OURS)),
                 remedy="remove it: it cannot be done, or is not known, here",
             )
-    for name, value in ours_of_body(body).items():
+    with errors_of_field(OURS):
+        ours = current_names(ours_of_body(body))
+    for name, value in ours.items():
         if name in ours_beside:
             continue
         param = f"{OURS}.{name[:80]}"

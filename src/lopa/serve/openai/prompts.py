@@ -36,12 +36,12 @@ def checked_messages(value: object) -> Messages:
     )
 
 
-def prompts_of_field(value: object, *, most: int) -> list[Prompt]:
+def prompts_of_field(value: object, *, max: int) -> list[Prompt]:
     """One or several prompts: a text, a list of texts, a list of ids or a list of such lists; from 1 to `most`."""
     several = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
     given: list[Any] = value if isinstance(value, list) and several else [value]
-    if len(given) > most:
-        raise BadInputError(f"{len(given)} prompts", expected=f"at most {most}", remedy="ask for the others later")
+    if len(given) > max:
+        raise BadInputError(f"{len(given)} prompts", expected=f"at most {max}", remedy="ask for the others later")
     return [checked_ids(each) if isinstance(each, list) else checked_text(each) for each in given]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, truth, whole_number
+from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
 from lopa.runtime.text.prompt_ids import Prompt
@@ -79,7 +79,7 @@ def request_of_body(
     with errors_of_field(param):
         chat = endpoint == CHATS
         messages = messages_of_field(body.get(param)) if chat else []
-        prompts = () if chat else tuple(prompts_of_field(body.get(param), most=limits.max_choices))
+        prompts = () if chat else tuple(prompts_of_field(body.get(param), max=limits.max_choices))
     copies = _number_of_copies(body.get("n"), len(prompts) or 1, limits)
     stream = _stream_of_body(body)
     keep_within(options, limits, defaults)
@@ -107,7 +107,7 @@ def messages_of_field(value: Any) -> list[dict[str, Any]]:
 
 def _number_of_copies(value: Any, prompts: int, limits: ServeLimits) -> int:
     with errors_of_field("n"):
-        copies = 1 if value is None else whole_number("n", value, least=1, most=limits.max_choices)
+        copies = 1 if value is None else check_int("n", value, min=1, max=limits.max_choices)
         if copies * prompts > limits.max_choices:
             raise BadInputError(
                 f"n {copies} of {prompts} prompts",
@@ -119,14 +119,14 @@ def _number_of_copies(value: Any, prompts: int, limits: ServeLimits) -> int:
 
 def _stream_of_body(body: Mapping[str, Any]) -> StreamOptions | None:
     with errors_of_field("stream"):
-        streamed = body.get("stream") is not None and truth("stream", body["stream"])
+        streamed = body.get("stream") is not None and check_bool("stream", body["stream"])
     given = body.get("stream_options")
     if given is not None and not isinstance(given, dict):
         raise FieldError(
             "stream_options", f"stream_options {str(given)[:80]}", expected="an object", remedy="correct it"
         )
     with errors_of_field("stream_options"):
-        usage, drafts = (truth(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
+        usage, drafts = (check_bool(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
     return StreamOptions(usage, drafts) if streamed else None
 
 
@@ -135,9 +135,9 @@ def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str
 
     `defaults`, which `check_defaults` has seen, hold where a request does not say.
     """
-    most = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
-    _check_ceiling(options, LENGTH, most)
-    options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), most))
+    upper = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
+    _check_ceiling(options, LENGTH, upper)
+    options.values.setdefault(LENGTH, min(defaults.get(LENGTH, USUAL_TOKENS), upper))
     _check_ceiling(options, "branches", limits.max_branches)
     branches = options.values.get("branches")
     if branches == "auto" and limits.max_branches < MAX_AUTO_BRANCHES:
@@ -148,15 +148,15 @@ def keep_within(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str
         _check_ceiling(options, "time_limit", limits.max_seconds)
 
 
-def _check_ceiling(options: BodyOptions, name: str, most: float) -> None:
+def _check_ceiling(options: BodyOptions, name: str, max: float) -> None:
     value = options.values.get(name)
-    if isinstance(value, int | float) and value > most:
-        raise _above(options.params[name], value, most)
+    if isinstance(value, int | float) and value > max:
+        raise _above(options.params[name], value, max)
 
 
-def _above(param: str, value: object, most: float) -> FieldError:
+def _above(param: str, value: object, max: float) -> FieldError:
     return FieldError(
-        param, f"{param} {str(value)[:80]}", expected=f"at most {most:g} on this server", remedy="ask for less"
+        param, f"{param} {str(value)[:80]}", expected=f"at most {max:g} on this server", remedy="ask for less"
     )
 
 
@@ -164,6 +164,6 @@ def deadline_within(value: Any, limits: ServeLimits, param: str) -> float | None
     """Seconds from now; None asks for the longest there is. Raises FieldError for what cannot be used."""
     if value is None:
         return limits.max_seconds
-    most = MOST_SECONDS if limits.max_seconds is None else limits.max_seconds
+    upper = MAX_SECONDS if limits.max_seconds is None else limits.max_seconds
     with errors_of_field(param):
-        return real_number(param, value, least=0.0, most=most, above=True)
+        return check_float(param, value, min=0.0, max=upper, above=True)

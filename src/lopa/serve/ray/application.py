@@ -33,7 +33,7 @@ def application_of_options(options: RayOptions, replica: type[BundleReplica] = B
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=options.min_replicas,
                 max_replicas=options.max_replicas,
-                target_ongoing_requests=options.slots,  # more than run at once: some wait
+                target_ongoing_requests=options.max_num_seqs,  # more than run at once: some wait
                 upscale_delay_s=options.scale_up_seconds,
                 downscale_delay_s=options.scale_down_seconds,
             )

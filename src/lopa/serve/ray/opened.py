@@ -48,7 +48,9 @@ class OpenedBundle:
             undone.callback(decoder.close)
             warm_up(decoder, _LOG.warning)
             metrics = ServeMetrics(bundle.model)
-            self._engine = Engine(decoder, slots=options.slots, queue_limit=options.queue, observer=metrics)
+            self._engine = Engine(
+                decoder, max_num_seqs=options.max_num_seqs, queue_limit=options.queue, observer=metrics
+            )
             undone.callback(self._engine.close)
             metrics.watch(self._engine)
             service = Service(

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, shown, whole_number
-from lopa.runtime.decoder import MOST_PARALLEL
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int, shown
+from lopa.runtime.decoder import MAX_PARALLEL
 from lopa.runtime.device_families import parse_device, stages_of_device
-from lopa.runtime.devices import MOST_THREADS
-from lopa.runtime.engine import MOST_WAITING, QUEUE_LIMIT, SLOTS
+from lopa.runtime.devices import MAX_THREADS
+from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.mpi.link import on_mpi
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.serve.limits import ServeLimits
 
-_MOST_REPLICAS = 10**4
-_MOST_UNITS = 10**4
+_MAX_REPLICAS = 10**4
+_MAX_UNITS = 10**4
 """Of the processors and the GPUs that a replica may ask for."""
 _LIMITS = ServeLimits()
 _PLACE = "correct it in `args:` of the YAML file, or behind `serve run lopa.serve.ray:app`"
@@ -44,7 +44,7 @@ class _Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     devices: tuple[str, ...] | str = ("cpu",)
     device_timeout: float = STALL_SECONDS
     threads: int | None = None
-    slots: int = SLOTS
+    max_num_seqs: int = MAX_NUM_SEQS
     queue: int = QUEUE_LIMIT
     waiting: int = 64
     max_tokens: int | None = _LIMITS.max_tokens
@@ -78,7 +78,7 @@ class RayOptions:
     devices: tuple[str, ...]
     device_timeout: float
     threads: int
-    slots: int
+    max_num_seqs: int
     queue: int
     """As of `lopa-export serve`, for each open bundle of each replica."""
     waiting: int
@@ -101,7 +101,7 @@ class RayOptions:
     @property
     def places(self) -> int:
         """Requests that a replica takes: as many as one engine has places, so that one bundle can fill it."""
-        return self.slots + self.queue
+        return self.max_num_seqs + self.queue
 
 
 def options_from_args(args: Mapping[str, Any]) -> RayOptions:
@@ -114,12 +114,12 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
     if on_mpi(devices):
         raise BadInputError(f"devices {', '.join(devices)}", expected="devices of one process", remedy=_PLACE)
     low, high = _replicas(given)
-    cpus = real_number("cpus", given.cpus, least=0.0, most=_MOST_UNITS)
+    cpus = check_float("cpus", given.cpus, min=0.0, max=_MAX_UNITS)
     gpus = float(sum(stage.family.is_nvidia_gpu for stage in stages)) if given.gpus is None else given.gpus
     threads = max(1, int(cpus)) if given.threads is None else given.threads
     opened = len(bundles) if given.bundles_open is None else given.bundles_open
     seconds = {
-        name: real_number(name, getattr(given, name), least=0.0, most=MOST_SECONDS, above=above)
+        name: check_float(name, getattr(given, name), min=0.0, max=MAX_SECONDS, above=above)
         for name, above in (
             ("device_timeout", True),
             ("scale_up_seconds", False),
@@ -130,12 +130,12 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
     }
     return RayOptions(
         bundles=bundles,
-        bundles_open=whole_number("bundles_open", opened, least=1, most=len(bundles)),
+        bundles_open=check_int("bundles_open", opened, min=1, max=len(bundles)),
         devices=devices,
-        threads=whole_number("threads", threads, least=1, most=MOST_THREADS),
-        slots=whole_number("slots", given.slots, least=1, most=MOST_PARALLEL),
-        queue=whole_number("queue", given.queue, least=0, most=MOST_WAITING),
-        waiting=whole_number("waiting", given.waiting, least=1, most=MOST_WAITING),
+        threads=check_int("threads", threads, min=1, max=MAX_THREADS),
+        max_num_seqs=check_int("max_num_seqs", given.max_num_seqs, min=1, max=MAX_PARALLEL),
+        queue=check_int("queue", given.queue, min=0, max=MAX_WAITING),
+        waiting=check_int("waiting", given.waiting, min=1, max=MAX_WAITING),
         limits=ServeLimits(
             max_tokens=given.max_tokens,
             max_branches=given.max_branches,
@@ -151,7 +151,7 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
         min_replicas=low,
         max_replicas=high,
         cpus=cpus,
-        gpus=real_number("gpus", gpus, least=0.0, most=_MOST_UNITS),
+        gpus=check_float("gpus", gpus, min=0.0, max=_MAX_UNITS),
         **seconds,
     )
 
@@ -205,11 +205,11 @@ def _replicas(given: _Args) -> tuple[int, int]:
         raise BadInputError(
             "replicas beside min_replicas or max_replicas", expected="a number, or its least and most", remedy=_PLACE
         )
-    fixed = 1 if given.replicas is None else whole_number("replicas", given.replicas, least=1, most=_MOST_REPLICAS)
+    fixed = 1 if given.replicas is None else check_int("replicas", given.replicas, min=1, max=_MAX_REPLICAS)
     low = fixed if given.min_replicas is None else given.min_replicas
     high = max(low, fixed) if given.max_replicas is None else given.max_replicas
-    low = whole_number("min_replicas", low, least=1, most=_MOST_REPLICAS)
-    return low, whole_number("max_replicas", high, least=low, most=_MOST_REPLICAS)
+    low = check_int("min_replicas", low, min=1, max=_MAX_REPLICAS)
+    return low, check_int("max_replicas", high, min=low, max=_MAX_REPLICAS)
 
 
 def _listed(value: tuple[str, ...] | str) -> tuple[str, ...]:

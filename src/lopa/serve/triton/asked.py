@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.runtime.checked_values import truth
+from lopa.runtime.checked_values import check_bool
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input, value_from_json
 from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
+from lopa.runtime.generation_config import current_names
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.options import BodyOptions
@@ -63,7 +64,9 @@ def asked_of_inputs(
     given = _options_of_text(_text(OPTIONS, inputs.get(OPTIONS)))
     options, deadline = BodyOptions(), None
     for source, values in ((f"{OPTIONS}.", given), ("", beside)):
-        for name, value in values.items():
+        with errors_of_field(OPTIONS):
+            named = current_names(values)
+        for name, value in named.items():
             param = f"{source}{name[:80]}"
             if name == _DEADLINE and value is not None:
                 deadline = deadline_within(value, limits, param)
@@ -84,7 +87,7 @@ def asked_of_inputs(
 def _flag(name: str, tensor: Any, parameter: Any) -> bool:
     value = parameter if tensor is None else tensor
     with errors_of_field(name):
-        return False if value is None else truth(name, value)
+        return False if value is None else check_bool(name, value)
 
 
 def _text(name: str, value: Any) -> str | None:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lopa.runtime.checked_values import shown, whole_number
+from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.cpu_cores import check_devices
 
 Kind = Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL"]
-MOST_INSTANCES = 256
+MAX_INSTANCES = 256
 """Of one group: each is a process with the model in its memory."""
 
 
@@ -35,7 +35,7 @@ def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceG
 
     Raises BadInputError for devices that cannot go together, for mpi, and for a number of instances that cannot be.
     """
-    count = whole_number("--instances", instances, least=1, most=MOST_INSTANCES)
+    count = check_int("--instances", instances, min=1, max=MAX_INSTANCES)
     groups: dict[str, InstanceGroup] = {}
     for text in devices:
         check_devices_of_engine(text)

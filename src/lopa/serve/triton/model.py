@@ -77,7 +77,7 @@ class TritonModel:
         try:
             settings.limits.check_defaults(decoder.bundle.manifest.defaults)
             warm_up(decoder, backend.Logger.log_warn)
-            engine = Engine(decoder, slots=settings.slots, queue_limit=settings.queue_limit)
+            engine = Engine(decoder, max_num_seqs=settings.max_num_seqs, queue_limit=settings.queue_limit)
         except BaseException:
             decoder.close()
             raise

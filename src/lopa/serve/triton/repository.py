@@ -53,7 +53,7 @@ def write_model(
             f"a path that is not in UTF-8: {shown(text)}", expected="paths in UTF-8", remedy="rename the folders"
         )
     room = 0 if link else sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
-    with staged_folder(repository / name, overwrite=False, room=room, product=_MODEL) as folder:
+    with staged_folder(repository / name, overwrite=False, needed_bytes=room, product=_MODEL) as folder:
         (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
         (folder / VERSION).mkdir()
         shutil.copyfile(model_file.__file__, folder / VERSION / "model.py")

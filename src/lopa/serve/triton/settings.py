@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from lopa.runtime.checked_values import MOST_SECONDS, real_number, whole_number
-from lopa.runtime.decoder import MOST_PARALLEL
-from lopa.runtime.devices import MOST_THREADS
-from lopa.runtime.engine import MOST_WAITING, QUEUE_LIMIT, SLOTS
+from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
+from lopa.runtime.decoder import MAX_PARALLEL
+from lopa.runtime.devices import MAX_THREADS
+from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.serve.limits import ServeLimits
@@ -27,7 +27,7 @@ class TritonSettings:
 
     bundle: str = BUNDLE
     """A path; a relative one starts at the folder of model.py."""
-    slots: int = SLOTS
+    max_num_seqs: int = MAX_NUM_SEQS
     """Requests that one engine runs at once."""
     queue_limit: int = QUEUE_LIMIT
     """Requests that may wait beside them, for each engine."""
@@ -42,24 +42,24 @@ class TritonSettings:
     """Of a request, by the three above."""
 
     def __post_init__(self) -> None:
-        whole_number("slots", self.slots, least=1, most=MOST_PARALLEL)
-        whole_number("queue_limit", self.queue_limit, least=0, most=MOST_WAITING)
+        check_int("max_num_seqs", self.max_num_seqs, min=1, max=MAX_PARALLEL)
+        check_int("queue_limit", self.queue_limit, min=0, max=MAX_WAITING)
         if self.threads is not None:
-            whole_number("threads", self.threads, least=1, most=MOST_THREADS)
-        real_number("device_timeout", self.device_timeout, least=0.0, most=MOST_SECONDS, above=True)
+            check_int("threads", self.threads, min=1, max=MAX_THREADS)
+        check_float("device_timeout", self.device_timeout, min=0.0, max=MAX_SECONDS, above=True)
         asked = {name: getattr(self, name) for name in ("max_tokens", "max_branches", "max_seconds")}
         limits = ServeLimits(**{name: value for name, value in asked.items() if value is not None})
         object.__setattr__(self, "limits", limits)
 
 
-_WHOLE = ("slots", "queue_limit", "threads", "max_tokens", "max_branches")
+_WHOLE = ("max_num_seqs", "queue_limit", "threads", "max_tokens", "max_branches")
 _NUMBERS = (*_WHOLE, "device_timeout", "max_seconds")
 
 
 def parameters_of_settings(settings: TritonSettings) -> dict[str, str]:
     """As texts, those that are not the defaults, and always what one is likely to change."""
     found = {each.name: getattr(settings, each.name) for each in fields(settings) if each.init}
-    always = ("bundle", "slots", "queue_limit")
+    always = ("bundle", "max_num_seqs", "queue_limit")
     return {
         name: str(value)
         for name, value in found.items()

@@ -1,6 +1,6 @@
-"""The stand-in of tests/runtime/ascend/stand_in_acl.py under pyACL's name, for programs with this folder on PYTHONPATH.
+"""The stand-in of tests/runtime/ascend/stand_in_acl.py as module `acl`, for programs with this folder on PYTHONPATH.
 
-Not pyACL: a machine with 8 devices of the chip that LOPA_STAND_IN_SOC names, on the CPU.
+It is not pyACL, but a machine with 8 devices on the CPU. LOPA_STAND_IN_SOC names their chip.
 """
 
 import os

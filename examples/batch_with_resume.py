@@ -1,0 +1,39 @@
+"""Answer a file of prompts, and continue after an interruption: python examples/batch_with_resume.py BUNDLE FOLDER
+
+The command keeps every finished answer. When it is run again with --resume, it only answers what is missing.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from lopa import Decoder
+
+PROMPTS = [
+    f"Question: Sam owns {n} balloons and buys 2 more. How many balloons are there?\nAnswer:" for n in range(3, 9)
+]
+
+
+def main(bundle: str, folder: str) -> None:
+    """Answer the file, interrupt it, resume it, and compare with the answers of one undisturbed run."""
+    prompts, answers = Path(folder, "prompts.jsonl"), Path(folder, "answers.jsonl")
+    prompts.write_text("".join(json.dumps({"id": n, "prompt": prompt}) + "\n" for n, prompt in enumerate(PROMPTS)))
+    command = [sys.executable, "-m", "lopa.cli.main", "generate", bundle, "--prompts", str(prompts)]
+    command += ["--output", str(answers), "--resume", "--quiet", "--max-new-tokens", "64"]
+
+    subprocess.run(command, check=True)
+    kept = answers.read_bytes().splitlines(keepends=True)[:4]
+    answers.write_bytes(b"".join(kept) + b'{"id": 4, "tex')  # as a machine that lost power leaves it
+    subprocess.run(command, check=True)
+
+    results = [json.loads(line) for line in answers.read_text().splitlines()]
+    with Decoder.open(bundle) as decoder:  # the same prompts in Python, four at a time
+        again = decoder.generate(PROMPTS, max_new_tokens=64, parallel=4)
+    assert [result["text"] for result in results] == [result.text for result in again]
+    for result in results:
+        print(result["id"], result["text"].splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

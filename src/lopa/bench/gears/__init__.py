@@ -1,1 +1,0 @@
-"""The planner of gears."""

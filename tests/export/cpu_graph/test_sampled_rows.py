@@ -1,0 +1,111 @@
+"""The last layer computed for sampled positions only, against the graph that computes all rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
+from lopa.runtime import contract
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph
+from lopa.runtime.contract.model_part import ModelPart, whole_model
+from lopa.runtime.contract.sizes import Sizes
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+SIZES = [
+    Sizes(1, 1, 1, 64, 1),
+    Sizes(1, 5, 24, 64, 9),
+    Sizes(3, 2, 7, 128, 1),
+    Sizes(2, 3, 11, 64, 20),
+]
+"""One row, several branches, several requests, more sampled positions than rows."""
+
+
+def random_inputs(bundle: Bundle, part: ModelPart, sizes: Sizes) -> Arrays:
+    """Return random inputs of one forward; every row sees itself and some others."""
+    rng = np.random.default_rng(sizes.rows)
+    inputs: Arrays = {}
+    for name, form in arrays_of_values(inputs_of_graph(bundle.manifest, part), sizes).items():
+        if form.dtype == np.bool_:
+            inputs[name] = rng.random(form.shape) < 0.5
+        elif form.dtype == np.int64:
+            inputs[name] = rng.integers(0, sizes.window if name == contract.LOGITS_INDEX else 1024, form.shape)
+        else:
+            inputs[name] = rng.standard_normal(form.shape).astype(form.dtype)
+    inputs[contract.WINDOW_MASK] |= np.eye(sizes.window, dtype=np.bool_)
+    inputs[contract.TEMPERATURE] = rng.uniform(0.4, 2.0, sizes.requests).astype(np.float32)
+    if contract.INPUT_IDS in inputs:
+        inputs[contract.INPUT_IDS] %= bundle.manifest.dimensions.vocab_size
+    return inputs
+
+
+def opened(model: ir.Model, beside: Path) -> ort.InferenceSession:
+    """Open the model on one thread, with the weights in the folder of `beside`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
+    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def assert_agrees(graph: Path, bundle: Bundle, part: ModelPart, tolerance: float) -> None:
+    """Compare the graph before and after the pass. Afterwards its MLP has one row per sampled position."""
+    standard, changed = ir.load(graph), ir.load(graph)
+    assert SampledRowsPass(part)(changed).modified
+    last = f"layers.{part.end - 1}.mlp/Mul_1"
+    seen = next(node.outputs[0] for node in changed.graph if node.name == last)
+    seen.name = "seen"
+    changed.graph.outputs.append(seen)
+    before, after = opened(standard, bundle.path), opened(changed, bundle.path)
+    names = [value.name for value in standard.graph.outputs]
+    for sizes in SIZES:
+        inputs = random_inputs(bundle, part, sizes)
+        expected, found = before.run(names, inputs), after.run([*names, "seen"], inputs)
+        assert found.pop().shape[:2] == (sizes.requests * sizes.branches, sizes.wanted)
+        for name, right, ours in zip(names, expected, found, strict=True):
+            assert ours.shape == right.shape
+            if name == contract.TOPK_IDS:
+                assert (ours[..., 0] == right[..., 0]).mean() > 0.95  # except near-ties
+            else:
+                allowed = tolerance * max(1.0, float(np.abs(right.astype(np.float32)).max()))
+                np.testing.assert_allclose(ours, right, rtol=0, atol=allowed, err_msg=f"{name} {sizes}")
+
+
+def test_float32_with_logits(tiny_bundle_logits: Path) -> None:
+    bundle = Bundle.open(tiny_bundle_logits)
+    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 1e-5)
+
+
+def test_float16(tiny_half: Path) -> None:
+    bundle = Bundle.open(tiny_half)
+    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 0.01)
+
+
+def test_quantized(tiny_quantized: Path) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    assert_agrees(bundle.graph, bundle, whole_model(bundle.manifest.dimensions.layers), 0.01)
+
+
+@pytest.mark.parametrize("family", ["llada", "sdar"])
+def test_families(family_bundle: Callable[..., Path], family: str) -> None:
+    """Check families without biases, with query and key norms, and the last of two stages."""
+    bundle = Bundle.open(family_bundle(family)).of_dialect("standard")
+    layers = bundle.manifest.dimensions.layers
+    assert_agrees(bundle.graph, bundle, whole_model(layers), 1e-5)
+    for stage in bundle.manifest.stages[1:]:
+        part = ModelPart(stage.first_layer, stage.end_layer, layers)
+        assert_agrees(bundle.path / stage.graph, bundle, part, 1e-5)
+
+
+def test_a_graph_without_statistics_stays(tiny_staged: Path) -> None:
+    bundle = Bundle.open(tiny_staged)
+    first = bundle.manifest.stages[0]
+    model = ir.load(bundle.path / first.graph)
+    part = ModelPart(first.first_layer, first.end_layer, bundle.manifest.dimensions.layers)
+    assert not SampledRowsPass(part)(model).modified

@@ -1,0 +1,126 @@
+"""The house: import-linter finds what breaks layers.toml, folders are packages, few strings name modules."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+LAYERS = PROJECT / "tools" / "checks" / "layers.toml"
+TOPS = (Path("src", "lopa"), Path("tools"))
+
+
+def linted(layers: Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("lint-imports"), "--config", layers, "--no-cache"]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+
+def contracts_of(text: str, *names: str) -> str:
+    """A configuration with the contracts of these names alone, for speed."""
+    head, *contracts = text.split("[[tool.importlinter.contracts]]\n")
+    chosen = [each for each in contracts if re.match(rf'name = "({"|".join(names)})"', each)]
+    assert len(chosen) == len(names)
+    return "[[tool.importlinter.contracts]]\n".join([head, *chosen])
+
+
+@pytest.mark.parametrize(
+    ("contract", "was", "changed", "found"),
+    [
+        (
+            "Rooms of the runtime",
+            '    "engine",\n    "decoder",\n',
+            '    "decoder",\n    "engine",\n',
+            r"lopa\.runtime\.decoder is not allowed to import lopa\.runtime\.engine|"
+            r"lopa\.runtime\.engine is not allowed to import lopa\.runtime\.decoder",
+        ),
+        (
+            "Packages",
+            '    "lopa.export",\n    "lopa.plugins",\n    "lopa.runtime",\n',
+            '    "lopa.runtime",\n    "lopa.export",\n    "lopa.plugins",\n',
+            r"lopa\.export is not allowed to import lopa\.runtime",
+        ),
+        ("Rooms of the export", '    "checkpoint",\n', "", r"lopa\.export\.checkpoint"),
+    ],
+    ids=["a room above", "a package above", "a room in no line"],
+)
+def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, found: str, tmp_path: Path) -> None:
+    """As the source is, under rules that it breaks."""
+    text = contracts_of(LAYERS.read_text(encoding="utf-8"), contract)
+    assert was in text
+    (tmp_path / "layers.toml").write_text(text.replace(was, changed), encoding="utf-8")
+    done = linted(tmp_path / "layers.toml")
+    assert done.returncode == 1
+    assert re.search(found, done.stdout), done.stdout
+    assert f"{contract} BROKEN" in done.stdout
+
+
+def test_a_file_that_imports_upwards_is_found(tmp_path: Path) -> None:
+    """In a tree of three files: the line of the import is named."""
+    for name, text in {"__init__": "", "above": "", "below": "\nimport house_of_cards.above\n"}.items():
+        (tmp_path / "house_of_cards").mkdir(exist_ok=True)
+        (tmp_path / "house_of_cards" / f"{name}.py").write_text(text)
+    (tmp_path / "layers.toml").write_text(
+        '[tool.importlinter]\nroot_packages = ["house_of_cards"]\n'
+        '[[tool.importlinter.contracts]]\nname = "Cards"\ntype = "layers"\n'
+        'containers = ["house_of_cards"]\nexhaustive = true\nlayers = ["above", "below"]\n'
+    )
+    command = [Path(sys.executable).with_name("lint-imports"), "--config", "layers.toml", "--no-cache"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "house_of_cards.below -> house_of_cards.above (l.2)" in done.stdout
+
+
+def test_make_test_checks_the_layers() -> None:
+    command = "lint-imports --config tools/checks/layers.toml --no-cache"
+    assert command in (PROJECT / "Makefile").read_text(encoding="utf-8")
+
+
+def modules() -> Iterator[Path]:
+    """Of every package, relative to the project."""
+    for top in TOPS:
+        yield from (path.relative_to(PROJECT) for path in sorted((PROJECT / top).rglob("*.py")))
+
+
+def dotted(path: Path) -> str:
+    """The name by which a file is imported."""
+    return ".".join(path.with_suffix("").parts).removeprefix("src.")
+
+
+def test_folders_are_packages_and_not_deep() -> None:
+    for path in modules():
+        assert len(dotted(path).split(".")) <= 4, f"{path} lies deeper than lopa.package.package.file"
+        assert (PROJECT / path.parent / "__init__.py").is_file(), f"{path.parent} is not found by pkgutil"
+
+
+def named_modules(path: Path) -> set[str]:
+    """Modules of the project, but itself, that a file names in a string, whole or put together."""
+    text = (PROJECT / path).read_text(encoding="utf-8")
+    strings = {
+        node.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {each for each in strings - {dotted(path)} if re.fullmatch(r"(lopa|tools)\.[\w.]+", each)}
+
+
+def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
+    """And nowhere else: import-linter sees no import behind a string."""
+    found = {str(path) for path in modules() if named_modules(path)}
+    assert found == {
+        "src/lopa/__init__.py",  # the table of public names, whose imports type checkers read
+        "src/lopa/runtime/device_families.py",  # the table of backends
+        "src/lopa/runtime/sessions/session.py",  # the module of pipelines
+        "src/lopa/runtime/cuda/row_kernel.py",  # the compiler of the kernels
+        "src/lopa/runtime/grammar/helper.py",  # the program of the helper process
+        "src/lopa/cli/commands.py",  # the table of commands
+        # Names that are looked at, and import nothing:
+        "src/lopa/runtime/strategy/strategies.py",  # of a group of entry points
+        "src/lopa/cli/main.py",  # of a logger, and of a module that may have been imported
+        "tools/measure.py",  # the table of measurements
+        "tools/serving/server.py",  # of the program to start
+        "tools/serving/soak.py",  # the same
+    }

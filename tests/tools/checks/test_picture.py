@@ -1,0 +1,26 @@
+"""The diagram of the architecture page is that of layers.toml, to which the real imports are held."""
+
+from tools.checks.picture import PAGE, diagram_from_layers, layers_by_container, page_with_diagram
+
+
+def test_the_page_shows_the_layers_of_today() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page.count("```mermaid\n") == 1
+    assert page_with_diagram(page) == page, "run python -m tools.checks.picture"
+
+
+def test_a_package_with_layers_and_one_without() -> None:
+    layers = {"": [["lopa.a"], ["b"]], "lopa.a": [["x", "y"], ["z"]]}
+    assert diagram_from_layers(layers).splitlines() == [
+        "flowchart LR",
+        *('subgraph a["a/"]', "direction TB", 'a0["x<br>y"] --> a1["z"]', "end"),
+        'b["b/"]',
+        "a --> b",
+    ]
+
+
+def test_every_list_of_layers_is_read() -> None:
+    layers = layers_by_container()
+    assert ["lopa.runtime"] in layers[""]
+    assert {"lopa.runtime", "lopa.export", "lopa.bench", "lopa.serve", "lopa.cli"} < set(layers)
+    assert all(layer for container in layers.values() for layer in container)
