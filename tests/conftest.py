@@ -1,4 +1,4 @@
-"""Bundles of the tiny checkpoint, exported once for a whole test run, also when several workers share it."""
+"""Shared fixtures: bundles of the embedded checkpoint, exported once per run for all workers, and `pytest --quick`."""
 
 import fcntl
 import gc
@@ -17,15 +17,41 @@ from tests.python_path import python_path
 
 from lopa.tiny import ADAPTER, CHECKPOINT
 
+_TRACE = "lopa.export.graph.trace"
+_QUICK = "runtime"
+_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "tensorrt")
+"""Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
+_SLOW_FIXTURE = "family_bundle"
+"""Exports checkpoints of other families. `--quick` has the embedded one."""
 
-def pytest_configure() -> None:
-    """A shell that starts the tests in the background has Ctrl-C ignored, and so would every process they interrupt."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="Run the tests of lopa.runtime that belong to no device and no other family. Skip a test when it starts a"
+        " process.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores Ctrl-C in what it starts in the background. Processes that the tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.quick:
+        _skip_tests_that_start_processes()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of `--quick` what tests a device, and what is outside tests/runtime."""
+    if not config.option.quick:
+        return None
+    package, *folders = collection_path.relative_to(Path(__file__).parent).parts or (_QUICK,)
+    return True if package != _QUICK or (folders and folders[0] in _NOT_QUICK) else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is imported and collected stays to the end: nobody searches it for garbage, here or in the tests."""
+    """Keep what is imported and collected out of garbage collection: it stays until the end of the run."""
     gc.disable()
     try:
         return (yield)
@@ -51,7 +77,11 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Coverage of a package is what its own tests reach: others would take longer and tell less."""
+    if config.option.quick:
+        left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    # Coverage of a package is what its own tests reach. To measure the others takes longer and says less.
     if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
         return
     own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
@@ -61,27 +91,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the real compiler of TensorRT for RTX took: its tests are to stay below two minutes."""
+    """Print the time of the tests that use the real TensorRT for RTX compiler. It should stay below two minutes."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
     ours = [each for each in reports if isinstance(each, pytest.TestReport) and "tensorrt_rtx" in each.keywords]
     called = [each.duration for each in ours if each.when == "call"]
     if called:
         shared = sum(each.duration for each in ours if each.when == "setup")
         terminalreporter.write_line(
-            f"tensorrt_rtx: {len(called)} tests took {sum(called):.1f} s, and {shared:.1f} s fixtures that others share"
+            f"tensorrt_rtx: {len(called)} tests took {sum(called):.1f} s, and their shared fixtures {shared:.1f} s"
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let exports in this process use kept traces (tests/export/kept_traces.py), also those of session fixtures."""
+    if _TRACE in sys.modules:
+        _keep_traces(tmp_path_factory)
+
+
 @pytest.fixture(autouse=True)
-def _kept_traces(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Exports in this process trace what no test of the run traced before; see tests/export/kept_traces.py."""
-    if "lopa.export.graph.trace" in sys.modules:  # it brings torch, without which the runtime's tests run too
+def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Do so where a test imported the exporter, which brings torch. Tests of the runtime run without it."""
+    if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of processes that export, where it is not the trace that is tested: they read kept ones too."""
+    """Environment variables that make a process that exports use kept traces. For tests of anything but the trace."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
     return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
@@ -89,59 +126,59 @@ def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """float32, with the adapter. Shared: a test that alters it copies it first."""
+    """Bundle in float32 with the adapter merged. It is shared: a test that changes it copies it first."""
     return _bundle_made_once(tmp_path_factory, "tiny", with_logits=False)
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle, with the logits among the outputs."""
+    """tiny_bundle with the logits among the outputs."""
     return _bundle_made_once(tmp_path_factory, "tiny-logits", with_logits=True)
 
 
 @pytest.fixture(scope="session")
 def tiny_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle_logits, in float16."""
+    """tiny_bundle_logits in float16."""
     pytest.importorskip("torch")
     return _bundle_made_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
 
 
 @pytest.fixture(scope="session")
 def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle, with the graphs of a pipeline of two stages: 3 layers and 2."""
+    """tiny_bundle with the graphs of a two-stage pipeline: 3 layers and 2."""
     return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
 
 
 @pytest.fixture(scope="session")
 def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle_logits, its one graph in the portable dialect."""
+    """tiny_bundle_logits in the portable dialect only."""
     return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
 
 
 @pytest.fixture(scope="session")
 def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle, with the functions of domain lopa in its graph."""
+    """tiny_bundle with the functions of ONNX domain `lopa` in its graph."""
     return _bundle_made_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
 
 
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """As tiny_bundle, its matrices and the head as integers: a test runs with int8 and with int4."""
+    """tiny_bundle with quantized matrices and head. A test runs once with int8 and once with int4."""
     return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
 
 
 @pytest.fixture(scope="session")
 def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As tiny_bundle, in bfloat16."""
+    """tiny_bundle in bfloat16."""
     return _bundle_made_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
 
 
 @pytest.fixture(scope="session")
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Of the recordings' checkpoint of a family (llada, sdar, fast_dllm_v2), made when first asked for.
+    """Function that returns a bundle of a family: llada, sdar or fast_dllm_v2.
 
-    With both graphs, SDAR's with those of two stages too; where options of _bundle_made_once are given, one graph and
-    what they say. Skips without torch.
+    The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
+    options of _bundle_made_once it has one dialect and what they request. Skips without torch.
     """
 
     def made(family: str, **options: Any) -> Path:
@@ -160,7 +197,7 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 @pytest.fixture(scope="session")
 def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
-    """TensorRT for RTX, the real one: parses and builds without a GPU. Skips where pip does not get it."""
+    """The real TensorRT for RTX, which parses and builds without a GPU. Skips when pip cannot fetch it."""
     from tests.runtime.tensorrt.bindings import rtx_module
 
     return rtx_module(pytestconfig)
@@ -168,7 +205,7 @@ def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
 
 @pytest.fixture
 def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
-    """A portable bundle of the test's own, with a plan of three buckets."""
+    """Portable bundle that belongs to the test, with a plan of three buckets."""
     from tests.buckets import plan_of
     from tests.runtime.bundle.test_buckets import BUCKETS
 
@@ -183,7 +220,7 @@ def planned_bundle(tiny_portable: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def atc_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts the stand-in atc on PATH; the file to which it adds its calls."""
+    """File to which the stand-in atc, now on PATH, appends its calls."""
     from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
     calls = tmp_path / "calls.jsonl"
@@ -236,8 +273,23 @@ def _bundle_made_once(
     return bundle
 
 
+def _skip_tests_that_start_processes() -> None:
+    # Names that the hook keeps: it is called until the interpreter ends, when modules are gone.
+    started = frozenset(("subprocess.Popen", "os.posix_spawn", "os.fork"))
+    environment = os.environ
+
+    def before_event(event: str, arguments: tuple[object, ...]) -> None:
+        if event not in started or "PYTEST_CURRENT_TEST" not in environment:
+            return
+        # ctypes.util.find_library starts it, in modules that are imported while a test runs.
+        if not arguments or arguments[0] != "/sbin/ldconfig":
+            pytest.skip("starts a process, which --quick leaves out")
+
+    sys.addaudithook(before_event)  # https://docs.python.org/3/library/audit_events.html
+
+
 def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Workers of pytest-xdist have base folders of their own inside one that they share."""
+    """Return the folder that all pytest-xdist workers share. Each worker has its own base folder inside it."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 

@@ -51,6 +51,19 @@ def test_a_missing_library_of_the_runtime_is_an_error() -> None:
     assert "tokenizers" in found.stdout + found.stderr
 
 
+def test_quick_has_the_core_and_skips_a_test_that_starts_a_process() -> None:
+    command = [sys.executable, "-m", "pytest", "--quick", "-q", "-pno:cacheprovider"]
+    listed = subprocess.run([*command, "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {Path(line.partition("::")[0]).parent.name for line in listed.splitlines() if "::" in line}
+    assert {"runtime", "decoding", "strategy", "requests"} <= folders
+    assert not folders & {"cuda", "serve", "cli", "tests"}
+    assert "test_families.py" not in listed
+    of_process = "tests/runtime/test_telemetry.py"
+    done = subprocess.run([*command, of_process], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "1 skipped" in done
+    assert "starts a process" in done
+
+
 def test_the_library_of_a_failed_import() -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.import_module("no_library_of_this_name")

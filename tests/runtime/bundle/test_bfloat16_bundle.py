@@ -21,15 +21,8 @@ from lopa.runtime.sessions.session import Session, open_session
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Return a bundle of the tiny checkpoint in bfloat16."""
-    pytest.importorskip("torch")
-    from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
-    from lopa.tiny import ADAPTER, CHECKPOINT
-
-    return bundle_from_checkpoint(
-        CHECKPOINT, tmp_path_factory.mktemp("brain") / "bundle", lora=ADAPTER, dtype="bfloat16"
-    )
+def bundle(tiny_bfloat16: Path) -> Bundle:
+    return Bundle.open(tiny_bfloat16)
 
 
 def test_weights_are_rounded_float32_weights(bundle: Bundle, tiny_bundle: Path) -> None:
