@@ -82,7 +82,7 @@ def http_fields() -> str:
         effects.setdefault(f"decoding option `{option}`", []).append(name)
     effects["converted to decoding options"] = list(foreign_options.MAPPED)
     effects["ignored"] = sorted(options._IGNORED)
-    for name, values in {**options._ONLY, **foreign_options.NEUTRAL}.items():
+    for name, values in {**options._NEUTRAL_ONLY, **foreign_options.NEUTRAL}.items():
         accepted = " or ".join(f"`{json.dumps(value)}`" for value in (*values, None))
         effects.setdefault(f"only {accepted}; otherwise status 400", []).append(name)
     rows = [

@@ -101,7 +101,7 @@ def test_chat_and_generate_take_a_template_of_their_own(tiny_bundle: Path, templ
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no template at all", "makes the prompt 'no template at all' of the message"),
+        ("no template at all", "as 'no template at all'"),
         ('{"chat_template": "{{ messages }}"}', "is a JSON object"),
         ("{% for m in messages %}{{ m.content }", "failed"),
         ("{{ raise_exception('not today') }}", "not today"),

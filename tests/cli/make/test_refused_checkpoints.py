@@ -271,7 +271,7 @@ def test_bench_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], na
         ("stages", "3 stages for a checkpoint of 2 layers"),
         ("quantize", "'no.such' matches no tensor"),
         ("default", "max_new_tokens 600 by default"),
-        ("template", "makes the prompt 'x' of the message"),
+        ("template", "as 'x'"),
         ("destination", "file exists"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A bundle opened to be answered from, until nobody uses it any more. Knows no Ray."""
+"""Open bundle that answers requests until no request uses it. This module does not depend on Ray."""
 
 import logging
 import threading
@@ -11,18 +11,18 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.errors import LopaError
 from lopa.runtime.grammar.limits import GrammarLimits
 from lopa.serve.answering.service import Service
-from lopa.serve.app import app_of_service
+from lopa.serve.app import app_from_service
 from lopa.serve.http.keys import ApiKeys
-from lopa.serve.http.visitors import Visitors
+from lopa.serve.http.visitors import OriginPolicy
 from lopa.serve.metrics import ServeMetrics
-from lopa.serve.ray.options import NamedBundle, RayOptions
+from lopa.serve.ray.ray_options import NamedBundle, RayOptions
 from lopa.serve.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 
 
 class OpenedBundle:
-    """The app of `lopa-export serve` over one bundle, with an engine of its own."""
+    """The app of `lopa-export serve` over one bundle, with its own engine."""
 
     def __init__(
         self,
@@ -30,14 +30,16 @@ class OpenedBundle:
         options: RayOptions,
         *,
         cards: Mapping[str, Mapping[str, Any]],
-        visitors: Visitors,
+        visitors: OriginPolicy,
         keys: ApiKeys | None,
     ) -> None:
-        """Raises as Decoder.open does; answers once before it is there, so that no client waits for what is slow the
-        first time, or finds it broken."""
+        """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
+
+        Raises as Decoder.open does.
+        """
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
-        with ExitStack() as undone:
+        with ExitStack() as cleanup:
             decoder = Decoder.open(
                 bundle.path,
                 options.devices,
@@ -45,29 +47,29 @@ class OpenedBundle:
                 device_timeout=options.device_timeout,
                 grammar_limits=GrammarLimits(),
             )
-            undone.callback(decoder.close)
+            cleanup.callback(decoder.close)
             warm_up(decoder, _LOG.warning)
             metrics = ServeMetrics(bundle.model)
             self._engine = Engine(
                 decoder, max_num_seqs=options.max_num_seqs, queue_limit=options.queue, observer=metrics
             )
-            undone.callback(self._engine.close)
+            cleanup.callback(self._engine.close)
             metrics.watch(self._engine)
             service = Service(
                 self._engine, bundle.model, decoder.tokenizer.decode, options.limits, metrics, keys, catalog=cards
             )
-            undone.callback(service.close)
-            self.app = app_of_service(service, visitors)
-            self._close = undone.pop_all()
+            cleanup.callback(service.close)
+            self.app = app_from_service(service, visitors)
+            self._close = cleanup.pop_all()
 
     @property
     def failure(self) -> LopaError | None:
-        """Why nobody is answered from it any more."""
+        """Error of a failed device, or None."""
         return self._engine.status.failure
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Within it the bundle is not closed."""
+    def in_use(self) -> Iterator[None]:
+        """Keep the bundle open within the context."""
         ended = threading.Event()
         self._users.add(ended)
         try:
@@ -77,10 +79,11 @@ class OpenedBundle:
             ended.set()
 
     def close(self) -> None:
-        """Wait until nobody uses it, then free what it holds; no user may come any more. A second time does nothing."""
+        """Wait until no request uses the bundle, then free its resources. No new request may start; later calls have no
+        effect."""
         for ended in list(self._users):
             ended.wait()
         self._close.close()
 
     __del__ = close
-    """By which Ray closes the one that was used longest ago."""
+    """Ray deletes the least recently used bundle, which closes it."""

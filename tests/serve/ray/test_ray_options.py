@@ -1,4 +1,4 @@
-"""What the builder takes, and what it refuses, before there is any Ray."""
+"""Options that the application accepts and rejects, without Ray."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.chat_bundles import with_chat_template
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
 from lopa.serve.ray import app
-from lopa.serve.ray.models import models_of_bundles
-from lopa.serve.ray.options import NamedBundle, options_from_args
+from lopa.serve.ray.ray_options import NamedBundle, options_from_args
+from lopa.serve.ray.served_models import models_from_bundles
 
 PROJECT = Path(__file__).resolve().parents[3]
 ONE = {"bundle": "/bundles/tiny"}
 
 
-def test_texts_are_what_a_yaml_file_would_say() -> None:
+def test_string_options_equal_yaml_values() -> None:
     texts = {
         "max_num_seqs": "3",
         "queue": "0",
@@ -41,30 +41,30 @@ def test_texts_are_what_a_yaml_file_would_say() -> None:
     }
     options = options_from_args({**ONE, **texts})
     assert options == options_from_args({**ONE, **values})
-    assert (options.places, options.min_replicas, options.max_replicas) == (3, 2, 2)
+    assert (options.capacity, options.min_replicas, options.max_replicas) == (3, 2, 2)
     assert (options.limits.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
 
 
-def test_what_follows_from_what_is_said() -> None:
+def test_derived_options() -> None:
     options = options_from_args({"bundle": "bundles/tiny", "min_replicas": 2, "cpus": 4, "devices": "cuda:0+cuda:1"})
     assert options.bundles == (NamedBundle(str(Path.cwd() / "bundles/tiny"), "tiny"),)
     assert (options.min_replicas, options.max_replicas, options.bundles_open) == (2, 2, 1)
     assert (options.threads, options.gpus) == (4, 2.0)
     assert options_from_args({**ONE, "cpus": 0.5}).threads == 1
-    several = options_from_args({"bundles": ["/a/one", {"path": "/b/one", "model": "two"}], "max_replicas": 3})
-    assert [each.model for each in several.bundles] == ["one", "two"]
-    assert (several.min_replicas, several.max_replicas, several.bundles_open) == (1, 3, 2)
+    two_bundles = options_from_args({"bundles": ["/a/one", {"path": "/b/one", "model": "two"}], "max_replicas": 3})
+    assert [each.model for each in two_bundles.bundles] == ["one", "two"]
+    assert (two_bundles.min_replicas, two_bundles.max_replicas, two_bundles.bundles_open) == (1, 3, 2)
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ({}, "no bundle"),
         ({"bundles": []}, "no bundle"),
-        ({**ONE, "bundles": ["/b"]}, "says too much"),
-        ({"bundles": ["/b"], "model": "x"}, "says too much"),
-        ({"bundles": ["/a/tiny", "/b/tiny"]}, "2 bundles called 'tiny'"),
-        ({"bundles": [{"path": "/a", "model": ""}]}, "1 bundles called ''"),
+        ({**ONE, "bundles": ["/b"]}, "conflicting options"),
+        ({"bundles": ["/b"], "model": "x"}, "conflicting options"),
+        ({"bundles": ["/a/tiny", "/b/tiny"]}, "2 bundles named 'tiny'"),
+        ({"bundles": [{"path": "/a", "model": ""}]}, "1 bundles named ''"),
         ({"bundles": [{"path": "/a"}]}, "model"),
         ({**ONE, "bundle": 5}, "bundle"),
         ({**ONE, "slot": 3}, "options 'slot'"),
@@ -79,7 +79,7 @@ def test_what_follows_from_what_is_said() -> None:
         ({**ONE, "devices": "cpu,cpu"}, "cpu"),
         ({**ONE, "devices": "mpi"}, "devices mpi"),
         ({**ONE, "replicas": 0}, "replicas 0"),
-        ({**ONE, "replicas": 2, "max_replicas": 3}, "replicas beside"),
+        ({**ONE, "replicas": 2, "max_replicas": 3}, "replicas together with"),
         ({**ONE, "min_replicas": 3, "max_replicas": 2}, "max_replicas 2"),
         ({**ONE, "min_replicas": 0}, "min_replicas 0"),
         ({**ONE, "drain": 0}, "drain 0"),
@@ -92,47 +92,49 @@ def test_what_follows_from_what_is_said() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_named(args: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInputError) as refused:
+def test_invalid_options_are_named(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
         options_from_args(args)
-    assert said in refused.value.received
-    assert refused.value.expected
-    assert refused.value.remedy
+    assert message in caught.value.received
+    assert caught.value.expected
+    assert caught.value.remedy
 
 
-def test_models_are_known_before_they_are_opened(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_models_are_known_without_opening_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
     chat = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ messages[0].content }}")
     options = options_from_args({"bundles": [str(tiny_bundle), str(chat)]})
-    models = models_of_bundles(options.bundles)
+    models = models_from_bundles(options.bundles)
     assert models.first == tiny_bundle.name
     assert models.windows == {tiny_bundle.name: "full", "chat": "full"}
     assert [len(card["endpoints"]) for card in models.cards.values()] == [1, 2]
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
-        models_of_bundles((NamedBundle(str(tmp_path), "nothing"),))
+        models_from_bundles((NamedBundle(str(tmp_path), "nothing"),))
 
 
-def test_the_builder_refuses_before_anything_starts(tmp_path: Path) -> None:
-    """Without Ray, which is asked for first, it says so."""
+def test_invalid_args_are_rejected_before_anything_starts(tmp_path: Path) -> None:
+    """Check that a missing Ray is reported before anything else."""
     with pytest.raises(Exception, match=r"ray is not installed|has no manifest"):
         app({"bundle": str(tmp_path)})
 
 
-def test_another_missing_module_is_a_bug() -> None:
+def test_other_missing_modules_are_bugs() -> None:
     with pytest.raises(ModuleNotFoundError, match="elsewhere"), extra_needed("ray", {"ray"}, "Ray"):
         raise ModuleNotFoundError("elsewhere", name="elsewhere")
 
 
-def test_the_file_that_is_deployed_is_understood() -> None:
+def test_deployed_file_is_valid() -> None:
     (application,) = yaml.safe_load((PROJECT / "deploy" / "ray.yaml").read_text(encoding="utf-8"))["applications"]
     assert application["import_path"] == "lopa.serve.ray:app"
     options = options_from_args(application["args"])
     assert (options.bundles[0].model, options.max_replicas) == ("tiny", 4)
 
 
-def test_the_page_has_every_option() -> None:
+def test_page_lists_every_option() -> None:
     page = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
     table = page[page.index("## Ray Serve") : page.index("## Triton Inference Server")]
-    told = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    with pytest.raises(BadInputError) as refused:
+    documented = {
+        name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    with pytest.raises(BadInputError) as caught:
         options_from_args({"nothing": 1})
-    assert told == set(refused.value.expected.removeprefix("among ").split(", "))
+    assert documented == set(caught.value.expected.removeprefix("options among ").split(", "))

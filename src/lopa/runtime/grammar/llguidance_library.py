@@ -1,6 +1,6 @@
-"""llguidance, imported nowhere else: its tokenizers, its matchers, and its errors in our words.
+"""Interface to llguidance, the only module that imports it: its tokenizers, matchers and errors.
 
-Knows bytes and token ids; no bundle, no branch.
+This module handles bytes and token IDs, and does not depend on bundles or branches.
 """
 
 import importlib
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _TOKEN = re.compile(rb"\xff\[(\d+)\]")
-"""How the library writes a token that has no bytes."""
+"""Library's notation of a token without bytes."""
 
 
 def library() -> Any:
-    """Llguidance. Raises MissingBackendError where it is not installed."""
+    """Return the module llguidance. Raises MissingBackendError if it is not installed."""
     try:
         return importlib.import_module("llguidance")
     except ImportError as error:
         raise MissingBackendError(
-            "a grammar, and llguidance is not installed",
-            expected="the package llguidance, which says what a grammar allows",
+            "llguidance is not installed, which a grammar requires",
+            expected="the package llguidance",
             remedy=pip_install("grammar"),
         ) from error
 
 
 def tokenizer_from_definition(definition: str, vocabulary: int, ends: tuple[int, ...]) -> "LLTokenizer":
-    """The library's view of a tokenizer.json; `vocabulary` is the model's, which may have more ids."""
+    """Return the library's tokenizer of a tokenizer.json. `vocabulary` is the model's size, which may exceed the
+    tokenizer's."""
     made: LLTokenizer = library().LLTokenizer(definition, n_vocab=vocabulary, eos_token=list(ends), slices=[])
     return made
 
 
-def tokenizer_of_bytes(names: Sequence[bytes] = ()) -> "LLTokenizer":
-    """A vocabulary of the 256 bytes, and behind them an end-of-text.
+def byte_tokenizer(names: Sequence[bytes] = ()) -> "LLTokenizer":
+    """Return a tokenizer of the 256 bytes and an end-of-text.
 
-    `names` are added tokens that a grammar may ask for, such as <tool_call>. They take the places of SYMBOLS, which are
-    no bytes of any text, in the same order.
+    `names` are added tokens that a grammar may name, such as <tool_call>. They take the places of SYMBOLS, bytes that
+    no text contains, in order.
     """
     found = library()
     made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes(names)))
@@ -50,7 +51,7 @@ def tokenizer_of_bytes(names: Sequence[bytes] = ()) -> "LLTokenizer":
 
 
 class _Bytes:
-    """What the library asks of a tokenizer."""
+    """Tokenizer interface that the library requires."""
 
     eos_token_id, bos_token_id = BYTES, None
 
@@ -64,40 +65,42 @@ class _Bytes:
 
 
 def forced_bytes(used: "LLMatcher") -> bytes:
-    """The bytes and symbols that must follow, by a matcher of bytes."""
+    """Return the bytes and symbols that must follow, by a byte matcher."""
     found: bytes = used.compute_ff_bytes()
     return _TOKEN.sub(lambda each: bytes([int(each[1])]), found)
 
 
 def lark_from_regex(expression: str) -> str:
-    """A regular expression as Lark writes it, between slashes: what is in it as the library escapes it."""
+    """Return a regular expression in Lark syntax, between slashes and escaped by the library."""
     (grammar,) = json.loads(library().LLMatcher.grammar_from_regex(expression))["grammars"]
     lark: str = grammar["lark_grammar"]
     return lark.removeprefix("start: ")
 
 
 def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
-    """A matcher at the beginning of `grammar`, which is in the library's own form. Raises ValueError with its words."""
+    """Return a matcher at the beginning of `grammar` in the library's form. Raises ValueError with its message."""
     made: LLMatcher = library().LLMatcher(tokenizer, grammar, log_level=0)
     if made.is_error():
         raise ValueError(made.get_error())
     return made
 
 
-def check_works(used: "LLMatcher") -> None:
-    """Raise BadInputError for a matcher that answers nothing any more: it met a limit of the library, or a text behind
-    which there is no other and no end."""
+def check_matcher(used: "LLMatcher") -> None:
+    """Raise BadInputError for a failed matcher.
+
+    It exceeded a limit of the library, or its text can neither continue nor end.
+    """
     if not used.is_error():
         return
-    said = used.get_error().splitlines()[0][:200]
-    if said.startswith("NoExtension"):
+    message = used.get_error().splitlines()[0][:200]
+    if message.startswith("NoExtension"):
         raise BadInputError(
-            "a grammar that allows a text behind which nothing may follow, not even the end",
-            expected="a grammar in which every beginning can be completed",
-            remedy="correct the grammar: a part of it matches nothing",
+            "the grammar allows a text that can neither continue nor end",
+            expected="a grammar in which every allowed beginning can be completed",
+            remedy="correct the part of the grammar that matches nothing",
         )
     raise BadInputError(
-        f"a grammar that became too complex to follow: {said}",
-        expected="a grammar within the library's limits at every text that it allows",
-        remedy="write a simpler grammar, with fewer alternatives and smaller counts",
+        f"grammar became too complex while decoding: {message}",
+        expected="a grammar within the library's limits for every allowed text",
+        remedy="simplify the grammar: use fewer alternatives and smaller counts",
     )

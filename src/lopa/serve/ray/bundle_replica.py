@@ -1,4 +1,4 @@
-"""A replica: bundles open in one process of Ray, each answered by the server's own app."""
+"""Replica: bundles open in one Ray process, each answered by the server's own app."""
 
 import asyncio
 import logging
@@ -10,22 +10,22 @@ from ray import serve
 from lopa.serve.http.api_error import unavailable
 from lopa.serve.http.keys import keys_from_file
 from lopa.serve.http.visitors import visitors_of_server
-from lopa.serve.ray.models import ServedModels
-from lopa.serve.ray.opened import OpenedBundle
-from lopa.serve.ray.options import RayOptions
-from lopa.serve.ray.relay import Messages, messages_of_app
+from lopa.serve.ray.open_bundle import OpenedBundle
+from lopa.serve.ray.ray_options import RayOptions
+from lopa.serve.ray.relay import Messages, relay_messages
+from lopa.serve.ray.served_models import ServedModels
 
 REPLICA_HEADER = b"x-lopa-replica"
-"""Of every answer: which replica made it."""
-_RAYS = b"x-request-id"
-"""A header that Ray's proxy adds, with the id that its logs have."""
+"""Response header with the name of the replica that answered."""
+_RAY_HEADER = b"x-request-id"
+"""Header that Ray's proxy adds, with the request ID of its logs."""
 _LOG = logging.getLogger(__name__)
 
 
 class BundleReplica:
-    """Opens as many bundles as it may before it counts as ready, others when they are asked for."""
+    """Replica deployment. It opens `bundles_open` bundles before it counts as ready, and others on request."""
 
-    async def __init__(self, options: RayOptions, models: ServedModels) -> None:  # type: ignore[misc]  # as Ray has it
+    async def __init__(self, options: RayOptions, models: ServedModels) -> None:  # type: ignore[misc]  # Ray allows it
         self._options, self._models = options, models
         self._bundles = {each.model: each for each in options.bundles}
         self._visitors = visitors_of_server(options.allow_host, options.cors, host="localhost", on_loopback=False)
@@ -42,7 +42,7 @@ class BundleReplica:
             await self._bundle(model)
 
     def open(self, model: str) -> OpenedBundle:
-        """Of a name among those that are served."""
+        """Open the bundle of a served model."""
         return OpenedBundle(
             self._bundles[model],
             self._options,
@@ -52,21 +52,23 @@ class BundleReplica:
         )
 
     async def answer(self, model: str, scope: dict[str, Any], body: bytes) -> AsyncGenerator[Messages, None]:
-        """What the server's app answers, as ASGI messages."""
+        """Yield the answer of the server's app as lists of ASGI messages."""
         try:
             bundle = await self._bundle(model)
         except Exception as error:
-            _LOG.exception("bundle %s cannot be opened", model)
-            refusal = unavailable(f"{model} cannot be opened here: {type(error).__name__}: {error}", "engine_failed")
-            async for messages in messages_of_app(refusal.response(), scope, body):
-                yield self._signed(messages)
+            _LOG.exception("cannot open bundle %s", model)
+            error_reply = unavailable(
+                f"model {model} cannot be opened: {type(error).__name__}: {error}", "engine_failed"
+            )
+            async for messages in relay_messages(error_reply.response(), scope, body):
+                yield self._add_replica_header(messages)
             return
-        with bundle.used():  # nothing was awaited since it was found, so it has not been closed
-            async for messages in messages_of_app(bundle.app, scope, body):
-                yield self._signed(messages)
+        with bundle.in_use():  # no await since the lookup, so the bundle is still open
+            async for messages in relay_messages(bundle.app, scope, body):
+                yield self._add_replica_header(messages)
 
     def check_health(self) -> None:
-        """Raise what made a device fail: Ray then replaces this replica."""
+        """Raise the error of a failed device. Ray then replaces this replica."""
         for bundle in self._opened.values():
             if bundle.failure is not None:
                 raise bundle.failure
@@ -75,9 +77,9 @@ class BundleReplica:
         for bundle in self._opened.values():
             bundle.close()
 
-    def _signed(self, messages: Messages) -> Messages:
+    def _add_replica_header(self, messages: Messages) -> Messages:
         for message in messages:
             if message["type"] == "http.response.start":
-                kept = [each for each in message["headers"] if each[0].lower() != _RAYS]
+                kept = [each for each in message["headers"] if each[0].lower() != _RAY_HEADER]
                 message["headers"] = [*kept, (REPLICA_HEADER, self._name.encode())]
         return messages

@@ -1,6 +1,6 @@
-"""What an operator asks of the application: args of `serve run` (texts) or of a YAML file, as a frozen record.
+"""Options of the application: args of `serve run` (strings) or of a YAML file, as a frozen record.
 
-Opens no bundle; knows nothing of Ray.
+This module opens no bundle and does not depend on Ray.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ from lopa.serve.renamed_settings import current_settings
 
 _MAX_REPLICAS = 10**4
 _MAX_UNITS = 10**4
-"""Of the processors and the GPUs that a replica may ask for."""
+"""Maximum processors and GPUs of one replica."""
 _LIMITS = ServeLimits()
-_PLACE = "correct it in `args:` of the YAML file, or behind `serve run lopa.serve.ray:app`"
+_REMEDY = "correct it in `args:` of the YAML file or in the arguments of `serve run lopa.serve.ray:app`"
 
 
 class NamedBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A bundle and what clients call it."""
+    """A bundle and its name in the API."""
 
     path: str
     model: str
@@ -71,19 +71,19 @@ class _Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """What every part of the application is made from."""
+    """Checked options of the application."""
 
     bundles: tuple[NamedBundle, ...]
     bundles_open: int
-    """Of them, those that a replica holds open at once."""
+    """Number of bundles that a replica keeps open at once."""
     devices: tuple[str, ...]
     device_timeout: float
     threads: int
     max_num_seqs: int
     queue: int
-    """As of `lopa-export serve`, for each open bundle of each replica."""
+    """Maximum queued requests of each open bundle of each replica, as in `lopa-export serve`."""
     waiting: int
-    """Requests that wait where no replica has a place."""
+    """Maximum requests that wait while all replicas are full."""
     limits: ServeLimits
     api_keys: Path | None
     allow_host: tuple[str, ...]
@@ -93,27 +93,32 @@ class RayOptions:
     scale_up_seconds: float
     scale_down_seconds: float
     drain: float
-    """Seconds in which a replica that is to end answers what it has."""
+    """Seconds that a stopping replica has to finish its requests."""
     health_seconds: float
-    """Between two looks at a replica."""
+    """Seconds between two health checks of a replica."""
     cpus: float
     gpus: float
 
     @property
-    def places(self) -> int:
-        """Requests that a replica takes: as many as one engine has places, so that one bundle can fill it."""
+    def capacity(self) -> int:
+        """Maximum concurrent requests of a replica: those of one engine, so that a single bundle can fill it."""
         return self.max_num_seqs + self.queue
 
 
 def options_from_args(args: Mapping[str, Any]) -> RayOptions:
-    """Numbers may be texts, lists texts with commas. Raises BadInputError for whatever cannot be used."""
-    given = _given(args)
+    """Return the checked options. Numbers may be strings, lists may be comma-separated strings. Raises
+    BadInputError."""
+    given = _args_record(args)
     bundles = _bundles(given)
-    devices = _listed(given.devices)
+    devices = _split_list(given.devices)
     check_devices(devices)
     stages = [parse_device(stage) for device in devices for stage in stages_of_device(device)]
     if on_mpi(devices):
-        raise BadInputError(f"devices {', '.join(devices)}", expected="devices of one process", remedy=_PLACE)
+        raise BadInputError(
+            f"devices {', '.join(devices)} span several processes",
+            expected="devices of a single process",
+            remedy=_REMEDY,
+        )
     low, high = _replicas(given)
     cpus = check_float("cpus", given.cpus, min=0.0, max=_MAX_UNITS)
     gpus = float(sum(stage.family.is_nvidia_gpu for stage in stages)) if given.gpus is None else given.gpus
@@ -147,8 +152,8 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
             keep_alive_seconds=given.keep_alive,
         ),
         api_keys=None if given.api_keys is None else Path(given.api_keys).absolute(),
-        allow_host=_listed(given.allow_host),
-        cors=_listed(given.cors),
+        allow_host=_split_list(given.allow_host),
+        cors=_split_list(given.cors),
         min_replicas=low,
         max_replicas=high,
         cpus=cpus,
@@ -157,44 +162,44 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
     )
 
 
-def _given(args: Mapping[str, Any]) -> _Args:
+def _args_record(args: Mapping[str, Any]) -> _Args:
     args = current_settings(args)
     unknown = sorted(set(args) - set(_Args.__struct_fields__), key=str)
     if unknown:
         raise BadInputError(
-            f"options {', '.join(shown(name) for name in unknown[:8])}",
-            expected="among " + ", ".join(_Args.__struct_fields__),
-            remedy=_PLACE,
+            f"unknown options {', '.join(shown(name) for name in unknown[:8])}",
+            expected="options among " + ", ".join(_Args.__struct_fields__),
+            remedy=_REMEDY,
         )
     try:
         return msgspec.convert(dict(args), _Args, strict=False)
     except msgspec.ValidationError as error:
         raise BadInputError(
-            f"args of the application: {error}", expected="options of docs/how-to/deploy.md", remedy=_PLACE
+            f"application args: {error}", expected="options of docs/how-to/deploy.md", remedy=_REMEDY
         ) from error
 
 
 def _bundles(given: _Args) -> tuple[NamedBundle, ...]:
-    """Each with a name of its own and a whole path, since replicas run in folders of their own."""
+    """Return the bundles with unique names and absolute paths, since replicas run in other working directories."""
     listed = (*given.bundles, *(() if given.bundle is None else (given.bundle,)))
     if not listed or (given.bundle is not None and given.bundles) or (given.model is not None and given.bundle is None):
         raise BadInputError(
-            "no bundle" if not listed else "bundle, bundles and model in a way that says too much",
+            "no bundle" if not listed else "conflicting options bundle, bundles and model",
             expected="bundle=PATH with or without model=NAME, or a list of bundles, each a path or {path, model}",
-            remedy=_PLACE,
+            remedy=_REMEDY,
         )
-    bundles = tuple(_named(each, given.model) for each in listed)
+    bundles = tuple(_name_bundle(each, given.model) for each in listed)
     for name, count in Counter(each.model for each in bundles).items():
         if count > 1 or not name:
             raise BadInputError(
-                f"{count} bundles called {name[:80]!r}",
-                expected="a name for each, by which clients ask for it",
-                remedy="give names: bundles: [{path: PATH, model: NAME}, ...]",
+                f"{count} bundles named {name[:80]!r}",
+                expected="a unique, non-empty name for each bundle",
+                remedy="set names: bundles: [{path: PATH, model: NAME}, ...]",
             )
     return bundles
 
 
-def _named(bundle: str | NamedBundle, model: str | None) -> NamedBundle:
+def _name_bundle(bundle: str | NamedBundle, model: str | None) -> NamedBundle:
     path = Path(bundle if isinstance(bundle, str) else bundle.path).absolute()
     if isinstance(bundle, NamedBundle):
         return NamedBundle(str(path), bundle.model)
@@ -202,10 +207,12 @@ def _named(bundle: str | NamedBundle, model: str | None) -> NamedBundle:
 
 
 def _replicas(given: _Args) -> tuple[int, int]:
-    """The least and the most."""
+    """Return the minimum and maximum number of replicas."""
     if given.replicas is not None and (given.min_replicas, given.max_replicas) != (None, None):
         raise BadInputError(
-            "replicas beside min_replicas or max_replicas", expected="a number, or its least and most", remedy=_PLACE
+            "replicas together with min_replicas or max_replicas",
+            expected="either a fixed number, or a minimum and maximum",
+            remedy=_REMEDY,
         )
     fixed = 1 if given.replicas is None else check_int("replicas", given.replicas, min=1, max=_MAX_REPLICAS)
     low = fixed if given.min_replicas is None else given.min_replicas
@@ -214,7 +221,7 @@ def _replicas(given: _Args) -> tuple[int, int]:
     return low, check_int("max_replicas", high, min=low, max=_MAX_REPLICAS)
 
 
-def _listed(value: tuple[str, ...] | str) -> tuple[str, ...]:
-    """A list, also one written as a text with commas."""
+def _split_list(value: tuple[str, ...] | str) -> tuple[str, ...]:
+    """Return a list, also from a comma-separated string."""
     given = value.split(",") if isinstance(value, str) else value
     return tuple(each.strip() for each in given)
