@@ -17,10 +17,10 @@ from lopa.runtime.sessions.session import open_session
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": {"kv_heads": 1}}, "past_key_values"),
     ({"dimensions": {"head_size": 64}}, "past_key_values"),
-    ({"dimensions": {"layers": 4}}, "other inputs"),
-    ({"dimensions": {"layers": 6}}, "other inputs"),
+    ({"dimensions": {"layers": 4}}, "the inputs of"),
+    ({"dimensions": {"layers": 6}}, "the inputs of"),
     ({"dtype": "float16"}, "past_key_values"),
-    ({"with_logits": True}, "other outputs"),
+    ({"with_logits": True}, "the outputs of"),
 ]
 
 
@@ -62,7 +62,7 @@ def test_contradicting_manifest_raises_on_cuda(
         ({"dimensions": {"head_size": 64}}, "past_key_values"),
         ({"dimensions": {"vocab_size": 1025}}, "logits tensor"),
         ({"dtype": "float16"}, "past_key_values"),
-        ({"dialect": "standard"}, "other inputs"),
+        ({"dialect": "standard"}, "the inputs of"),
     ],
 )
 def test_contradicting_manifest_raises_in_the_portable_dialect(
@@ -90,7 +90,7 @@ def test_swapped_stages_raise(tiny_staged: Path, tmp_path: Path) -> None:
     names = [stage["graph"] for stage in stages]
     swapped = [{**stage, "graph": name} for stage, name in zip(stages, reversed(names), strict=True)]
     bundle = edited(tiny_staged, tmp_path / "bundle", {"stages": swapped})
-    with pytest.raises(BadInputError, match="other inputs"):
+    with pytest.raises(BadInputError, match="the inputs of"):
         open_session(bundle, "cpu+cpu", threads=1)
 
 

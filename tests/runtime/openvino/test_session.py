@@ -382,7 +382,7 @@ def test_graph_that_contradicts_the_manifest_raises(tiny_bundle: Path, tmp_path:
     copy = shutil.copytree(tiny_bundle, tmp_path / "copy")
     manifest = copy / "manifest.json"
     manifest.write_text(re.sub(r'"with_logits": ?false', '"with_logits": true', manifest.read_text()))
-    with pytest.raises(BadInputError, match=r"other outputs .*logits"):
+    with pytest.raises(BadInputError, match=r"the outputs of .*logits"):
         open_session(Bundle.open(copy), DEVICE)
 
 

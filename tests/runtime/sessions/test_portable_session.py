@@ -87,7 +87,7 @@ def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Pa
 
 def test_portable_graph_with_standard_manifest_raises(tiny_portable: Path, tmp_path: Path) -> None:
     bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dialect="standard"))
-    with pytest.raises(BadInputError, match=r"other inputs .*past_key_values'"):
+    with pytest.raises(BadInputError, match=r"the inputs of .*past_key_values'"):
         open_session(bundle, "cpu")
 
 

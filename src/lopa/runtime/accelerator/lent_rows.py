@@ -62,7 +62,7 @@ class DeviceRows(CacheRows):
 
 
 class Lender:
-    """Tracks the rows that a device has lent until nobody holds them."""
+    """Tracks the rows that a device has lent until they are released."""
 
     def __init__(self) -> None:
         self._lent: list[tuple[weakref.ref[DeviceRows], RowLoan]] = []
@@ -73,7 +73,7 @@ class Lender:
         return rows
 
     def end_unused(self) -> None:
-        """Free the memory of rows that nobody holds."""
+        """Free the memory of rows that are no longer referenced."""
         unused = [loan for rows, loan in self._lent if rows() is None]
         self._lent = [(rows, loan) for rows, loan in self._lent if loan not in unused]
         for loan in unused:

@@ -138,7 +138,7 @@ def check_signature(
         if others:
             more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
             raise BadInputError(
-                f"{graph} has other {what} than its manifest says: {others[:_SHOWN]}{more}",
+                f"the {what} of {graph} do not match its manifest: {others[:_SHOWN]}{more}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
                 "dialect",
                 remedy="export the checkpoint again",

@@ -7,7 +7,7 @@ from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Path:
-    """Return the path of file `name` (relative, forward slashes) in `folder`. `whole` says what the folder is, e.g.
+    """Return the path of file `name` (relative, forward slashes) in `folder`. `whole` names the folder in errors, e.g.
     "bundle".
 
     Raises BadInputError for a name that leaves the folder, also through a link, and for an invalid path.

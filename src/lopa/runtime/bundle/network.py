@@ -1,7 +1,7 @@
 """Specification of a bundle's network: its layers in order, with name, shape and role of every tensor.
 
 This is the only definition of shapes. The weight plan, torch modules, numpy session, verify and work models use it.
-Layers may differ; a layer's kind says how to compute it.
+Layers may differ: the kind of a layer defines its computation.
 """
 
 import math

@@ -52,7 +52,7 @@ class TensorRTPlan:
         self._engine.weight_streaming_budget_v2 = 0
 
     def reserve_memory(self, size: int) -> None:
-        """Keep as many weights on the GPU as TensorRT finds room for, minus `size` bytes. There must be no context."""
+        """Keep as many weights on the GPU as fit in free memory minus `size` bytes. There must be no context."""
         automatic = self._engine.get_weight_streaming_automatic_budget()
         self._engine.weight_streaming_budget_v2 = max(0, automatic - size)
 
