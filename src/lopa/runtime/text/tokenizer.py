@@ -239,7 +239,7 @@ class Tokenizer:
             max = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
             if len(text) > max:
                 raise PromptTooLongError(
-                    f"text of {len(text)} characters",
+                    f"a text of {len(text)} characters",
                     expected=f"at most {max} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
