@@ -311,7 +311,7 @@ def test_failures_that_are_not_known(
     monkeypatch.setenv("STAND_IN_ATC_NO_OM", "1")
     code, _, errors = ascend(planned_bundle, *SOC, "--precision", "fp16")
     assert code == 1
-    assert "exit code 0 but made no buckets.om" in errors
+    assert "exit code 0 but wrote no buckets.om" in errors
     monkeypatch.delenv("STAND_IN_ATC_NO_OM")
     assert ascend(planned_bundle, *SOC, "--precision", "fp16")[0] == 0
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
@@ -405,7 +405,7 @@ def test_more_buckets_than_atc_takes(planned_bundle: Path, atc_calls: Path, asce
     )
     code, _, errors = ascend(planned_bundle, *SOC)
     assert code == 2
-    assert "101 buckets for Ascend910B1, which takes at most 100 (E10036)" in errors
+    assert "101 shape buckets for Ascend910B1, whose limit is 100 (E10036)" in errors
     assert "--buckets N" in errors
     assert ascend(planned_bundle, "--soc-version", "Ascend950PR_9599")[0] == 0
 

@@ -65,7 +65,7 @@ def test_a_plan_at_another_place(bundle: Path, tmp_path: Path, capsys: pytest.Ca
 def test_buckets_that_do_not_cover_the_defaults(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan_file(Bundle.open(bundle), bundle / "shape_buckets.json", [bucket(1, 4, 96, 384, 1.0)])
     assert run(bundle) == 2
-    assert "holds windows of 96 rows" in capsys.readouterr().err
+    assert "covers windows of 96 rows" in capsys.readouterr().err
     assert not (bundle / "engines").exists()
 
 
@@ -113,7 +113,7 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(bundle, "--rtx", "--compute-capability", "8.9", "--compute-capability", "120") == 0
     shown = capsys.readouterr()
     assert "GPUs of compute capability 8.9, 12.0, TensorRT for RTX 1.7.1.116, not verified" in shown.out
-    assert "no layers.json: there is no GPU here" in shown.out
+    assert "no layers.json: this machine has no GPU" in shown.out
     assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
     for arguments, said in (
         (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),

@@ -73,7 +73,7 @@ def test_lint_of_a_standard_graph_says_what_to_change(tiny_bundle: Path, lopa_ex
     code, output, errors = lopa_export("inspect", tiny_bundle, "--lint")
     lines = output.splitlines()
     assert code == 1
-    assert lines[0] == "opset import: model (opset 23): imports ai.onnx 23; import ai.onnx 17 and nothing else"
+    assert lines[0] == "opset import: model (opset 23): imports ai.onnx 23; import only ai.onnx 17"
     (attention,) = [line for line in lines if "unregistered operator: Attention" in line]
     assert "layers.0.attention/Attention (opset 23)" in attention
     assert attention.endswith(" (and 4 more)")

@@ -146,7 +146,7 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "a bundle": (_bundle, ("is a bundle, not a checkpoint", "exported from")),
     "pointer of weights": (
         _pointers(SINGLE_NAME),
-        (f"{SINGLE_NAME} is a Git LFS pointer, not the content", "git lfs pull"),
+        (f"{SINGLE_NAME} is a Git LFS pointer without the content", "git lfs pull"),
     ),
     "pointer of the config": (_pointers("config.json"), ("config.json is a Git LFS pointer", "git lfs pull")),
     "pointers": (
@@ -158,7 +158,7 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "gguf folder": (_file("dream-q4.gguf"), ("has GGUF weights only", "original checkpoint")),
     "one safetensors file": (
         lambda folder: _small(folder) / SINGLE_NAME,
-        ("is a single safetensors file", "pass the folder that contains it", "one safetensors file"),
+        ("is a single safetensors file", "pass its folder, which has the other files", "one safetensors file"),
     ),
     "one pickled file": (_alone("pytorch_model.bin"), ("is a file of pickled weights", "save_pretrained")),
     "another file": (lambda folder: _small(folder) / "config.json", ("is not a folder", "folder that contains it")),

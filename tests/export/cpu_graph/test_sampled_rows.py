@@ -46,11 +46,11 @@ def random_inputs(bundle: Bundle, part: ModelPart, sizes: Sizes) -> Arrays:
     return inputs
 
 
-def opened(model: ir.Model, beside: Path) -> ort.InferenceSession:
-    """Open the model on one thread, with the weights in the folder of `beside`."""
+def opened(model: ir.Model, weights_folder: Path) -> ort.InferenceSession:
+    """Open the model on one thread, with the weights in `weights_folder`."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(beside))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
     return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -36,7 +36,7 @@ class Seen:
 
     interrupted: bool
     """True if it raised KeyboardInterrupt."""
-    told: list[tuple[str, int, int]]
+    reports: list[tuple[str, int, int]]
     building: bool
     """True if a build thread still existed."""
     left: list[str]
@@ -59,12 +59,12 @@ def state_after_interrupt(bundle: Path, rtx: ModuleType | None = None) -> Seen:
         said, errors = process.communicate(timeout=2 * _SECONDS)
     assert (begun, process.returncode) == (_BUILDING, 0), errors
     seen = json.loads(said)
-    return Seen(**{**seen, "told": [tuple(each) for each in seen["told"]]})
+    return Seen(**{**seen, "reports": [tuple(each) for each in seen["reports"]]})
 
 
 def main() -> None:
     """Take two arguments: a bundle, and the folder of TensorRT for RTX, empty for the stand-in."""
-    bundle, told, cancelled = Bundle.open(sys.argv[1]), list[tuple[str, int, int]](), threading.Event()
+    bundle, reports, cancelled = Bundle.open(sys.argv[1]), list[tuple[str, int, int]](), threading.Event()
 
     def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
         monitor = progress_monitor(trt, tell)
@@ -78,8 +78,8 @@ def main() -> None:
         return monitor
 
     def tell(phase: str, done: int, total: int) -> None:
-        told.append((phase, done, total))
-        if len(told) == 1:
+        reports.append((phase, done, total))
+        if len(reports) == 1:
             print(_BUILDING, flush=True)
             cancelled.wait(_SECONDS)
             time.sleep(0.2)  # like a long step: the calling thread must not return before it
@@ -102,7 +102,7 @@ def main() -> None:
     engines = bundle.path / "engines"
     seen = Seen(
         interrupted=interrupted,
-        told=told,
+        reports=reports,
         building="tensorrt-build" in {thread.name for thread in threading.enumerate()},
         left=sorted(path.name for path in engines.iterdir()) if engines.exists() else [],
     )

@@ -207,17 +207,17 @@ def test_a_timing_cache_that_cannot_be_written_fails_before_the_build(job: Engin
 
 
 def test_progress_is_that_of_the_outermost_phases(job: EngineJob) -> None:
-    told: list[tuple[str, int, int]] = []
-    engine_from_job(job, TRT, target(TRT), None, lambda *what: told.append(what))
+    reports: list[tuple[str, int, int]] = []
+    engine_from_job(job, TRT, target(TRT), None, lambda *each: reports.append(each))
     expected = [(phase, done, steps) for phase, steps in PHASES.items() for done in (*range(steps + 1), steps)]
-    assert told == expected
+    assert reports == expected
 
 
 def test_an_interrupted_build_ends_and_leaves_nothing(bundle: Bundle) -> None:
     """Press Ctrl-C while the calling thread waits. It must cancel the build and wait for its end."""
     seen = state_after_interrupt(bundle.path)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
-    assert [step for _, step, _ in seen.told] == [0, 1]
+    assert [step for _, step, _ in seen.reports] == [0, 1]
 
 
 def test_a_stored_error_keeps_no_builder(job: EngineJob) -> None:

@@ -89,7 +89,7 @@ def test_converted_quantized_graphs_are_accepted(tiny_quantized: Path) -> None:
     check_parser_accepts(model_for_parser(bundle), "model.onnx")
     assert bundle.manifest.quantization is not None
     plain = refusals_of_model(onnx.load(bundle.graph, load_external_data=False), tensorrt_operators())
-    expected = {"type", "made type", "zero point"} if bundle.manifest.quantization.kind == "int8" else set()
+    expected = {"type", "output type", "zero point"} if bundle.manifest.quantization.kind == "int8" else set()
     assert {each.rule for each in plain} == expected | {"attention"}
 
 

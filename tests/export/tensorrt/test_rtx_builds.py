@@ -82,12 +82,12 @@ def test_buckets_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: Modu
     bundle = Bundle.open(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     flags = BuildFlags()
     job, target = job_from_bundle(bundle, BUCKETS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
-    told: list[tuple[str, int, int]] = []
-    made = engine_from_job(job, real_rtx, target, None, lambda *what: told.append(what))
+    progress: list[tuple[str, int, int]] = []
+    made = engine_from_job(job, real_rtx, target, None, lambda *each: progress.append(what))
     plan = (made.found.folder / PLAN_NAME).read_bytes()
     assert plan.startswith(PLAN_START)
     assert len(plan) > bundle.weights.stat().st_size
-    assert (told[0][1], told[-1][1]) == (0, told[-1][2])
+    assert (progress[0][1], progress[-1][1]) == (0, progress[-1][2])
     assert made.found.engine.target.capabilities == ["8.6", "12.0"]
     assert engine_from_job(job, real_rtx, target, None, silent).cached
 
@@ -97,7 +97,7 @@ def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tm
     seen = state_after_interrupt(shutil.copytree(tiny_bundle, tmp_path / "bundle"), real_rtx)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
     # An interrupted phase reports that it is complete.
-    assert {step for _, step, _ in seen.told} < set(range(seen.told[0][2] + 1))
+    assert {step for _, step, _ in seen.progress} < set(range(seen.progress[0][2] + 1))
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)

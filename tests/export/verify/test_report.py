@@ -16,12 +16,12 @@ OUTPUTS = ["topk_ids", "topk_logprobs", "entropy", "key", "value"]
 
 
 def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
-    told: list[str] = []
+    received: list[str] = []
     report = report_from_bundle(
         Bundle.open(tiny_bundle_logits),
         checkpoint=CHECKPOINT,
         lora=ADAPTER,
-        progress=lambda stage, _done, _total: told.append(stage),
+        progress=lambda stage, _done, _total: received.append(stage),
     )
     assert report.ok
     outputs = [(error.reference, error.output.rpartition(".")[2]) for error in report.errors]
@@ -30,7 +30,7 @@ def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
     references = ("numpy", "transformers")
     assert outputs == [(name, output) for graph in (of_graph, of_twin) for name in references for output in graph]
     assert all(error.difference.relative < 5e-5 for error in report.errors)
-    assert list(dict.fromkeys(told)) == [
+    assert list(dict.fromkeys(received)) == [
         "digests",
         "digests of the checkpoint",
         "loading the checkpoint",

@@ -139,12 +139,12 @@ def wrong(found: Report) -> set[str]:
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
 def test_right_engines_pass(tiny_bundle: Path, reference: CachedReference, device: str) -> None:
     bundle = Bundle.open(tiny_bundle)
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     session = open_session(bundle, device, threads=1)
-    found = report_from_session(session, bundle.manifest, [reference], lambda *each: told.append(each))
+    found = report_from_session(session, bundle.manifest, [reference], lambda *each: progress.append(each))
     assert found.ok
     assert found.cases == len(SHAPES)
-    assert told == [("comparing", done, len(SHAPES)) for done in range(len(SHAPES) + 1)]
+    assert progress == [("comparing", done, len(SHAPES)) for done in range(len(SHAPES) + 1)]
     outputs = [error.output for error in found.errors]
     assert outputs[:3] == ["topk_ids", "topk_logprobs", "entropy"]
     assert [output.rpartition(".")[2] for output in outputs[3:]] == ["key", "value"]

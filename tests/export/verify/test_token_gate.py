@@ -48,8 +48,8 @@ def test_statistics_have_a_tolerance(off: float, ok: bool) -> None:
 
 
 def test_every_forward_that_would_fail_alone_is_reported() -> None:
-    told: list[int] = []
-    tally = Tally(TOLERANCE, on_failure=lambda: told.append(tally.forwards))
+    received: list[int] = []
+    tally = Tally(TOLERANCE, on_failure=lambda: received.append(tally.forwards))
     right = statistics([[1, 2]], [[-0.1, -0.9]])
     near = statistics([[1, 2]], [[-0.5, -0.6]])
     for expected, found in (
@@ -60,7 +60,7 @@ def test_every_forward_that_would_fail_alone_is_reported() -> None:
         (right, statistics([[1, 2]], [[float("nan"), -0.9]])),
     ):
         tally.compare(expected, found)
-    assert told == [2, 4, 5]
+    assert received == [2, 4, 5]
 
 
 def test_near_ties_alone_prove_nothing() -> None:

@@ -14,7 +14,7 @@ Evidence = Literal["doc", "source", "recorded"]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One assumption."""
+    """An assumption about ATC, with its evidence."""
 
     kind: Literal["flag", "rule", "banner", "exit code", "file", "environment"]
     name: str
@@ -37,7 +37,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AtcContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole table."""
+    """Content of contract.json."""
 
     about: str
     entries: list[Entry]

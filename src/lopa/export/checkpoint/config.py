@@ -79,7 +79,7 @@ def _block_size(config: JsonValues, family: Family) -> int | None:
 
 
 def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list[int]:
-    """Return no id or one; of eos several, where the family allows it."""
+    """Return the ids of a role: none or one, and several for eos if the family allows it."""
     name = f"{role}_token_id"
     value: Any = config.values.get(name)
     several = _MAX_ENDS if role == "eos" and family.more_ends else 1

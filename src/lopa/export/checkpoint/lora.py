@@ -47,12 +47,12 @@ _BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 @dataclass(frozen=True)
 class LowRankProduct:
-    """Addition of scale * up @ down to a matrix [outputs, inputs]."""
+    """Low-rank update of a matrix [outputs, inputs]: scale * up @ down is added to it."""
 
     down: StoredTensor
-    """lora_A, [rank, inputs]"""
+    """Tensor lora_A, [rank, inputs]."""
     up: StoredTensor
-    """lora_B, [outputs, rank]"""
+    """Tensor lora_B, [outputs, rank]."""
     scale: float
 
 
@@ -177,7 +177,7 @@ def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> 
 
 
 def _endings(module: str) -> list[str]:
-    """Return the name and its parts after each dot."""
+    """Return the name and the rest of it after each dot."""
     parts = module.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]
 

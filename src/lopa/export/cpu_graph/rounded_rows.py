@@ -32,15 +32,15 @@ class _RowRounding:
     factor: ir.Value
     """float32 [.., inputs]."""
     magnitudes: ir.Node
-    """Abs."""
+    """Abs of the factor."""
     largest: ir.Node
-    """ReduceMax, float32 [.., 1]."""
+    """ReduceMax of the magnitudes, float32 [.., 1]."""
     not_zero: ir.Node
-    """Max with the lower bound of magnitudes."""
+    """Max of `largest` and the lower bound of magnitudes."""
     divided: ir.Node
-    """Div by the scales."""
+    """Div of the factor by the scales."""
     quantized: ir.Node
-    """QuantizeLinear, uint8 [.., inputs]."""
+    """QuantizeLinear of the divided rows, uint8 [.., inputs]."""
 
     @property
     def scales(self) -> ir.Value:

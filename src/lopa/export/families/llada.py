@@ -11,9 +11,10 @@ from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
 
 
 def _sizes(config: JsonValues) -> ModelDimensions:
-    """Return the dimensions. Null means: `n_kv_heads` as many as heads, `mlp_hidden_size` `mlp_ratio` times `d_model`.
+    """Return the dimensions. Entries that are null have OLMo's defaults.
 
-    `embedding_size` is the number of rows of embedding and head; null means the size of the vocabulary.
+    `n_kv_heads` defaults to `n_heads`, and `mlp_hidden_size` to `mlp_ratio` times `d_model`. `embedding_size`, the
+    number of rows of embedding and head, defaults to the size of the vocabulary.
     """
     values = config.values
     hidden, heads = config.get_int("d_model"), config.get_int("n_heads")

@@ -1,4 +1,4 @@
-"""Report of an engine's layers for people, layers.json.
+"""Report of an engine's layers, layers.json, for humans.
 
 The engine is opened on its GPU, which may fail for lack of memory. This does not affect the engine.
 """

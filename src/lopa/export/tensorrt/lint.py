@@ -119,7 +119,7 @@ def _output_types(graph: _Graph) -> Iterator[Violation]:
         dtype = graph.dtype(node.output[0])
         if dtype is not None and not table.takes(dtype):
             found = f"{node.output[0]} is converted to {dtype}, expected one of {table.types}"
-            yield graph.refusal("made type", found, "use another type", node, node.output[0])
+            yield graph.refusal("output type", found, "use another type", node, node.output[0])
 
 
 def _one_type(graph: _Graph) -> Iterator[Violation]:
@@ -129,8 +129,8 @@ def _one_type(graph: _Graph) -> Iterator[Violation]:
         for name, letter in zip(node.input, _type_variables_of_inputs(node, graph.opset), strict=False):
             dtype = graph.dtype(name) if name else None
             if dtype is not None and first.setdefault(letter, dtype) != dtype:
-                found = f"{name} is {dtype} beside {first[letter]}"
-                yield graph.refusal("one type", found, "put a Cast in front of it", node, name)
+                found = f"{name} is {dtype}, another operand {first[letter]}"
+                yield graph.refusal("operand types", found, "put a Cast in front of it", node, name)
 
 
 def _type_variables_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
@@ -182,7 +182,7 @@ def _masks(graph: _Graph, node: onnx.NodeProto, *, causal: bool) -> Iterator[Vio
     if mask and causal:
         yield graph.refusal("attention", f"has {mask} and is_causal", "remove one of them", node, mask)
     if mask and graph.dtype(mask) not in ("BOOL", graph.dtype(node.input[0])):
-        found = f"{mask} is {graph.dtype(mask)} beside {graph.dtype(node.input[0])}"
+        found = f"{mask} is {graph.dtype(mask)}, the query {graph.dtype(node.input[0])}"
         yield graph.refusal("attention", found, "use BOOL or the type of the query", node, mask)
 
 
