@@ -1,4 +1,4 @@
-"""Cases from a checkpoint or an adapter, used like in an export up to the tracing. A few are exported completely."""
+"""Cases from a checkpoint or an adapter, used as in an export up to the tracing. A few are exported completely."""
 
 import json
 import os

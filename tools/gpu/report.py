@@ -38,9 +38,21 @@ _DTYPES: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "flo
 )
 @click.option("--device", default="cuda:0", show_default=True, help="cuda:N, or cpu to test the program.")
 @click.option(
-    "--dtype", "dtypes", multiple=True, default=("bf16",), show_default=True, type=click.Choice(list(_DTYPES))
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    default=("bf16",),
+    show_default=True,
+    type=click.Choice(list(_DTYPES)),
+    help="Data type. Repeatable.",
 )
-@click.option("--like", default="dream-7b", show_default=True, type=click.Choice(list(LIKENESSES)))
+@click.option(
+    "--like",
+    default="dream-7b",
+    show_default=True,
+    type=click.Choice(list(LIKENESSES)),
+    help="Published model to imitate.",
+)
 @click.option("--stage", "stages", default=",".join(STAGES), show_default=True, help="Comma-separated stages.")
 @click.option(
     "--limit-seconds", default=540.0, show_default=True, type=float, help="Start nothing new after this time."

@@ -60,12 +60,24 @@ def prepare(work: Path) -> None:
 
 @main.command()
 @_work
-@click.option("--threads", type=click.IntRange(min=1), multiple=True, default=(1, 2), show_default=True)
 @click.option(
-    "--size", "sizes", multiple=True, default=("1x64", "4x64", "8x64"), show_default=True, help="Branches x window."
+    "--threads",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 2),
+    show_default=True,
+    help="Number of threads. Repeatable.",
 )
-@click.option("--prefix", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    default=("1x64", "4x64", "8x64"),
+    show_default=True,
+    help="Branches x window. Repeatable.",
+)
+@click.option("--prefix", type=click.IntRange(min=1), default=256, show_default=True, help="Rows of the prefix.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Timed rounds.")
 @click.option(
     "--side",
     "names",
@@ -73,7 +85,13 @@ def prepare(work: Path) -> None:
     type=click.Choice([side.name for side in SIDES]),
     help="Sides to run.  [default: all]",
 )
-@click.option("--output", type=click.Path(path_type=Path), default=Path("out/peers"), show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("out/peers"),
+    show_default=True,
+    help="Folder of the report.",
+)
 @click.option("--name", default="peers", show_default=True, help="Name of the report's files.")
 def measure(
     work: Path,

@@ -27,7 +27,14 @@ with Decoder.open(sys.argv[1], threads=1) as decoder:
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("out/release"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("out/release"),
+    show_default=True,
+    help="Folder of the release.",
+)
 @click.option(
     "--programs",
     type=click.Path(path_type=Path),

@@ -157,8 +157,8 @@ def _row(name: str, seconds: Sequence[float]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--decodes", type=click.IntRange(min=1), default=1000, show_default=True)
-@click.option("--seed", default=1, show_default=True)
+@click.option("--decodes", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of decodes.")
+@click.option("--seed", default=1, show_default=True, help="Seed of schemas and options.")
 def main(bundle: Path, decodes: int, seed: int) -> None:
     """Decode BUNDLE with random schemas on one thread."""
     with Decoder.open(bundle, threads=1) as decoder:

@@ -94,7 +94,7 @@ def random_pairs(decoder: Decoder, seeds: Sequence[int]) -> Iterator[tuple[int, 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--decodes", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--decodes", type=click.IntRange(min=1), default=100, show_default=True, help="Number of random decodes.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first decode.")
 def main(bundle: Path, decodes: int, seed: int) -> None:
     """Compare exact speculative decodes of BUNDLE with plain ones, on one thread."""

@@ -203,10 +203,10 @@ def tables_of_report(report: LoadReport) -> list[Table]:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for load.json and load.md.")
 @click.option("--clients", default="1,2,4,8,16,32", show_default=True, help="Comma-separated numbers of clients.")
 @click.option("--requests", type=click.IntRange(min=1), default=64, show_default=True, help="Requests per run.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--branches", default=1, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Measured rounds.")
+@click.option("--branches", default=1, show_default=True, help="Branches per request.")
 @click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
-@click.option("--max-num-seqs", default=8, show_default=True)
+@click.option("--max_num_seqs", default=8, show_default=True, help="Maximum concurrent requests.")
 def main(
     bundle: Path,
     urls: tuple[str, ...],

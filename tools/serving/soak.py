@@ -76,9 +76,9 @@ class SoakReport:
 async def run_soak(
     server: ServerProcess, cases: ServingCases, *, requests: int, clients: int, capacity: int, seed: int, timeout: float
 ) -> SoakReport:
-    """Run a soak test on an otherwise idle server. `places` is its capacity, slots plus queue.
+    """Run a soak test on an otherwise idle server with this capacity, slots plus queue.
 
-    `patience` is the number of seconds after which a request counts as lost.
+    `timeout` is the number of seconds after which a request counts as lost.
     """
     tally, report = Tally(), SoakReport(requests, len(cases.distinct))
     before, began = server.metrics(), time.perf_counter()
@@ -166,9 +166,11 @@ def chat_bundle(bundle: Path) -> Iterator[Path]:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True)
+@click.option(
+    "--requests", type=click.IntRange(min=_PARTS), default=5000, show_default=True, help="Number of requests."
+)
 @click.option("--distinct", default=60, show_default=True, help="Number of distinct requests.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Seed of the requests.")
 @click.option("--failing", type=click.IntRange(min=0), default=0, show_default=True, help="Number of failing devices.")
 def main(bundle: Path, requests: int, distinct: int, seed: int, failing: int) -> None:
     """Run a soak test on a server of BUNDLE with one thread."""

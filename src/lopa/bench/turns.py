@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from lopa.bench.progress import Progress, silent
+from lopa.bench.progress import ProgressCallback, silent
 
 Side = TypeVar("Side")
 Result = TypeVar("Result")
 
 
 def run_in_turns(
-    sides: Mapping[Side, Callable[[int], Result]], turns: int, progress: Progress = silent
+    sides: Mapping[Side, Callable[[int], Result]], turns: int, progress: ProgressCallback = silent
 ) -> dict[Side, list[Result]]:
     """Run every side once per turn and return the results of each side.
 

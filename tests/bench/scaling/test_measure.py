@@ -10,7 +10,7 @@ import pytest
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import json_from_report, prompt_file
-from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, Link
+from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, DeviceLink
 from lopa.bench.scaling.measure import ROUNDS, Turn, measure_shares, measure_turns, recorded_step
 from lopa.bench.scaling.model import Decode, MessageSizes, ReplayStep, ScalingModel, ShareCost, StepParts
 from lopa.bench.scaling.report import (
@@ -29,7 +29,7 @@ from lopa.runtime.sessions.onnxruntime_graph import available_cores
 from lopa.tiny import EVAL
 
 SHAPE = ForwardShape(4, 16, 64, 9)
-LINK = Link(SHARED_MEMORY, 0.0, float("inf"), "made up")
+LINK = DeviceLink(SHARED_MEMORY, 0.0, float("inf"), "made up")
 CORE = f"cpu:{min(available_cores())}"
 
 
@@ -84,7 +84,7 @@ def test_measured_figures_by_hand() -> None:
 
 def test_only_shared_memory_slows_projections_down() -> None:
     """The engine takes 2 seconds for each of 4 branches. Two devices of this machine take 1.5 times as long."""
-    away = Link("away", 0.0, float("inf"), "made up")
+    away = DeviceLink("away", 0.0, float("inf"), "made up")
     shares = ((1, 4, None), (2, 2, 6.0), (4, 1, None))
     model = ScalingModel(
         MessageSizes(cache_row=1, answer_row=1),

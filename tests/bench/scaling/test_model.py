@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, Link, shared_memory_link
+from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, DeviceLink, shared_memory_link
 from lopa.bench.scaling.model import (
     MessageSizes,
     ReplayStep,
@@ -22,9 +22,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.onnxruntime_graph import available_cores
 
 SIZES = MessageSizes(cache_row=1000, answer_row=100)
-LINK = Link("test", 0.5, 1000.0, "made up")
-HERE = Link(SHARED_MEMORY, 0.5, 1000.0, "made up")
-FREE = Link("free", 0.0, float("inf"), "made up")
+LINK = DeviceLink("test", 0.5, 1000.0, "made up")
+HERE = DeviceLink(SHARED_MEMORY, 0.5, 1000.0, "made up")
+FREE = DeviceLink("free", 0.0, float("inf"), "made up")
 PARTS = StepParts(windows=1.0, engine=40.0, gather=0.25, select=2.0, commit=0.5, spawn=4.0)
 
 
@@ -105,7 +105,7 @@ decodes = st.lists(a_step, min_size=1, max_size=5)
 def test_a_better_link_is_never_slower(
     steps: list[ReplayStep], devices: int, latency: float, bandwidth: float, more: float, less: float
 ) -> None:
-    slow, fast = Link("", latency, bandwidth, ""), Link("", latency * less, bandwidth * more, "")
+    slow, fast = DeviceLink("", latency, bandwidth, ""), DeviceLink("", latency * less, bandwidth * more, "")
     pairs = zip(
         MODEL.steps(steps, devices, fast),
         MODEL.steps(steps, devices, slow),

@@ -292,7 +292,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["checkpoint-dream-0.5b", "gpu.json"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.gpu.report", "--out", "out"],

@@ -18,7 +18,7 @@ PREPARED = os.environ.get("LOPA_PEERS")
 SHAPE = ForwardShape(branches=3, window=16, prefix=40, wanted=16)
 pytestmark = [
     pytest.mark.peers,
-    pytest.mark.skipif(PREPARED is None, reason="LOPA_PEERS names no folder that python -m tools.peers prepare made"),
+    pytest.mark.skipif(PREPARED is None, reason="set LOPA_PEERS to a folder made by python -m tools.peers prepare"),
 ]
 
 

@@ -44,7 +44,7 @@ def test_incorrect_calls_fail(first: list[str], again: list[str], without: list[
 def test_real_provider(tiny_bundle: Path) -> None:
     folder = os.environ.get("ONNXRUNTIME_GPU")
     if folder is None:
-        pytest.skip("ONNXRUNTIME_GPU names no folder with onnxruntime-gpu (tools/vendors/check_cuda_provider.py)")
+        pytest.skip("set ONNXRUNTIME_GPU to a folder with onnxruntime-gpu (tools/vendors/check_cuda_provider.py)")
     headers = os.environ.get("CUDA_HEADERS", "/usr/local/cuda/include")
     command = [sys.executable, "-m", "tools.vendors.check_cuda_provider", tiny_bundle, folder, "--headers", headers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -14,7 +14,7 @@ def arrival_gaps(arrivals: Arrivals, load: float, rng: np.random.Generator) -> I
     """Yield the seconds between requests, independent, with mean 1 / `load` requests per second.
 
     They are gamma distributed. Variation 1 is the exponential distribution of a Poisson process. Larger values give
-    bursts and long arrival_gaps.
+    bursts and long gaps.
     """
     shape = 1.0 if arrivals.variation is None else arrivals.variation**-2
     while True:

@@ -17,7 +17,7 @@ _COPIED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Link:
+class DeviceLink:
     """A link. A message of n bytes takes latency + n / bandwidth seconds."""
 
     name: str
@@ -29,21 +29,21 @@ class Link:
 
 
 PUBLISHED_LINKS = (
-    Link(
+    DeviceLink(
         "PCIe",
         19.6e-6,
         37e9,
         "NVIDIA's p2pBandwidthLatencyTest with P2P off, thus through host memory: bandwidth on 8 x H100 "
         "(github.com/NVIDIA/nccl issue 1264), maximum latency of 4 GPUs (github.com/NVIDIA/cuda-samples issue 230)",
     ),
-    Link(
+    DeviceLink(
         "NVLink",
         2.3e-6,
         375e9,
         "the same test with P2P on: bandwidth on 8 x H100 (NVLink 4, nccl issue 1264), maximum latency of 4 GPUs "
         "(cuda-samples issue 230)",
     ),
-    Link(
+    DeviceLink(
         "100 GbE",
         11.6e-6,
         12.5e9,
@@ -53,7 +53,7 @@ PUBLISHED_LINKS = (
 )
 
 
-def shared_memory_link(core: int) -> Link:
+def shared_memory_link(core: int) -> DeviceLink:
     """Measure the link between threads of this process.
 
     Its latency is half an empty call of a thread on `core`, its bandwidth that of one thread's copy. Both are medians.
@@ -64,7 +64,7 @@ def shared_memory_link(core: int) -> Link:
     worker.stop()
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
     copy = _median_seconds(lambda: np.copyto(target, source), _COPIES)
-    return Link(
+    return DeviceLink(
         SHARED_MEMORY,
         call / 2,
         _COPIED_BYTES / copy,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.scaling.links import SHARED_MEMORY, Link
+from lopa.bench.scaling.links import SHARED_MEMORY, DeviceLink
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.batch_parts import split_branches
@@ -103,7 +103,7 @@ class ScalingModel:
     shares: tuple[ShareCost, ...]
     """One share per number of devices, and one with a single branch."""
 
-    def steps(self, steps: Sequence[ReplayStep], devices: int, link: Link) -> list[StepParts]:
+    def steps(self, steps: Sequence[ReplayStep], devices: int, link: DeviceLink) -> list[StepParts]:
         """Return the steps of one decode on `devices` devices connected by `link`. The first device is the host's own.
 
         The transfer of committed rows overlaps with the host's work. The next forward waits for its remainder.
@@ -118,7 +118,7 @@ class ScalingModel:
             remaining = max(0.0, self.transfer_seconds(step, devices, link) - parts.spawn)
         return predicted
 
-    def engine_seconds(self, step: ReplayStep, devices: int, link: Link) -> float:
+    def engine_seconds(self, step: ReplayStep, devices: int, link: DeviceLink) -> float:
         """Return the recorded seconds times the relative cost of the largest share of branches.
 
         The cost is linear between measured shares. Devices with shared memory also slow each other down.
@@ -143,7 +143,7 @@ class ScalingModel:
         assert nearest.together is not None
         return nearest.together / nearest.alone
 
-    def message_seconds(self, shape: ForwardShape, devices: int, link: Link) -> float:
+    def message_seconds(self, shape: ForwardShape, devices: int, link: DeviceLink) -> float:
         """Return the seconds of sending the windows to all devices but the first and receiving their statistics.
 
         Latencies of different devices overlap. Their bytes share the host's link.
@@ -151,7 +151,7 @@ class ScalingModel:
         remote = shape.branches - device_shape(shape, devices).branches
         return 2 * link.latency + self.sizes.messages(shape, remote) / link.bandwidth if remote else 0.0
 
-    def transfer_seconds(self, step: ReplayStep, devices: int, link: Link) -> float:
+    def transfer_seconds(self, step: ReplayStep, devices: int, link: DeviceLink) -> float:
         """Return the seconds of sending the committed rows to each device without them, one after another."""
         receivers = devices - (min(devices, step.shape.branches) if step.shared else 1)
         if not step.committed or not receivers:

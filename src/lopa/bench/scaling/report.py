@@ -10,7 +10,7 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import show_progress
 from lopa.bench.report import PromptFile, Run, run_now
-from lopa.bench.scaling.links import PUBLISHED_LINKS, Link, shared_memory_link
+from lopa.bench.scaling.links import PUBLISHED_LINKS, DeviceLink, shared_memory_link
 from lopa.bench.scaling.measure import ROUNDS, SHARE_ROUNDS, Turn, measure_shares, measure_turns
 from lopa.bench.scaling.model import (
     Decode,
@@ -71,7 +71,7 @@ class ScalingReport:
     """Numbers of devices for which this machine has too few cores."""
     measured: tuple[MeasuredScale, ...]
     shares: tuple[ShareCost, ...]
-    links: tuple[Link, ...]
+    links: tuple[DeviceLink, ...]
     sizes: MessageSizes
     projected: tuple[ProjectedScale, ...]
 
@@ -102,7 +102,7 @@ def scaling_report(
             remedy="run lopa-export verify to check the engine, and report the problem with the bundle's manifest.json",
         )
     decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
-    with show_progress("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
+    with progress_shown("rounds of device shares", SHARE_ROUNDS, quiet=quiet) as progress:
         shares = measure_shares(decoders, counts, most_common_full_shape(decodes[1]), progress)
     model = ScalingModel(sizes_from_manifest(one.bundle.manifest), shares)
     links = (shared_memory_link(max(available_cores())), *PUBLISHED_LINKS)
@@ -167,7 +167,7 @@ def scale_from_decodes(devices: int, decodes: Sequence[Decode], predicted: float
 
 
 def project_scales(
-    single: Sequence[Decode], counts: Sequence[int], links: Sequence[Link], model: ScalingModel, tokens: int
+    single: Sequence[Decode], counts: Sequence[int], links: Sequence[DeviceLink], model: ScalingModel, tokens: int
 ) -> tuple[ProjectedScale, ...]:
     """Return the decodes, recorded on one device, projected to every number of devices over every link."""
     found = []

@@ -13,12 +13,12 @@ import torch
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.progress import Progress, silent
+from lopa.bench.progress import ProgressCallback, silent
 from lopa.bench.speed.adapter_apart import unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import time_engine_calls
-from lopa.bench.speed.report import ROUNDS, Decoded, SpeedFigures, StepTime, measured_from_turns
+from lopa.bench.speed.report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
 from lopa.bench.turns import run_in_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.origin import check_origin
@@ -49,7 +49,7 @@ def measure_speed(
     config: GenerationConfig,
     *,
     threads: int,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> SpeedFigures:
     """Decode `items` on both sides in alternation, ROUNDS times. torch uses `threads` threads, like `ours`.
 
@@ -59,7 +59,7 @@ def measure_speed(
         # Warm-up: the first decode on each side allocates memory.
         _decode(ours, items[0], config, calls)
         _decode(eager, items[0], config, None)
-        sides: dict[str, Callable[[int], Decoded]] = {
+        sides: dict[str, Callable[[int], TimedDecode]] = {
             "ours": lambda turn: _decode(ours, items[turn % len(items)], config, calls),
             "eager": lambda turn: _decode(eager, items[turn % len(items)], config, None),
         }
@@ -79,7 +79,7 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> Decoded:
+def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: list[float] | None) -> TimedDecode:
     """Decode one prompt on one side. `calls` receives the engine's seconds, or is None for the side without an
     engine."""
     if calls is not None:
@@ -88,7 +88,7 @@ def _decode(decoder: Decoder, item: EvalItem, config: GenerationConfig, calls: l
     if calls is not None and len(calls) != len(steps):
         raise RuntimeError(f"received {len(calls)} engine calls in {len(steps)} steps, expected one call per step")
     seconds: Sequence[float | None] = [None] * len(steps) if calls is None else calls
-    return Decoded(
+    return TimedDecode(
         ids=result.token_ids,
         steps=tuple(
             StepTime(len(step.branches), sum(step.seconds.values()), step.seconds["forward"], call)

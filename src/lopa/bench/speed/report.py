@@ -31,7 +31,7 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class TimedDecode:
     """One prompt decoded once."""
 
     ids: tuple[int, ...]
@@ -102,7 +102,9 @@ class SpeedReport:
     measured: SpeedFigures
 
 
-def measured_from_turns(turns: Sequence[tuple[Decoded, Decoded]], *, prompts: int, branches: int) -> SpeedFigures:
+def measured_from_turns(
+    turns: Sequence[tuple[TimedDecode, TimedDecode]], *, prompts: int, branches: int
+) -> SpeedFigures:
     """Return medians, ratios and shares of `turns` (ours, eager), which cycle through the prompts."""
     other = sorted({turn % prompts for turn, (ours, eager) in enumerate(turns) if ours.ids != eager.ids})
     same = [pair for turn, pair in enumerate(turns) if turn % prompts not in other]
