@@ -23,9 +23,9 @@ def test_doctor_lists_abilities_and_devices() -> None:
     assert result.returncode == 0
     for part in ("python", "decode (runtime): numpy", "export and verify: torch", "Ascend", "cpu: ready", "cuda:N:"):
         assert part in result.stdout
-    asked = re.findall(r" install (.*)", result.stdout)
-    assert asked
-    assert not any("lopa" in words for words in asked)  # no remedy asks an index for this project
+    installed = re.findall(r" install (.*)", result.stdout)
+    assert installed
+    assert not any("lopa" in words for words in installed)  # no remedy asks an index for this project
 
 
 RUNTIME = ("numpy", "onnxruntime", "tokenizers")

@@ -16,7 +16,7 @@ def result(side: str, seconds: float, first: float = 1.0) -> SideResult:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         ((1.0, 0.5, 2.0), "b is the fastest, 2.00 times as fast as a ("),
         ((1.0, 0.97, 2.0), "a is the fastest, within 5 % ("),  # less than machines vary by
@@ -24,8 +24,8 @@ def result(side: str, seconds: float, first: float = 1.0) -> SideResult:
         ((1.0,), "a is the only device that opens"),
     ],
 )
-def test_the_fastest_is_one_that_is_clearly_faster(seconds: tuple[float, ...], said: str) -> None:
-    assert verdict_of([result(name, each) for name, each in zip("abc", seconds, strict=False)]).startswith(said)
+def test_the_fastest_is_one_that_is_clearly_faster(seconds: tuple[float, ...], message: str) -> None:
+    assert verdict_of([result(name, each) for name, each in zip("abc", seconds, strict=False)]).startswith(message)
 
 
 def test_every_device_is_measured_or_says_why_not(tiny_bundle: Path) -> None:
