@@ -168,7 +168,7 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "tpu"], 2, "device 'tpu'"),
         (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
-        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit -1.0"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "-1.0"),
         (["--output", "out.jsonl"], 2, "--output needs --prompts"),
         (["--parallel", "2"], 2, "--parallel needs --prompts"),
         (["--chat"], 2, "chat template"),
