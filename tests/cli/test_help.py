@@ -161,7 +161,7 @@ def test_bash_completes_commands_options_folders_and_devices(tmp_path: Path) -> 
     def completed(line: str) -> list[str]:
         words = line.split(" ")
         quoted = " ".join(f"'{word}'" for word in words)
-        # compopt works while a key is handled only; that it was asked for folders is what can be seen.
+        # compopt works only while a key is handled. The test sees that folders were requested.
         program = (
             f'compopt() {{ echo "compopt $*"; }}; . {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; '
             f'_lopa_export_completion lopa-export; printf "%s\\n" "${{COMPREPLY[@]}}"'

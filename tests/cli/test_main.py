@@ -155,7 +155,7 @@ def test_escapes_are_those_of_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "message"),
     [
         ("OSError(28, 'No space left on device', '/data/x')", 2, "error: /data/x: No space left on device\n"),
         ("OSError(5, 'Input/output error')", 2, "Input/output error\n"),
@@ -169,10 +169,10 @@ def test_escapes_are_those_of_json() -> None:
         ("EOFError()", 70, "error: unexpected EOFError"),
     ],
 )
-def test_every_end_has_its_code_and_one_message(raised: str, code: int, said: str) -> None:
+def test_every_end_has_its_code_and_one_message(raised: str, code: int, message: str) -> None:
     done = ended(sys.executable, "-c", RAISING, raised, "inspect", "x", stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     if code in (2, 70):
         assert "\n  what to do: " in done.stderr
@@ -190,16 +190,16 @@ def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[
     """Return exit code and errors of a process that gets signal `number` some seconds after the interpreter is up.
 
     An earlier signal would not reach lopa-export's code."""
-    up, told = os.pipe()
-    start = f"import os; from lopa.cli.main import main; os.write({told}, b'.'); os.close({told}); main()"
+    up, ready = os.pipe()
+    start = f"import os; from lopa.cli.main import main; os.write({ready}, b'.'); os.close({ready}); main()"
     process = subprocess.Popen(
         [sys.executable, "-c", start, *map(str, arguments)],
-        pass_fds=[told],
+        pass_fds=[ready],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    os.close(told)
+    os.close(ready)
     os.read(up, 1)
     os.close(up)
     time.sleep(seconds)
@@ -209,7 +209,7 @@ def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said", "moments"),
+    ("number", "code", "message", "moments"),
     [
         (signal.SIGINT, 130, "interrupted\n", (0.05, 0.2, 0.5, 1.5)),
         (signal.SIGTERM, 143, "terminated\n", (0.1, 0.35, 0.8)),
@@ -217,14 +217,14 @@ def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[
     ids=["interrupted", "terminated"],
 )
 def test_a_signal_at_any_moment_ends_cleanly(
-    tiny_bundle: Path, tmp_path: Path, number: int, code: int, said: str, moments: tuple[float, ...]
+    tiny_bundle: Path, tmp_path: Path, number: int, code: int, message: str, moments: tuple[float, ...]
 ) -> None:
     """The signals arrive while modules are imported, while the bundle is opened, and while it decodes."""
     prompts = tmp_path / "in.jsonl"
     prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 5000)
     for seconds in moments:
         found = interrupted_after(seconds, number, "generate", tiny_bundle, "--prompts", prompts, "-q")
-        assert found == (code, said), seconds
+        assert found == (code, message), seconds
 
 
 def test_called_by_a_program_it_leaves_signals_as_they_were() -> None:

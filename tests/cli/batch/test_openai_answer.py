@@ -47,9 +47,9 @@ def test_a_length_that_cannot_be_is_told_in_the_words_of_the_line(tiny_bundle: P
         )
     )
     done = lopa_export("generate", tiny_bundle, "--prompts", tmp_path / "in.jsonl")
-    told = [json.loads(line)["response"] for line in done.stdout.splitlines()]
-    assert [each["status_code"] for each in told] == [400, 400, 400, 400, 200]
-    errors = [each["body"]["error"] for each in told[:4]]
+    responses = [json.loads(line)["response"] for line in done.stdout.splitlines()]
+    assert [each["status_code"] for each in responses] == [400, 400, 400, 400, 200]
+    errors = [each["body"]["error"] for each in responses[:4]]
     assert [error["param"] for error in errors] == ["max_tokens", "max_completion_tokens", "prompt", "prompt"]
     assert [error["code"] for error in errors] == ["context_length_exceeded", None, "context_length_exceeded", None]
     assert [error["message"].partition("\n")[0] for error in errors[:3]] == [

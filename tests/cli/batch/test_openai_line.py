@@ -97,7 +97,7 @@ def test_prompts_and_messages() -> None:
     assert parse_openai_line(completion(prompt=["text"])).prompt == "text"
     assert parse_openai_line(completion(prompt=[1, 2])).prompt == [1, 2]
     parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
-    asked = parse_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
-    assert asked.messages == TALK
+    parsed = parse_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
+    assert parsed.messages == TALK
     with pytest.raises(BadInputError, match="text only"):
         parse_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))

@@ -119,17 +119,17 @@ def test_results_of_something_else_are_refused_and_stay(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--output", "/dev/null"], "not a regular file"),
         ([], "--resume needs"),
         (["--output", "new", "--trace", "t"], "--resume needs"),
     ],
 )
-def test_resume_needs_a_file_of_results(arguments: list[str], said: str, tiny_bundle: Path, prompts: Path) -> None:
+def test_resume_needs_a_file_of_results(arguments: list[str], message: str, tiny_bundle: Path, prompts: Path) -> None:
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--resume", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path: Path) -> None:

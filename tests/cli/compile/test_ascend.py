@@ -375,7 +375,7 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--soc-version", "Ascend910C"], "perhaps Ascend910"),
         (["--soc-version", "Ascend310P3", "--precision", "bf16"], "which has no bfloat16"),
@@ -391,10 +391,10 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
         ([], "--soc-version"),
     ],
 )
-def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, arguments: list[str], said: str) -> None:
+def test_bad_input(planned_bundle: Path, atc_calls: Path, ascend: Command, arguments: list[str], message: str) -> None:
     code, output, errors = ascend(planned_bundle, *arguments)
     assert (code, output) == (2, "")
-    assert said in errors
+    assert message in errors
     assert runs(atc_calls) == []
     assert not (planned_bundle / "engines").exists()
 

@@ -107,7 +107,7 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         ("line", "line 3 is damaged"),
         ("field", "line 2 is damaged"),
@@ -121,17 +121,17 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
         ("option", "leap_threshold"),
     ],
 )
-def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, damage: str, said: str) -> None:
+def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, damage: str, message: str) -> None:
     path = damaged(trace, tmp_path / "damaged.jsonl", damage)
     done = lopa_export("plan", bundle, "--trace", trace, "--trace", path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (bundle / "shape_buckets.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--buckets", 0], "--buckets"),
         (["--memory", "nan"], "--memory"),
@@ -146,10 +146,10 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["-o", "/proc/shape_buckets.json"], "cannot write"),
     ],
 )
-def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], said: str) -> None:
+def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: list[object], message: str) -> None:
     done = lopa_export("plan", bundle, "--trace", trace, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 

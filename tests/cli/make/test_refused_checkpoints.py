@@ -282,8 +282,8 @@ def test_options_that_do_not_fit_are_refused_before_torch_is_imported(
 
 
 def test_every_sentence_is_another(refusals: Mapping[str, tuple[int, str]]) -> None:
-    said = [refusals[name][1].split("error: ")[1].split("\n")[0] for name in CHECKPOINTS]
-    assert len(set(said)) == len(said)
+    message = [refusals[name][1].split("error: ")[1].split("\n")[0] for name in CHECKPOINTS]
+    assert len(set(message)) == len(message)
 
 
 def _check(refusal: tuple[int, str], sentences: tuple[str, ...]) -> None:

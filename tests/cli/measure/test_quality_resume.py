@@ -50,8 +50,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
 
 
 def bench(bundle: Path, prompts: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    asked = () if "--strategies" in options else ("--strategies", "d2f")
-    return lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", output, *asked, *options)
+    strategies = () if "--strategies" in options else ("--strategies", "d2f")
+    return lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", output, *strategies, *options)
 
 
 def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_a_finished_run_takes_more_strategies_and_prompts(
     again = bench(tiny_bundle, prompts, output, "--resume", "--strategies", "vanilla")
     assert again.returncode == 0
     assert len(made) == 1 + 4 + 3
-    assert outcomes_of(output) == after, "those of strategies that are not asked for now stay"
+    assert outcomes_of(output) == after, "outcomes of other strategies stay"
     assert [row["config"] for row in json.loads((output / REPORT).read_text())["rows"]] == ["vanilla"]
 
 
@@ -153,7 +153,7 @@ def test_outcomes_of_something_else_are_refused(tiny_bundle: Path, prompts: Path
     output = tmp_path / "out"
     assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
     whole = (output / REPORT).read_bytes()
-    for change, said in (
+    for change, message in (
         (changed_prompts, "outcomes of another file of prompts"),
         (changed_bundle, "outcomes of another bundle"),
         (changed_threads, "outcomes of another number of threads"),
@@ -166,7 +166,7 @@ def test_outcomes_of_something_else_are_refused(tiny_bundle: Path, prompts: Path
         (output / REPORT).write_text(json.dumps(report))
         done = bench(tiny_bundle, prompts, output, "--limit", 1, "--resume")
         assert done.returncode == 2
-        assert said in done.stderr.replace("\n", " "), done.stderr
+        assert message in done.stderr.replace("\n", " "), done.stderr
         assert json.loads((output / REPORT).read_bytes()) == report
         assert not (output / KEPT).exists()
 

@@ -41,7 +41,7 @@ def test_data_with_examples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("copy", "data.jsonl"), "omit DATA"),
         (("gsm8k",), "needs DATA"),
@@ -55,10 +55,10 @@ def test_data_with_examples(tmp_path: Path) -> None:
         (("gsm8k", "missing.jsonl"), "missing.jsonl"),
     ],
 )
-def test_bad_usage(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_bad_usage(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = lopa_export("bench", "questions", *arguments, "-o", tmp_path / "out.jsonl")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not list(tmp_path.iterdir())
 
 

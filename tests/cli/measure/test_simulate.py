@@ -60,7 +60,7 @@ def test_modelled_costs_need_no_table(scenario: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"replicas": 0}, "$.replicas"),
         ({"loads": [-3]}, "$.loads[0]"),
@@ -69,11 +69,11 @@ def test_modelled_costs_need_no_table(scenario: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_scenario_that_cannot_be_ends_with_2_and_leaves_nothing(
-    scenario: Path, tmp_path: Path, fields: dict[str, Any], said: str
+    scenario: Path, tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     done = lopa_export("bench", "simulate", changed(scenario, **fields), "--plot", tmp_path / "plots" / "none.png")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "what to do" in done.stderr
     assert not (tmp_path / "plots").exists()
 

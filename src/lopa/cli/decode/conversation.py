@@ -19,8 +19,8 @@ class Conversation:
     def messages(self, question: str | None = None) -> list[Message]:
         """Return the model's input: the system message, the turns that are not dropped, and a new question."""
         shown = [("system", self.system)] if self.system is not None else []
-        for asked, answered in self.turns[self.dropped :]:
-            shown += [("user", asked), ("assistant", answered)]
+        for question_before, answer in self.turns[self.dropped :]:
+            shown += [("user", question_before), ("assistant", answer)]
         if question is not None:
             shown.append(("user", question))
         return [{"role": role, "content": text} for role, text in shown if text is not None]
