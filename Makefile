@@ -44,22 +44,22 @@ test: $(VENV)/test-ready
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
 	$(PYTEST) -n 3 $(COVERAGE:--cov=--cov --cov-report=)
 
-# Other projects' clients against a real server (docs/serving.md). Not a part of `test`: the set-up takes minutes.
+# Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m clients tests/clients
 
-# The real tritonserver on the CPU (docs/triton.md).
+# The real tritonserver on the CPU (docs/how-to/deploy.md).
 test-triton: $(VENV)/test-ready $(TRITON)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
-# Replicas on a real Ray cluster of this machine (docs/ray.md). Ray listens on every address, so the tests run in a network
+# Replicas on a real Ray cluster of this machine (docs/how-to/deploy.md). Ray listens on every address, so the tests run in a network
 # namespace of their own where the system allows one. The machine should be idle.
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
-# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/cpu.md). Building llama.cpp takes long.
+# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
 
@@ -67,12 +67,12 @@ test-peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers prepare
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
 
-# Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars (docs/grammars.md).
+# Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000
 
-# Builds and checks the archives and a bill of materials in out/release (docs/releasing.md).
+# Builds and checks the archives and a bill of materials in out/release (tools/release/README.md).
 release: $(VENV)/demo-ready $(RELEASE)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.release
 
@@ -81,7 +81,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -138,4 +138,17 @@ $(RAY)/ready: $(SOURCES)
 	@echo "Installing Ray Serve into $(RAY): 0.6 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
+	touch $@
+
+# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
+DOCS := .venv-docs
+.PHONY: docs
+docs: $(DOCS)/ready
+	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
+	@echo "The site is in out/docs/index.html."
+
+$(DOCS)/ready: $(SOURCES)
+	@echo "Installing Sphinx and what the site needs into $(DOCS): 0.3 GB."
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	touch $@

@@ -1,21 +1,37 @@
-"""What pages and docstrings name is there: files, modules, sections; the index has every page, the house every room."""
+"""Pages are consistent with the project: links, navigation, named files and modules, command lines, code blocks."""
 
+import ast
+import importlib
+import json
 import re
+import shlex
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from tools.checks import reference
 from tools.checks.picture import layers_by_container
+
+from lopa.cli.commands import COMMANDS
+from lopa.serve.openai.error_code import ERROR_CODES
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDERS = ("deploy", "docs", "src", "tests", "tools")
 PRODUCT = PROJECT / "src" / "lopa"
 PACKAGES = sorted(path.parent.name for path in PRODUCT.glob("*/__init__.py"))
-PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")] + sorted(
-    (PROJECT / "docs").rglob("*.md")
-)
+SITE = PROJECT / "docs"
+SITE_PAGES = sorted(SITE.rglob("*.md"))
+OTHER_PAGES = [
+    *(PROJECT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((PROJECT / "tools").glob("*/*.md")),
+]
+PAGES = OTHER_PAGES + SITE_PAGES
+MAX_PAGES, MAX_MEASUREMENTS = 20, 8
+"""Pages of the site without its index, and those of measurements."""
 SOURCES = sorted(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))
-LOPA = (PROJECT / "docs" / "lopa.md").read_text(encoding="utf-8")
+ALGORITHM = (SITE / "reference" / "algorithm.md").read_text(encoding="utf-8")
 
 A_PATH = re.compile(rf"(?<![\w/.~:-])(?:\.\./)*(?:{'|'.join([*FOLDERS, *PACKAGES])})/[\w./*-]*[\w/*]")
 A_MODULE = re.compile(r"(?<![\w./-])(?:lopa\.(?:runtime|export|cli|bench|serve|plugins|tiny)|tools)(?:\.[a-z_]\w*)+")
@@ -32,7 +48,7 @@ def name_of(path: Path) -> str:
 
 
 def headings(page: str) -> set[str]:
-    """The anchors that a forge makes of a page's headings."""
+    """Return the anchors that a forge makes of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     return {
         re.sub(r"[^\w -]", "", re.sub(r"\[(.+?)\]\(.+?\)", r"\1", title).lower()).replace(" ", "-") for title in titles
@@ -74,42 +90,159 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not anchor or anchor in headings(text_of(target)), f"{name_of(page)} links to {link}"
 
 
-def test_the_index_has_every_page_once() -> None:
-    folder = PROJECT / "docs"
-    linked = [link for link in A_LINK.findall(text_of(folder / "README.md")) if "#" not in link]
-    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
-    assert sorted(link for link in linked if not link.startswith("../")) == sorted([*pages, "measurements/README.md"])
+def entries_of_navigation() -> list[str]:
+    """Return the pages of the toctrees in docs/index.md, without their suffix."""
+    trees = re.findall(r"^```{toctree}\n(.*?)^```", text_of(SITE / "index.md"), re.MULTILINE | re.DOTALL)
+    return [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
 
 
-def test_the_index_of_measurements_has_every_page_once() -> None:
-    folder = PROJECT / "docs" / "measurements"
-    linked = A_LINK.findall(text_of(folder / "README.md"))
-    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
-    assert sorted(link for link in linked if link != "scale/") == sorted(pages)
+def test_the_navigation_has_every_page_once() -> None:
+    pages = [str(path.relative_to(SITE).with_suffix("")) for path in SITE_PAGES if path != SITE / "index.md"]
+    assert sorted(entries_of_navigation()) == sorted(pages)
 
 
-def test_every_room_of_runtime_and_export_has_its_line() -> None:
-    told = text_of(PROJECT / "docs" / "architecture.md")
-    tables = re.findall(r"^\| (`.+?`) \|", told, re.MULTILINE)
-    named = [room for names in tables for room in re.findall(r"`(\w+)`", names)]
+def test_there_are_few_pages() -> None:
+    measurements = [page for page in SITE_PAGES if page.parent.name == "measurements"]
+    assert len(measurements) <= MAX_MEASUREMENTS
+    assert len(SITE_PAGES) - len(measurements) - 1 <= MAX_PAGES
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in SITE_PAGES if page.parent.name in ("get-started", "how-to", "concepts", "reference")],
+    ids=name_of,
+)
+def test_a_page_starts_with_what_the_reader_will_be_able_to_do(page: Path) -> None:
+    title, _, opening, *_ = text_of(page).split("\n")
+    assert title.startswith("# ")
+    assert opening.startswith("After this page you "), opening
+
+
+@pytest.mark.parametrize("page", SITE_PAGES, ids=name_of)
+def test_generated_tables_are_known(page: Path) -> None:
+    assert set(reference.MARKER.findall(text_of(page))) <= set(reference.TABLES)
+
+
+@pytest.mark.parametrize("page", SITE_PAGES, ids=name_of)
+def test_a_page_of_the_site_links_to_no_folder(page: Path) -> None:
+    """Sphinx copies files outside docs/ into the site, and no folders."""
+    for link in A_LINK.findall(text_of(page)):
+        if not link.startswith(("https://", "#")):
+            assert (page.parent / link.partition("#")[0]).is_file(), link
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language, dedented."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    return ["\n".join(line.removeprefix(indent) for line in block.split("\n")) for indent, block in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_of_pages_parses(page: Path) -> None:
+    for block in code_blocks(text_of(page), "python"):
+        compile(block, name_of(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for block in code_blocks(text_of(page), "json"):
+        json.loads(block)
+    for block in code_blocks(text_of(page), "toml"):
+        tomllib.loads(block)
+
+
+def command_lines(page: str) -> Iterator[list[str]]:
+    """Yield the words of every lopa-export command in shell blocks and in inline code, without pipes and comments."""
+    blocks = "\n".join(code_blocks(page, "sh")).replace("\\\n", " ")
+    lines = re.findall(r"(?:\"[^\"]*\"|'[^']*'|[^\"'\n])+", blocks)
+    for line in lines + [code.replace("\\|", "|") for code in re.findall(r"`(lopa-export [^`]+)`", page)]:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("();<>|&"):
+                if "lopa-export" in words and "podman" not in words:
+                    yield words[words.index("lopa-export") + 1 :]
+                words = []
+            else:
+                words.append(word)
+
+
+def unknown_part(words: list[str]) -> str | None:
+    """Return the first command or option in `words` that lopa-export does not have."""
+    if not words or words[0].startswith("-") or words[0] in ("COMMAND", "..."):
+        return None
+    if words[0] not in COMMANDS:
+        return words[0]
+    command = importlib.import_module(COMMANDS[words[0]]).command
+    rest = words[1:]
+    context = click.Context(command)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        subcommand = command.get_command(context, rest[0])
+        if subcommand is None:
+            return rest[0]
+        command, rest = subcommand, rest[1:]
+    known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--help", "--help-all", "-h", "--quiet", "-q", "--verbose", "-v"}
+    return next(
+        (word for word in rest if word.startswith("-") and len(word) > 1 and word.split("=")[0] not in known), None
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_commands_and_options_of_pages_exist(page: Path) -> None:
+    for words in command_lines(text_of(page)):
+        assert unknown_part(words) is None, (
+            f"{name_of(page)}: lopa-export {' '.join(words)} has no {unknown_part(words)}"
+        )
+
+
+def test_an_unknown_command_or_option_is_found() -> None:
+    assert unknown_part(["generat", "BUNDLE"]) == "generat"
+    assert unknown_part(["generate", "BUNDLE", "--branchs", "4"]) == "--branchs"
+    assert unknown_part(["generate", "BUNDLE", "--branches", "4"]) is None
+    assert list(command_lines('```sh\nlopa-export generate B "a\nb" --x  # why\n```')) == [
+        ["generate", "B", "a\nb", "--x"]
+    ]
+
+
+def test_the_page_of_http_has_every_error_code() -> None:
+    section = text_of(SITE / "reference" / "http.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ERROR_CODES)
+
+
+def test_generated_tables_name_what_the_code_has() -> None:
+    commands = reference.commands()
+    assert all(f"### {name}\n" in commands for name in COMMANDS)
+    assert "`--json-schema" not in commands, "decoding options have a table of their own"
+    assert "| `json_schema` |" in reference.decoding_options()
+    assert "| `POST /v1/chat/completions` |" in reference.http_routes()
+    assert "`repetition_penalty`" in reference.http_fields()
+    assert "| `QueueFullError` | `BadInputError` | 2 |" in reference.errors()
+    assert "| `lopa_requests_total` | counter |" in reference.metrics()
+    page = reference.text_with_tables("# A\n\n<!-- generated: errors -->\n")
+    assert page == f"# A\n\n{reference.errors()}\n"
+
+
+def test_every_module_of_runtime_and_export_has_its_line() -> None:
+    page = text_of(PROJECT / "ARCHITECTURE.md")
+    tables = re.findall(r"^\| (`.+?`) \|", page, re.MULTILINE)
+    named = [module for names in tables for module in re.findall(r"`(\w+)`", names)]
     layers = layers_by_container()
-    rooms = [room for package in ("lopa.runtime", "lopa.export") for layer in layers[package] for room in layer]
-    assert sorted(named) == sorted(rooms)
+    modules = [each for package in ("lopa.runtime", "lopa.export") for layer in layers[package] for each in layer]
+    assert sorted(named) == sorted(modules)
 
 
 def test_the_walks_name_files_in_order() -> None:
-    told = text_of(PROJECT / "docs" / "architecture.md")
-    prompt, checkpoint = told.split("## From a ")[1:]
+    page = text_of(PROJECT / "ARCHITECTURE.md")
+    prompt, checkpoint = page.split("## From a ")[1:]
     for walk, last in ((prompt, "cli/decode/draft_view.py"), (checkpoint, "export/verify/report.py")):
         files = [path for path in A_LINK.findall(walk) if path.endswith(".py")]
         assert len(files) >= 20
-        assert (files[0], files[-1]) == ("../src/lopa/cli/main.py", f"../src/lopa/{last}")
+        assert (files[0], files[-1]) == ("src/lopa/cli/main.py", f"src/lopa/{last}")
 
 
 def test_docstrings_cite_what_the_specification_has() -> None:
-    sections = dict(re.findall(r"^## (\d+)\. .+\n((?:.|\n)+?)(?=^## |\Z)", LOPA, re.MULTILINE))
+    sections = dict(re.findall(r"^## (\d+)\. .+\n((?:.|\n)+?)(?=^## |\Z)", ALGORITHM, re.MULTILINE))
     quirks = re.findall(r"^(\d+)\. ", sections["9"], re.MULTILINE)
-    citing = [path for path in SOURCES if "docs/lopa.md" in text_of(path) and path != Path(__file__)]
+    citing = [path for path in SOURCES if "docs/reference/algorithm.md" in text_of(path) and path != Path(__file__)]
     assert len(citing) >= 10
     cited = 0
     for path in citing:

@@ -1,4 +1,4 @@
-"""Every type in a public signature is public: exported by lopa and listed in docs/public-api.md."""
+"""Every type in a public signature is public: exported by lopa and listed in docs/reference/python.md."""
 
 import dis
 import inspect
@@ -12,10 +12,10 @@ import pytest
 
 import lopa
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "public-api.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
 PUBLIC = {name: getattr(lopa, name) for name in lopa.__all__}
 OPAQUE = {"Manifest", "Session", "Step"}
-"""Types exported only for annotations; docs/public-api.md lists their public members."""
+"""Types exported only for annotations; docs/reference/python.md lists their public members."""
 
 
 def lopa_types(annotation: Any) -> Iterator[type]:

@@ -1,4 +1,4 @@
-"""Decode diffusion language models with LoPA: `from lopa import Decoder` (docs/public-api.md).
+"""Decode diffusion language models with LoPA: `from lopa import Decoder` (docs/reference/python.md).
 
 `import lopa` loads only the standard library. Each public name is imported on first use.
 """

@@ -1,7 +1,7 @@
-"""lopa-export with its streams and its exit code, but in this process: half of a short command is start and import.
+"""Run lopa-export in this process, with its streams and its exit code. Starting a process would double the time.
 
-What a process adds, closed streams, signals and what is imported, is tested in test_main.py; tests/test_readme.py
-starts one for each command.
+test_main.py tests closed streams, signals and imports in real processes. tests/test_readme.py starts a process for each
+command.
 """
 
 import json
@@ -37,7 +37,7 @@ from lopa.runtime.sessions import numpy_session, onnxruntime_session
 numpy_session.HostSession = onnxruntime_session.HostSession = Broken
 main(sys.argv[2:])
 """
-"""A program: the command in the arguments behind the first, which names the devices that break."""
+"""Program whose first argument names the devices that break. The other arguments are the command."""
 
 
 def lopa_export(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def lopa_export(*arguments: object, stdin: str | bytes = "") -> subprocess.Compl
 
 @contextmanager
 def _streams(*files: IO[bytes]) -> Iterator[None]:
-    """Standard input, output and errors are `files` meanwhile, also for who knows them by number."""
+    """Replace standard input, output and error by `files`, also for code that uses their numbers."""
     with ExitStack() as stack:
         for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
             kept = os.dup(number)

@@ -1,4 +1,4 @@
-"""The help of lopa-export, what it says of a typo, and completion in a shell."""
+"""The help of lopa-export, its answers to typing errors, and completion in a shell."""
 
 import importlib
 import os
@@ -9,9 +9,13 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.cli.command import lopa_export
 from tests.cli.test_main import SCRIPT, ended
 
 from lopa.cli.commands import COMMANDS, GROUPS, cli
+from lopa.cli.measure.bench import SUBCOMMANDS
+from lopa.cli.options.decoding_options import option_flags
+from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_strategy
 
 
 def shown(*arguments: str, columns: int = 80) -> str:
@@ -31,7 +35,7 @@ def test_help_lists_every_command_in_full_and_in_order(columns: int) -> None:
         assert all(help_text in flat for help_text in commands.values())
     for code in ("0 ", "1 ", "2 ", "3 ", "70 ", "130 ", "141 "):
         assert re.search(rf"^  {code} +\S", text, re.MULTILINE)
-    assert "docs/glossary.md" in flat
+    assert "docs/reference/glossary.md" in flat
 
 
 def test_every_command_is_there_and_has_the_common_options() -> None:
@@ -53,19 +57,69 @@ def test_other_ways_to_ask(arguments: list[str]) -> None:
     assert done.stdout
 
 
-def test_options_of_generate_are_in_groups() -> None:
-    text = shown("generate", "--help")
-    titles = re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE)
-    assert titles == ["Input and output", "Device", "Decoding", "Other"]
-    parts = dict(zip(titles, re.split(r"^[A-Z][a-z ]+:$", text, flags=re.MULTILINE)[1:], strict=True))
-    for title, flag in (
-        ("Input and output", "--prompts "),
-        ("Device", "--threads "),
-        ("Decoding", "--max-new-tokens "),
-        ("Decoding", "--reference "),
-        ("Other", "--help "),
+def sections_of(text: str) -> dict[str, list[str]]:
+    """Return the flags in the sections of a help text, the first of each row, by the section's title."""
+    titles = re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE)
+    parts = re.split(r"^[A-Z][\w ]+:$", text, flags=re.MULTILINE)[1:]
+    flags = [re.findall(r"^  (?:-., )?(--[a-z-]+)", part, re.MULTILINE) for part in parts]
+    return {title: found for title, found in zip(titles, flags, strict=True) if found}
+
+
+def test_help_of_generate_has_the_options_that_most_users_need() -> None:
+    sections = sections_of(shown("generate", "--help"))
+    titles = ["Input", "Output", "Device", "Length and sampling", "Speed and quality", "Structure", "Other"]
+    assert list(sections) == titles
+    for title, flag in zip(
+        titles, ("prompts", "output", "device", "max-new-tokens", "strategy", "json-schema", "help-all"), strict=True
     ):
-        assert [each for each in titles if re.search(rf"^  (?:-., )?{flag}", parts[each], re.MULTILINE)] == [title]
+        assert f"--{flag}" in sections[title]
+
+
+def test_all_help_of_generate_has_the_options_of_every_strategy() -> None:
+    sections = sections_of(shown("generate", "--help-all"))
+    for strategy in STRATEGIES.values():
+        flags = ["--" + option.name.replace("_", "-") for option in strategy.options]
+        assert sections.get(f"Strategy {strategy.name}", []) == flags
+    listed = [flag for flags in sections.values() for flag in flags]
+    assert sorted(listed) == sorted(set(listed))
+    assert {option.opts[0] for option in option_flags().values()} < set(listed)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {each}" for each in SUBCOMMANDS)])
+def test_help_shows_at_most_20_options_and_help_all_every_one(name: str) -> None:
+    basic, full = (sections_of(lopa_export(*name.split(), level).stdout) for level in ("--help", "--help-all"))
+    if name == "bench":  # a group has no second level
+        return
+    command = command_of(name)
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    assert sum(map(len, basic.values())) <= 20
+    assert sum(map(len, full.values())) == len(options) + 1  # and --help
+
+
+def command_of(name: str) -> click.Command:
+    module = COMMANDS.get(name) or SUBCOMMANDS[name.removeprefix("bench ")]
+    command = importlib.import_module(module).command
+    assert isinstance(command, click.Command)
+    return command
+
+
+def test_all_help_has_the_options_of_installed_strategies() -> None:
+    vote = OwnOption(name="votes", help="Number of votes.", default=3)
+    register_strategy(Strategy(name="other_for_help", summary="a strategy for tests", options=(vote,)))
+    text = lopa_export("generate", "--help-all").stdout
+    section = text.partition("Strategy other_for_help:\n")[2].partition("\n\n")[0]
+    assert "A strategy for tests." in section
+    assert re.search(r"--strategy-option votes=INT +Number of votes\.  \[default: 3\]", text)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {each}" for each in SUBCOMMANDS)])
+def test_every_option_has_a_help_text_and_a_default_in_the_form_of_click(name: str) -> None:
+    for option in command_of(name).params:
+        if isinstance(option, click.Option) and not option.hidden:
+            assert option.help
+            assert option.help[0].isupper() or option.help[0].isdigit()
+            assert option.help.endswith(".")
+            assert "[default" not in option.help
 
 
 def test_alone_it_shows_its_help() -> None:

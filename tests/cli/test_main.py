@@ -1,4 +1,4 @@
-"""How lopa-export ends: real processes, their streams and their signals."""
+"""Exit codes, streams and signals of lopa-export, in real processes."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def ended(*command: object, **options: object) -> subprocess.CompletedProcess[st
 
 
 def in_shell(line: str, program: tuple[str, ...], bundle: Path) -> subprocess.CompletedProcess[str]:
-    """`line` in bash, where $RUN is lopa-export, $B the bundle and $Q a prompt; fails as its first part does."""
+    """Run `line` in bash, where RUN is lopa-export, $B the bundle and $Q a prompt."""
     run = " ".join(program)
     environment = {**os.environ, "B": str(bundle), "Q": PROMPT, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -187,9 +187,9 @@ def test_verbose_shows_where_a_bug_arose(place: str) -> None:
 
 
 def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[int, str]:
-    """Exit code and errors of a process that gets signal `number` so long after the interpreter is up.
+    """Return exit code and errors of a process that gets signal `number` some seconds after the interpreter is up.
 
-    Before that there is no line of ours that could hear it."""
+    An earlier signal would not reach lopa-export's code."""
     up, told = os.pipe()
     start = f"import os; from lopa.cli.main import main; os.write({told}, b'.'); os.close({told}); main()"
     process = subprocess.Popen(
@@ -219,7 +219,7 @@ def interrupted_after(seconds: float, number: int, *arguments: object) -> tuple[
 def test_a_signal_at_any_moment_ends_cleanly(
     tiny_bundle: Path, tmp_path: Path, number: int, code: int, said: str, moments: tuple[float, ...]
 ) -> None:
-    """While modules are imported, while the bundle is opened, and while it decodes."""
+    """The signals arrive while modules are imported, while the bundle is opened, and while it decodes."""
     prompts = tmp_path / "in.jsonl"
     prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 5000)
     for seconds in moments:
@@ -241,7 +241,7 @@ def test_called_by_a_program_it_leaves_signals_as_they_were() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_ignored_signal_stays_ignored(tiny_bundle: Path, number: int) -> None:
-    """As under nohup, and for what a shell starts in the background."""
+    """Nohup ignores signals, and so does a shell for processes that it starts in the background."""
     line = f"trap '' {int(number)}; exec RUN generate $B \"$Q\""
     process = subprocess.Popen(
         ["bash", "-c", line.replace("RUN", SCRIPT[0])],

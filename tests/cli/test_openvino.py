@@ -1,4 +1,4 @@
-"""Commands on openvino:CPU: the steps and answers of cpu, measured tables, plans, the loop of PyTorch beside it."""
+"""Commands on openvino:CPU: steps and answers as on cpu, cost tables, plans, comparison with the PyTorch loop."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ DEVICE = "openvino:CPU"
 
 
 def steps_of(path: Path, number: Callable[[str], Any] = float) -> list[dict[str, Any]]:
-    """The steps of a trace without their seconds; `number` makes what stands for a fraction."""
+    """Return the steps of a trace without their seconds; `number` parses fractions."""
     steps = [json.loads(line, parse_float=number) for line in path.read_text().splitlines()][1:]
     return [{name: value for name, value in step.items() if name != "seconds"} for step in steps]
 
@@ -28,7 +28,7 @@ def steps_of(path: Path, number: Callable[[str], Any] = float) -> list[dict[str,
     [("--branches", 1), ("--branches", 4), ("--branches", 3, "--window", "block_causal")],
 )
 def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
-    """Every step but its seconds; confidences as near as two orders of summation are."""
+    """Compare all fields of a step but its seconds. Confidences may differ by the order of summation."""
     paths = {device: tmp_path / f"{device.replace(':', '-')}.jsonl" for device in ("cpu", DEVICE)}
     for device, path in paths.items():
         done = lopa_export("generate", tiny_bundle, PROMPT, "--device", device, *options, "--trace", path)
@@ -39,7 +39,7 @@ def test_a_trace_is_that_of_cpu(tiny_bundle: Path, tmp_path: Path, options: tupl
 
 
 def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Several at once, on OpenVINO alone and beside another device."""
+    """Several prompts run at once, on OpenVINO alone and together with another device."""
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": PROMPT[:length]}) + "\n" for length in (200, 20, 60)))
     answers = []
@@ -56,14 +56,14 @@ def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Pa
 def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table is stored under the device that was taken, and found there by whoever asks for that device."""
+    """The table is stored under the chosen device, and found by every later request for that device."""
     monkeypatch.setattr(costs, "GRIDS", (costs.Grid((1, 4), (1, 2), (64,)),))
     monkeypatch.setattr(costs, "_MAX_ROUNDS", 3)
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
     monkeypatch.setattr(machine_rates.least_seconds, "__defaults__", (0.01,))
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    done = lopa_export("bench", bundle, "--costs", "--threads", 1, "--device", f"{DEVICE}:auto", "--output", tmp_path)
+    done = lopa_export("bench", "costs", bundle, "--threads", 1, "--device", f"{DEVICE}:auto", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "costs.json").read_bytes())["run"]
     taken = run["device"]
@@ -83,7 +83,7 @@ def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, mon
     monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.measure"), "ROUNDS", 1)
     origin = ("--checkpoint", CHECKPOINT, "--lora", ADAPTER)
     few = ("--branches", 3, "--limit", 1, "--output", tmp_path)
-    done = lopa_export("bench", tiny_bundle, "--speed", *origin, "--device", DEVICE, *few)
+    done = lopa_export("bench", "speed", tiny_bundle, *origin, "--device", DEVICE, *few)
     assert done.returncode == 0, done.stderr
     assert f"{DEVICE}, 1 thread(s)" in done.stdout
     assert "same tokens on both sides" in done.stdout
@@ -95,6 +95,6 @@ def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, mon
 @pytest.mark.parametrize("devices", [["openvino:GPU"], [DEVICE, "numpy"], ["cuda:0"]])
 def test_speed_on_what_the_loop_does_not_run_on(tiny_bundle: Path, devices: list[str]) -> None:
     named = [word for device in devices for word in ("--device", device)]
-    done = lopa_export("bench", tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, *named)
+    done = lopa_export("bench", "speed", tiny_bundle, "--checkpoint", CHECKPOINT, *named)
     assert done.returncode == 2
-    assert "compares on the CPU only" in done.stderr
+    assert "the eager loop runs on the CPU" in done.stderr

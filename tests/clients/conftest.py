@@ -1,4 +1,4 @@
-"""One server for all clients: few places, and a chat template that makes prompts which the tiny model knows."""
+"""Shared server of all clients: few requests at once, and a chat template in the form that the tiny model was trained on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{{ '' if loop.last else ', ' }}{% endfor %}"
     "{{ '\\nAnswer:' }}"
 )
-"""The one form of prompt that the tiny model was taught: to others it often answers nothing at all."""
+"""The only prompt form that the tiny model was trained on. It often answers nothing to others."""
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +32,5 @@ def decoder(chat_bundle: Path) -> Iterator[Decoder]:
 def server(chat_bundle: Path) -> Iterator[Server]:
     with serving(chat_bundle, "--max-num-seqs", 4, "--queue", 4) as started:
         yield started
-        code, said = started.stop()
-    assert (code, said.splitlines()) == (0, [STOPPING])
+        code, output = started.stop()
+    assert (code, output.splitlines()) == (0, [STOPPING])

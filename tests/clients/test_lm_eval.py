@@ -1,5 +1,6 @@
-"""lm-eval, unmodified, against a server and with our model inside: every answer and every verdict are those of
-`lopa-export bench --quality`.
+"""Unmodified lm-eval against a server and with lopa as its model.
+
+Answers and scores equal those of `lopa-export bench quality`.
 """
 
 import json
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.bench.evaluation.test_published import RECORDS
-from tests.clients.installed import HERE, PYTHON, ended, no_python
+from tests.clients.installed import HERE, PYTHON, no_python, run_client
 from tests.serve.servers import Server
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
@@ -24,13 +25,13 @@ from lopa.tiny import EVAL
 QUESTIONS = 24
 NO_TOKENIZER = "tokenizer_backend=None,tokenized_requests=False,"
 HEAD = ["Tasks", "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr"]
-"""Of the table of results that lm-eval prints."""
+"""Heads of lm-eval's table of results."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @dataclass(frozen=True)
-class Right:
-    """What every way has to answer."""
+class Expected:
+    """Expected answers, verdicts and score."""
 
     texts: list[str]
     verdicts: list[bool]
@@ -43,21 +44,21 @@ def items() -> list[EvalItem]:
 
 
 @pytest.fixture(scope="module")
-def right(items: list[EvalItem], decoder: Decoder) -> Right:
-    (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # what the task's file asks for
+def expected(items: list[EvalItem], decoder: Decoder) -> Expected:
+    (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # the variant of the task's file
     config = variant_config(decoder, variant, reference=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
     score = measure_from_outcomes(outcomes).score
     assert score is not None
-    assert 0 < score.share < 1, "or a verdict says nothing"
+    assert 0 < score.share < 1, "otherwise the verdicts prove nothing"
     verdicts = [is_correct(result.text, item.answer) for item, result in zip(items, results, strict=True)]
-    return Right([result.text for result in results], verdicts, score.share)
+    return Expected([result.text for result in results], verdicts, score.share)
 
 
 @pytest.fixture
 def folder(items: list[EvalItem], tmp_path: Path) -> Path:
-    """Where lm-eval runs: the tasks' files read their questions from there."""
+    """Return the folder in which lm-eval runs and from which its tasks read their questions."""
     fields = [{"prompt": item.prompt, "answer": item.answer} for item in items]
     (tmp_path / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in fields))
     return tmp_path
@@ -68,38 +69,38 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def samples(command: list[str], task: str, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What lm-eval kept of every question, in order, and its results."""
+    """Run lm-eval and return its samples in order, and its results."""
     options = ["--tasks", task, "--include_path", str(HERE / "lm_eval"), "--log_samples", "--output_path", "out"]
-    done = ended([*command, *options], folder, environment(folder))
+    done = run_client([*command, *options], folder, environment(folder))
     assert done.returncode == 0, done.stdout
     assert HEAD in [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
     (kept,) = folder.glob(f"out/*/samples_{task}_*.jsonl")
-    (told,) = folder.glob("out/*/results_*.json")
+    (results_file,) = folder.glob("out/*/results_*.json")
     found = sorted(map(json.loads, kept.read_text().splitlines()), key=lambda each: each["doc_id"])
-    return found, json.loads(told.read_text())
+    return found, json.loads(results_file.read_text())
 
 
-def check(found: list[dict[str, Any]], told: dict[str, Any], right: Right, task: str) -> None:
-    assert [each["resps"] for each in found] == [[[text]] for text in right.texts]
-    assert [each["exact_match"] == 1 for each in found] == right.verdicts
-    assert told["results"][task]["exact_match,last-number"] == right.score
+def check(found: list[dict[str, Any]], results_file: dict[str, Any], expected: Expected, task: str) -> None:
+    assert [each["resps"] for each in found] == [[[text]] for text in expected.texts]
+    assert [each["exact_match"] == 1 for each in found] == expected.verdicts
+    assert results_file["results"][task]["exact_match,last-number"] == expected.score
 
 
 @pytest.mark.clients
 @no_python
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
-def test_answers_and_scores_are_those_of_the_benchmark(path: str, server: Server, right: Right, folder: Path) -> None:
+def test_answers_and_scores_equal_the_benchmark_s(path: str, server: Server, expected: Expected, folder: Path) -> None:
     chat = path != "completions"
     model, options = ("local-chat-completions", "") if chat else ("local-completions", NO_TOKENIZER)
     task = "tiny_chat" if chat else "tiny_completions"
     arguments = f"{options}model=tiny,base_url={server.url}/v1/{path},num_concurrent=4,max_retries=1"
     command = [str(PYTHON.with_name("lm-eval")), "run", "--model", model, "--model_args", arguments]
     command += ["--apply_chat_template"] if chat else []
-    check(*samples(command, task, folder), right, task)
+    check(*samples(command, task, folder), expected, task)
 
 
-def ours(bundle: Path, *options: str, arguments: str = "") -> list[str]:
-    """The command with our model."""
+def lopa_command(bundle: Path, *options: str, arguments: str = "") -> list[str]:
+    """Return the command of lm-eval with lopa as its model."""
     command = [str(PYTHON), "-m", "lopa.bench.evaluation.lm_eval", "run", "--model", "lopa"]
     return [*command, "--model_args", f"bundle={bundle},threads=1{arguments}", *options]
 
@@ -107,44 +108,46 @@ def ours(bundle: Path, *options: str, arguments: str = "") -> list[str]:
 @pytest.mark.clients
 @no_python
 @pytest.mark.parametrize("task", ["tiny_completions", "tiny_chat"])
-def test_our_model_gives_the_same(task: str, chat_bundle: Path, right: Right, folder: Path) -> None:
+def test_lopa_model_gives_the_same_answers(task: str, chat_bundle: Path, expected: Expected, folder: Path) -> None:
     options = ("--apply_chat_template",) if task == "tiny_chat" else ()
-    found, told = samples(ours(chat_bundle, "--batch_size", "4", *options), task, folder)
-    check(found, told, right, task)
-    assert told["config"]["lopa_answers"] == len(right.texts)
-    assert told["config"]["lopa_tokens_per_forward"] > 4
+    found, results_file = samples(lopa_command(chat_bundle, "--batch_size", "4", *options), task, folder)
+    check(found, results_file, expected, task)
+    assert results_file["config"]["lopa_answers"] == len(expected.texts)
+    assert results_file["config"]["lopa_tokens_per_forward"] > 4
 
 
 @pytest.mark.clients
 @no_python
-def test_shots_stops_lengths_and_options_are_the_decoders(
+def test_shots_stops_lengths_and_options_equal_the_decoder_s(
     chat_bundle: Path, decoder: Decoder, items: list[EvalItem], folder: Path
 ) -> None:
-    """Model arguments are for what the task does not say: it says strategy and branches, not the block's size."""
-    asked = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
+    """Check that model arguments apply where the task has none: it has strategy and branches, but no block size."""
+    options = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
     arguments = ",block_size=16,strategy=d2f"
-    found, _ = samples(ours(chat_bundle, *asked, arguments=arguments), "tiny_completions", folder)
+    found, _ = samples(lopa_command(chat_bundle, *options, arguments=arguments), "tiny_completions", folder)
     assert len(found) == 6
     config = decoder.config(strategy="lopa", branches=4, block_size=16, max_new_tokens=40, stop=(" the",))
     for each, item in zip(found, items, strict=False):
         prompt = each["arguments"]["gen_args_0"]["arg_0"]
         assert prompt.endswith(item.prompt)
-        assert len(prompt) > len(item.prompt) + 20, "it has an example in front"
+        assert len(prompt) > len(item.prompt) + 20, "an example precedes it"
         (result,) = decoder.generate([prompt], config)
         assert each["resps"] == [[result.text]]
-    assert any(len(decoder.tokenizer.encode(each["resps"][0][0], add_bos=False)) < 39 for each in found), "one stopped"
+    assert any(len(decoder.tokenizer.encode(each["resps"][0][0], add_bos=False)) < 39 for each in found), (
+        "at least one answer stopped"
+    )
 
 
 @pytest.mark.clients
 @no_python
-def test_samples_of_one_question_differ_and_come_again(chat_bundle: Path, folder: Path) -> None:
-    asked = ("--limit", "2", "--gen_kwargs", '{"do_sample": true, "temperature": 1.5, "max_gen_toks": 24}')
+def test_samples_differ_and_are_reproducible(chat_bundle: Path, folder: Path) -> None:
+    options = ("--limit", "2", "--gen_kwargs", '{"do_sample": true, "temperature": 1.5, "max_gen_toks": 24}')
     drawn = []
     for number in (1, 2):
-        again = folder / str(number)
-        again.mkdir()
-        (again / "eval.jsonl").write_text((folder / "eval.jsonl").read_text())
-        found, _ = samples(ours(chat_bundle, *asked), "tiny_repeated", again)
+        run_folder = folder / str(number)
+        run_folder.mkdir()
+        (run_folder / "eval.jsonl").write_text((folder / "eval.jsonl").read_text())
+        found, _ = samples(lopa_command(chat_bundle, *options), "tiny_repeated", run_folder)
         drawn.append([each["resps"] for each in found])
     assert drawn[0] == drawn[1]
     assert all(len(set(texts)) == 3 for (texts,) in drawn[0])
@@ -153,7 +156,7 @@ def test_samples_of_one_question_differ_and_come_again(chat_bundle: Path, folder
 @pytest.mark.clients
 @no_python
 @pytest.mark.parametrize(
-    ("task", "arguments", "options", "said"),
+    ("task", "arguments", "options", "message"),
     [
         ("tiny_likelihood", "", (), "generate_until"),
         ("tiny_completions", ",branches=0", (), "branches 0"),
@@ -162,14 +165,14 @@ def test_samples_of_one_question_differ_and_come_again(chat_bundle: Path, folder
         ("tiny_completions", "", ("--batch_size", "0"), "batch_size"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
-    task: str, arguments: str, options: tuple[str, ...], said: str, chat_bundle: Path, folder: Path
+def test_invalid_options_are_rejected_before_writing(
+    task: str, arguments: str, options: tuple[str, ...], message: str, chat_bundle: Path, folder: Path
 ) -> None:
-    command = [*ours(chat_bundle, *options, arguments=arguments), "--tasks", task]
+    command = [*lopa_command(chat_bundle, *options, arguments=arguments), "--tasks", task]
     command += ["--include_path", str(HERE / "lm_eval"), "--output_path", "out", "--limit", "2"]
-    done = ended(command, folder, environment(folder))
+    done = run_client(command, folder, environment(folder))
     assert (done.returncode, "what to do:" in done.stdout) == (2, True), done.stdout
-    assert said in done.stdout
+    assert message in done.stdout
     assert "Traceback" not in done.stdout
     assert not (folder / "out").exists()
 
@@ -196,14 +199,14 @@ print("FOUND" + json.dumps(found))
 
 @pytest.mark.clients
 @no_python
-def test_published_data_is_asked_as_its_tasks_ask(tmp_path: Path) -> None:
-    """The prompts, stops and examples of lopa.bench.evaluation.published are those of lm-eval's own files."""
+def test_published_prompts_equal_the_tasks_prompts(tmp_path: Path) -> None:
+    """Check that prompts, stops and examples of lopa.bench.evaluation.published equal those of lm-eval's task files."""
     docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
-    done = ended([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
+    done = run_client([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout
     found = json.loads(done.stdout.split("FOUND")[1].splitlines()[0])
     for name, doc in docs.items():
         (line,) = lines_of_data_set(name, [doc], [], chat=False, last_number=False)
         assert (line["prompt"], line["stop"]) == (found[name]["prompt"], found[name]["stop"])
-        if name != "humaneval":  # which has no examples
+        if name != "humaneval":  # humaneval has no examples
             assert line["answer"] == found[name]["shot"]

@@ -1,4 +1,5 @@
-"""npm's openai and ai, unmodified, against a server: the programs in tests/clients/node, each a test of node's own."""
+"""Unmodified npm packages openai and ai against a server. The programs in tests/clients/node use node's own test
+runner."""
 
 import re
 import shutil
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.expected import write_expected
-from tests.clients.installed import HERE, MODULES, ended, no_node, node, outcomes_of_junit
+from tests.clients.installed import HERE, MODULES, no_node, node, outcomes_of_junit, run_client
 from tests.serve.servers import Server
 
 from lopa.runtime import Decoder
@@ -17,12 +18,12 @@ from lopa.runtime import Decoder
 @pytest.mark.parametrize("client", ["openai", "ai"])
 def test_every_test_of_the_program_passes(client: str, server: Server, decoder: Decoder, tmp_path: Path) -> None:
     programs = Path(shutil.copytree(HERE / "node", tmp_path / "programs"))
-    (programs / "node_modules").symlink_to(MODULES)  # imports look there, and nowhere else
+    (programs / "node_modules").symlink_to(MODULES)  # imports search only there
     expected, report = tmp_path / "expected.json", tmp_path / "report.xml"
     write_expected(expected, server, decoder)
     reporters = ["--test-reporter=spec", "--test-reporter-destination=stdout"]
     reporters += ["--test-reporter=junit", f"--test-reporter-destination={report}"]
-    done = ended([node(), "--test", *reporters, f"{client}.mjs"], programs, {"EXPECTED": str(expected)})
+    done = run_client([node(), "--test", *reporters, f"{client}.mjs"], programs, {"EXPECTED": str(expected)})
     assert done.returncode == 0, done.stdout
     written = re.findall(r'^test\("(.+?)",', (programs / f"{client}.mjs").read_text(), re.MULTILINE)
     assert {name: each.kind for name, each in outcomes_of_junit(report).items()} == dict.fromkeys(written, "passed")

@@ -51,7 +51,8 @@ def forward(tiny_bundle: Path) -> Any:
 
 
 def differences(recorded: dict[str, Any], found: Any) -> Iterator[str]:
-    """Yield differences from the recorded round, in which the anchor may occur twice (docs/lopa.md, quirk 2)."""
+    """Yield differences from the recorded round, in which the anchor may occur twice (docs/reference/algorithm.md,
+    quirk 2)."""
     branches = recorded["branches"][: -1 if recorded.get("dup_base") else None]
     if [zlib.crc32(each.tokens.astype("<i4").tobytes()) for each in found.branches] != [b["x_crc"] for b in branches]:
         yield "tokens"

@@ -142,7 +142,7 @@ def test_a_device_without_stages_is_rejected_as_a_stage(tiny_staged: Path) -> No
 
 
 def test_the_page_of_devices_has_each_family() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "devices.md").read_text(encoding="utf-8")
     rows = {}
     for names, device, caches, branches in re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE):
         first, *others = re.findall(r"`([^` ]+)`", names)

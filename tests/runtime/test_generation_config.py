@@ -251,8 +251,8 @@ def has_option(strategy: Strategy, name: str) -> bool:
 
 def test_options_of_other_strategies_are_rejected() -> None:
     values: dict[str, Any] = {
-        "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3, "alg_temp": 0.2,
-        "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
+        "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3,
+        "alg_temp": 0.2, "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
     }  # fmt: skip
     assert {option.name for strategy in STRATEGIES.values() for option in strategy.options} <= values.keys()
     for strategy in STRATEGIES.values():

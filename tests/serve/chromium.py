@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven over its own debugging pipe: no driver program, no library."""
+"""Real headless Chromium, driven over its debugging pipe without a driver program or library."""
 
 import fcntl
 import itertools
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-"""None where there is none."""
+"""Path of Chromium, or None."""
 WAIT = 60.0
-"""Seconds after which something that has to happen counts as lost."""
+"""Seconds after which an expected event counts as lost."""
 _OPTIONS = (
     "--headless",
     "--remote-debugging-pipe",
@@ -32,7 +32,7 @@ _OPTIONS = (
 
 
 class Browser:
-    """One page of a browser, and all that went wrong or was asked for in it."""
+    """One browser page, with its console errors and requested addresses."""
 
     def __init__(self, answers: int, commands: int) -> None:
         self._answers, self._commands = answers, commands
@@ -40,16 +40,16 @@ class Browser:
         self._held = b""
         self._session: str | None = None
         self.complaints: list[str] = []
-        """Of its console: a breach of the policy, a script that failed, a path that is not there."""
+        """Console errors: policy violations, failed scripts and missing paths."""
         self.requested: list[str] = []
-        """Addresses that the page asked for."""
+        """Addresses that the page requested."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """The result of a command of Chromium's protocol."""
+        """Return the result of a command of Chromium's protocol."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -61,20 +61,20 @@ class Browser:
         return answer["result"]
 
     def open(self, url: str) -> None:
-        """Load a page, whole."""
+        """Load a page completely."""
         self.complaints.clear()
         self.requested.clear()
         self.call("Page.navigate", url=url)
         self.until(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
-        """Of JavaScript in the page; not bound by the page's policy."""
+        """Return the value of a JavaScript expression in the page. The page's policy does not apply."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Its value once it is true."""
+        """Wait until the expression is true and return its value."""
         end = time.monotonic() + WAIT
         while not (value := self.value(expression)):
             assert time.monotonic() < end, f"never true: {expression}"
@@ -82,45 +82,45 @@ class Browser:
         return value
 
     def press(self, key: str, code: int, *, text: str = "", modifiers: int = 0) -> None:
-        """A key, as from a keyboard."""
+        """Press and release a key."""
         named = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     def type(self, text: str) -> None:
-        """Text into what has the focus."""
+        """Insert text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def _next(self) -> Any:
-        """The next message, noted if it tells of something that happened."""
+        """Return the next message, and record console errors and requests."""
         while b"\0" not in self._held:
             with selectors.DefaultSelector() as ready:
                 ready.register(self._answers, selectors.EVENT_READ)
-                assert ready.select(WAIT), "Chromium says nothing"
+                assert ready.select(WAIT), "no output from Chromium"
             more = os.read(self._answers, 2**20)
-            assert more, "Chromium has gone"
+            assert more, "Chromium has exited"
             self._held += more
         line, _, self._held = self._held.partition(b"\0")
         message = json.loads(line)
-        happened, told = message.get("method"), message.get("params", {})
-        if happened == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(told["entry"]["text"])
-        elif happened == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(told["exceptionDetails"]))
-        elif happened == "Runtime.consoleAPICalled":
-            self.complaints.append(json.dumps(told["args"]))
-        elif happened == "Network.requestWillBeSent":
-            self.requested.append(told["request"]["url"])
+        kind, event_params = message.get("method"), message.get("params", {})
+        if kind == "Log.entryAdded" and event_params["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(event_params["entry"]["text"])
+        elif kind == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(event_params["exceptionDetails"]))
+        elif kind == "Runtime.consoleAPICalled":
+            self.complaints.append(json.dumps(event_params["args"]))
+        elif kind == "Network.requestWillBeSent":
+            self.requested.append(event_params["request"]["url"])
         return message
 
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
-    """A browser with a profile in `folder`. It reads commands from descriptor 3 and writes answers to 4."""
+    """Yield a browser with a profile in `folder`. It reads commands from descriptor 3 and writes answers to 4."""
     assert PROGRAM is not None
     read_commands, commands = _pipe()
     answers, write_answers = _pipe()
-    # bash moves the pipes there: in Python's own child 3 and 4 may be taken.
+    # bash moves the pipes, since descriptors 3 and 4 may be in use in a child of Python.
     command = ["bash", "-c", f'exec "$@" 3<&{read_commands} 4>&{write_answers}', "bash", PROGRAM]
     with (folder / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
@@ -136,7 +136,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
         os.close(write_answers)
         yield Browser(answers, commands)
     finally:
-        os.close(commands)  # it ends by itself when nobody commands it any more
+        os.close(commands)  # Chromium exits when the pipe closes
         os.close(answers)
         try:
             process.wait(WAIT)
@@ -147,7 +147,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Ends of a pipe whose numbers are above those that bash moves them to."""
+    """Return the ends of a pipe, with numbers above those that bash moves them to."""
     low = os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low]
     for end in low:

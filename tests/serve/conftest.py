@@ -1,4 +1,4 @@
-"""The tiny bundle with a chat template, and one server of it for all tests that do not stop theirs."""
+"""The tiny bundle with a chat template, and a server of it shared by all tests that do not stop theirs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,20 +17,20 @@ def chat_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def server(chat_bundle: Path) -> Iterator[Server]:
-    """Four at once and eight waiting; small limits, so that they can be reached."""
+    """Yield a server with 4 running and 8 waiting requests, and with limits small enough to reach."""
     limits = ("--max-tokens", 1024, "--max-branches", 8, "--max-choices", 8, "--max-body", 100_000, "--max-seconds", 50)
     with serving(
         chat_bundle, "--max-num-seqs", 4, "--queue", 8, *limits, "--keep-alive", 0.05, "--stall", 2
     ) as started:
         yield started
-        code, said = started.stop()
-    # Nothing but that, and that uvicorn was sent what is no HTTP: no traceback, whatever the tests did to it.
-    assert (code, [line for line in said.splitlines() if INVALID not in line]) == (0, [STOPPING])
+        code, output = started.stop()
+    # No traceback, whatever the tests did: only the stop message, and warnings about invalid HTTP.
+    assert (code, [line for line in output.splitlines() if INVALID not in line]) == (0, [STOPPING])
 
 
 @pytest.fixture(scope="session")
 def unbounded(chat_bundle: Path) -> Iterator[Server]:
-    """One without limits of its own."""
+    """Yield a server with the default limits."""
     with serving(chat_bundle) as started:
         yield started
         assert started.stop() == (0, f"{STOPPING}\n")

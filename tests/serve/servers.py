@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     import openai
 
 WAIT = 60.0
-"""Seconds after which something that has to happen counts as lost."""
+"""Seconds after which an expected event counts as lost."""
 _NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
-STOPPING = "stopping: running answers end, no new ones are taken"
+STOPPING = "stopping: running requests finish, new ones are refused"
 INVALID = "Invalid HTTP request received."
-"""In the line of the log that tells of what is no HTTP."""
+"""Part of the log line about invalid HTTP."""
 
 
 class Server:
-    """`lopa-export serve` in a process of its own."""
+    """Process of `lopa-export serve`."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, head: list[str]) -> None:
         self.process, self.url = process, url
         self.head = head
-        """What it said until it was ready."""
-        # Not at the top, since conftest.py of folders imports this file: other tests are collected without them.
+        """Lines on standard error before it was ready."""
+        # Imported here, since conftest.py files import this module and other tests must work without them.
         httpx, client = pytest.importorskip("httpx2"), pytest.importorskip("openai").OpenAI
         self.http: httpx2.Client = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
         self.client: openai.OpenAI = client(
@@ -44,28 +44,28 @@ class Server:
         return int(self.url.rpartition(":")[2])
 
     def metric(self, line: str) -> float:
-        """The value of the metric that begins so; 0 for one that is not there."""
+        """Return the value of the metric that begins with `line`, or 0."""
         found = re.search(rf"^{re.escape(line)}\S* (\S+)$", self.http.get("/metrics").text, re.MULTILINE)
         return 0.0 if found is None else float(found[1])
 
     def until_idle(self) -> None:
-        """Wait until nothing runs and nothing waits."""
+        """Wait until no request runs or waits."""
         self.until(lambda: self.metric("lopa_requests_running") + self.metric("lopa_requests_waiting") == 0)
 
-    def until(self, happened: "object") -> None:
+    def until(self, is_true: "object") -> None:
         end = time.monotonic() + WAIT
-        while not happened():  # type: ignore[operator]
-            assert time.monotonic() < end, "it did not happen"
+        while not is_true():  # type: ignore[operator]
+            assert time.monotonic() < end, "the condition never became true"
             time.sleep(0.02)
 
     def stop(self, number: int = 15) -> tuple[int, str]:
-        """Its exit code and what it said since it was ready."""
+        """Stop the server. Return its exit code and its output since it was ready."""
         self.process.send_signal(number)
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=WAIT)
-        return self.process.returncode, said
+        _, output = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, output
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The official client, unmodified, against a real server: answers that are not streamed, and what is refused."""
+"""Unmodified official client against a real server: non-streamed answers and rejected requests."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from lopa.runtime import Decoder
 from lopa.tiny import EVAL
 
 QUESTIONS = [json.loads(line)["prompt"] for line in EVAL.read_text(encoding="utf-8").splitlines()[:6]]
-TALK: Any = [{"role": "user", "content": QUESTIONS[0]}]
+CHAT: Any = [{"role": "user", "content": QUESTIONS[0]}]
 
 
 @pytest.fixture(scope="module")
@@ -35,36 +35,40 @@ def test_models(server: Server) -> None:
     assert refused.value.code == "model_not_found"
 
 
-def test_a_bundle_without_a_chat_template_says_so(tiny_bundle: Path) -> None:
+def test_chat_without_a_chat_template_is_rejected(tiny_bundle: Path) -> None:
     with serving(tiny_bundle) as server:
         (model,) = server.client.models.list().data
         assert model.model_extra is not None
         assert model.model_extra["endpoints"] == ["/v1/completions"]
         with pytest.raises(openai.BadRequestError) as refused:
-            server.client.chat.completions.create(model="tiny", messages=TALK)
+            server.client.chat.completions.create(model="tiny", messages=CHAT)
         assert refused.value.param == "messages"
 
 
-def test_a_prompt_that_does_not_fit_has_the_code_that_clients_look_for(server: Server) -> None:
-    asked: Any = {"model": "tiny", "max_tokens": 8}
+def test_too_long_prompts_have_openai_s_error_code(server: Server) -> None:
+    request_fields: Any = {"model": "tiny", "max_tokens": 8}
     for prompt in ("many words " * 3000, "x" * 90_000, [5] * 2041):
         with pytest.raises(openai.BadRequestError) as refused:
-            server.client.completions.create(**asked, prompt=prompt)
+            server.client.completions.create(**request_fields, prompt=prompt)
         assert (refused.value.param, refused.value.code) == ("prompt", "context_length_exceeded")
     with pytest.raises(openai.BadRequestError) as refused:
-        server.client.chat.completions.create(**asked, messages=[{"role": "user", "content": "many words " * 3000}])
+        server.client.chat.completions.create(
+            **request_fields, messages=[{"role": "user", "content": "many words " * 3000}]
+        )
     assert (refused.value.param, refused.value.code) == ("messages", "context_length_exceeded")
     with pytest.raises(openai.BadRequestError) as refused:
-        server.client.completions.create(**asked, prompt="")
+        server.client.completions.create(**request_fields, prompt="")
     assert refused.value.code is None
 
 
-def test_a_chat_is_what_the_decoder_answers(server: Server, decoder: Decoder) -> None:
-    talk: Any = [
+def test_chat_equals_the_decoder_s_answer(server: Server, decoder: Decoder) -> None:
+    history: Any = [
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "text", "text": part} for part in (QUESTIONS[0][:9], QUESTIONS[0][9:])]},
     ]
-    answer = server.client.chat.completions.create(model="tiny", messages=talk, max_completion_tokens=48, max_tokens=1)
+    answer = server.client.chat.completions.create(
+        model="tiny", messages=history, max_completion_tokens=48, max_tokens=1
+    )
     plain = [{"role": "system", "content": "Be short."}, {"role": "user", "content": QUESTIONS[0]}]
     (expected,) = decoder.generate([decoder.prompt_from_messages(plain)], decoder.config(max_new_tokens=48))
     (choice,) = answer.choices
@@ -83,8 +87,8 @@ def test_a_chat_is_what_the_decoder_answers(server: Server, decoder: Decoder) ->
     assert choice.model_extra["lopa"]["stop_reason"] == expected.stop_reason
 
 
-def test_a_history_with_calls_of_tools_is_answered(server: Server, decoder: Decoder) -> None:
-    """As openai's client sends it back: the call has no content, and its arguments are text."""
+def test_history_with_tool_calls_is_answered(server: Server, decoder: Decoder) -> None:
+    """Use the form of openai's client: a call without content, and arguments as text."""
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "2 + 3?"},
@@ -96,7 +100,7 @@ def test_a_history_with_calls_of_tools_is_answered(server: Server, decoder: Deco
     assert answer.usage.prompt_tokens == len(decoder.prompt_from_messages(messages))
 
 
-def test_completions_of_texts_and_ids(server: Server, decoder: Decoder) -> None:
+def test_completions_of_texts_and_token_ids(server: Server, decoder: Decoder) -> None:
     rng = np.random.default_rng(7)
     ids = [rng.integers(10, 200, length).tolist() for length in (5, 17)]
     for prompt in (QUESTIONS[1], QUESTIONS[:3], ids[0], ids):
@@ -110,10 +114,17 @@ def test_completions_of_texts_and_ids(server: Server, decoder: Decoder) -> None:
         assert (answer.object, answer.id[:5]) == ("text_completion", "cmpl-")
 
 
-def test_copies_are_drawn_with_seeds_of_their_own(server: Server, decoder: Decoder) -> None:
+def test_sampled_copies_have_distinct_seeds(server: Server, decoder: Decoder) -> None:
     prompts = QUESTIONS[:2]
-    asked: Any = {"model": "tiny", "prompt": prompts, "max_tokens": 24, "temperature": 1.0, "n": 3, "seed": 2**63 - 2}
-    answer = server.client.completions.create(**asked)
+    request_fields: Any = {
+        "model": "tiny",
+        "prompt": prompts,
+        "max_tokens": 24,
+        "temperature": 1.0,
+        "n": 3,
+        "seed": 2**63 - 2,
+    }
+    answer = server.client.completions.create(**request_fields)
     seeds = (2**63 - 2, 2**63 - 1, 0)
     expected = [
         result.text
@@ -127,9 +138,9 @@ def test_copies_are_drawn_with_seeds_of_their_own(server: Server, decoder: Decod
     assert answer.usage.prompt_tokens == sum(len(decoder.tokenizer.encode(each, add_bos=True)) for each in prompts)
 
 
-def test_without_a_seed_another_one_is_drawn(server: Server) -> None:
-    asked: Any = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 24, "temperature": 1.0}
-    first, second = (server.client.completions.create(**asked).choices[0].model_extra for _ in range(2))
+def test_random_seed_by_default(server: Server) -> None:
+    request_fields: Any = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 24, "temperature": 1.0}
+    first, second = (server.client.completions.create(**request_fields).choices[0].model_extra for _ in range(2))
     assert first is not None
     assert second is not None
     assert first["lopa"]["seed"] != second["lopa"]["seed"]
@@ -139,26 +150,28 @@ def test_greedy_copies_are_decoded_once(server: Server) -> None:
     server.until_idle()
     before = server.metric("lopa_round_seconds_count")
     one = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=32)
-    alone = server.metric("lopa_round_seconds_count") - before
+    single_rounds = server.metric("lopa_round_seconds_count") - before
     three = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=32, n=3)
-    assert server.metric("lopa_round_seconds_count") - before == 2 * alone
+    assert server.metric("lopa_round_seconds_count") - before == 2 * single_rounds
     assert server.metric('lopa_round_rows_total{kind="real"') > 0
     assert [choice.text for choice in three.choices] == 3 * [one.choices[0].text]
 
 
-def test_options_that_openai_lacks(server: Server, decoder: Decoder) -> None:
-    ours: dict[str, Any] = {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 16}
+def test_lopa_options(server: Server, decoder: Decoder) -> None:
+    lopa_fields: dict[str, Any] = {"strategy": "lopa", "branches": 3, "window": "block_causal", "block_size": 16}
     answer = server.client.chat.completions.create(
-        model="tiny", messages=TALK, max_tokens=40, extra_body={"lopa": {**ours, "deadline": 40}}
+        model="tiny", messages=CHAT, max_tokens=40, extra_body={"lopa": {**lopa_fields, "deadline": 40}}
     )
-    (expected,) = decoder.generate([decoder.prompt_from_messages(TALK)], decoder.config(max_new_tokens=40, **ours))
+    (expected,) = decoder.generate(
+        [decoder.prompt_from_messages(CHAT)], decoder.config(max_new_tokens=40, **lopa_fields)
+    )
     assert answer.choices[0].message.content == expected.text
     assert answer.usage is not None
     assert answer.usage.model_extra is not None
     assert answer.usage.model_extra["lopa"]["steps"] == expected.steps
 
 
-def test_stops_end_the_answer(server: Server) -> None:
+def test_stop_strings_end_the_answer(server: Server) -> None:
     whole = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=48).choices[0].text
     stop = whole[5:8]
     for given in (stop, [stop, "never there"]):
@@ -168,7 +181,7 @@ def test_stops_end_the_answer(server: Server) -> None:
         assert (choice.text, choice.finish_reason) == (whole[: whole.index(stop)], "stop")
 
 
-def test_a_deadline_gives_what_is_committed(server: Server) -> None:
+def test_deadline_returns_the_committed_text(server: Server) -> None:
     (choice,) = server.client.completions.create(
         model="tiny",
         prompt=QUESTIONS[0],
@@ -180,28 +193,28 @@ def test_a_deadline_gives_what_is_committed(server: Server) -> None:
     assert choice.model_extra["lopa"]["stop_reason"] == "time_limit"
 
 
-def test_log_probabilities_are_those_of_the_step_that_decided(server: Server, decoder: Decoder) -> None:
+def test_log_probabilities_are_of_the_unmasking_step(server: Server, decoder: Decoder) -> None:
     (expected,) = decoder.generate([QUESTIONS[0]], decoder.config(max_new_tokens=24, logprobs=True))
     (plain,) = server.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=24, logprobs=0).choices
     assert plain.logprobs is not None
     assert expected.logprobs is not None
     assert plain.logprobs.token_logprobs == pytest.approx(expected.logprobs, abs=1e-4)
     assert plain.logprobs.tokens == [decoder.tokenizer.decode([each]) for each in expected.token_ids]
-    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 24, "logprobs": True}
-    talk = decoder.prompt_from_messages(TALK)
-    (expected,) = decoder.generate([talk], decoder.config(max_new_tokens=24, logprobs=True))
-    (chat,) = server.client.chat.completions.create(**asked).choices
+    request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 24, "logprobs": True}
+    history = decoder.prompt_from_messages(CHAT)
+    (expected,) = decoder.generate([history], decoder.config(max_new_tokens=24, logprobs=True))
+    (chat,) = server.client.chat.completions.create(**request_fields).choices
     assert chat.logprobs is not None
     assert chat.logprobs.content is not None
     assert expected.logprobs is not None
     assert [each.logprob for each in chat.logprobs.content] == pytest.approx(expected.logprobs, abs=1e-4)
-    *_, last = server.client.chat.completions.create(**asked, stream=True)
+    *_, last = server.client.chat.completions.create(**request_fields, stream=True)
     assert last.choices[0].logprobs is not None
     assert last.choices[0].logprobs.content == chat.logprobs.content, "a stream has them at its end"
 
 
-def test_every_answer_has_an_id_in_its_headers(server: Server) -> None:
-    raw = server.client.chat.completions.with_raw_response.create(model="tiny", messages=TALK, max_tokens=1)
+def test_every_response_has_an_id_header(server: Server) -> None:
+    raw = server.client.chat.completions.with_raw_response.create(model="tiny", messages=CHAT, max_tokens=1)
     assert raw.headers["x-request-id"] == raw.parse().id
 
 
@@ -210,11 +223,11 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_has_the_form_that_is_asked_for(server: Server, stream: bool) -> None:
+def test_response_format_is_satisfied(server: Server, stream: bool) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     for wanted in (json_schema({**schema, "additionalProperties": False}), {"type": "json_object"}):
         answer: Any = server.client.chat.completions.create(
-            model="tiny", messages=TALK, max_tokens=60, stream=stream, response_format=wanted
+            model="tiny", messages=CHAT, max_tokens=60, stream=stream, response_format=wanted
         )
         if stream:
             text = "".join(part.choices[0].delta.content or "" for part in answer if part.choices)
@@ -229,7 +242,7 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
 
 
 @pytest.mark.parametrize(
-    ("wrong", "param"),
+    ("invalid", "param"),
     [
         ({"tools": [TOOL]}, "tools"),
         ({"functions": [{"name": "f"}]}, "functions"),
@@ -295,9 +308,9 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_cannot_be_done_is_refused_by_name(server: Server, wrong: dict[str, Any], param: str) -> None:
+def test_invalid_chat_fields_are_rejected_by_name(server: Server, invalid: dict[str, Any], param: str) -> None:
     answer = server.http.post(
-        "/v1/chat/completions", json={"model": "tiny", "messages": TALK, "max_tokens": 4, **wrong}
+        "/v1/chat/completions", json={"model": "tiny", "messages": CHAT, "max_tokens": 4, **invalid}
     )
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
@@ -306,7 +319,7 @@ def test_what_cannot_be_done_is_refused_by_name(server: Server, wrong: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("wrong", "param"),
+    ("invalid", "param"),
     [
         ({"echo": True}, "echo"),
         ({"suffix": "end"}, "suffix"),
@@ -328,8 +341,10 @@ def test_what_cannot_be_done_is_refused_by_name(server: Server, wrong: dict[str,
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_cannot_be_completed_is_refused_by_name(server: Server, wrong: dict[str, Any], param: str) -> None:
-    answer = server.http.post("/v1/completions", json={"model": "tiny", "prompt": "2 + 2", "max_tokens": 1024, **wrong})
+def test_invalid_completion_fields_are_rejected_by_name(server: Server, invalid: dict[str, Any], param: str) -> None:
+    answer = server.http.post(
+        "/v1/completions", json={"model": "tiny", "prompt": "2 + 2", "max_tokens": 1024, **invalid}
+    )
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
@@ -338,7 +353,7 @@ def test_what_cannot_be_completed_is_refused_by_name(server: Server, wrong: dict
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'"text"', b"\xff\xfe", b"[" * 50_000, b'{"a": NaN}', b'{"a": "\\ud8']
 )
-def test_what_is_no_object_is_refused(server: Server, body: bytes) -> None:
+def test_body_that_is_not_an_object_is_rejected(server: Server, body: bytes) -> None:
     answer = server.http.post("/v1/completions", content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
@@ -355,20 +370,20 @@ def test_other_errors_have_the_same_form(server: Server) -> None:
         assert "a" not in answer.headers
 
 
-def test_unknown_fields_that_new_clients_send_mean_nothing(server: Server) -> None:
-    body = {"model": "tiny", "messages": TALK, "max_tokens": 4, "user": "me", "metadata": {}, "verbosity": "low"}
+def test_unknown_fields_are_ignored(server: Server) -> None:
+    body = {"model": "tiny", "messages": CHAT, "max_tokens": 4, "user": "me", "metadata": {}, "verbosity": "low"}
     answer = server.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
+def test_too_large_body_is_rejected(server: Server) -> None:
     body = json.dumps({"model": "tiny", "prompt": "x" * 200_000}).encode()
-    for content in (body, iter([body[:100_000], body[100_000:]])):  # its length known, and in chunks
+    for content in (body, iter([body[:100_000], body[100_000:]])):  # with Content-Length, and in chunks
         answer = server.http.post("/v1/completions", content=content)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
 
 
-def test_a_prompt_that_comes_again_is_counted_as_found(server: Server) -> None:
+def test_repeated_prompt_counts_as_cached(server: Server) -> None:
     body = {"model": "tiny", "prompt": "found again", "max_tokens": 2, "n": 2, "lopa": {"window": "block_causal"}}
     used = [server.http.post("/v1/completions", json=body).json()["usage"] for _ in range(2)]
     assert [each["prompt_tokens_details"]["cached_tokens"] for each in used] == [0, used[0]["prompt_tokens"]]
@@ -376,7 +391,7 @@ def test_a_prompt_that_comes_again_is_counted_as_found(server: Server) -> None:
     assert full["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
-def test_fields_of_other_servers_do_what_they_say(server: Server) -> None:
+def test_fields_of_other_servers_work(server: Server) -> None:
     def answered(**fields: Any) -> Any:
         answer = server.http.post("/v1/completions", json={"model": "tiny", "prompt": "2 + 2", **fields})
         assert answer.status_code == 200, answer.text
@@ -412,29 +427,27 @@ def test_fields_of_other_servers_do_what_they_say(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_length_that_no_prompt_leaves_room_for_is_named_as_the_client_did(
-    unbounded: Server, name: str, stream: bool
-) -> None:
+def test_too_long_answer_names_the_client_s_field(unbounded: Server, name: str, stream: bool) -> None:
     messages: list[dict[str, str]] = [{"role": "user", "content": "1" * 20}]
     body = {"model": "tiny", "messages": messages, "stream": stream}
     used = unbounded.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages, "max_tokens": 1})
     prompt = used.json()["usage"]["prompt_tokens"]
-    for asked in (5000, 2048):
-        error = refused(unbounded, "/v1/chat/completions", {**body, name: asked, "n": 2})
+    for length in (5000, 2048):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: length, "n": 2})
         assert (error["param"], error["code"]) == (name, "context_length_exceeded")
         assert error["message"].splitlines() == [
-            f"{name} is {asked}, but this model has 2048 positions for prompt and answer together (prompt: {prompt})",
+            f"{name} is {length}, but this model has 2048 positions for prompt and answer together (prompt: {prompt})",
             f"  expected: at most {2048 - prompt} with this prompt",
             f"  what to do: lower {name}",
         ]
-    for wrong in (0, -3, 1.5, True):
-        error = refused(unbounded, "/v1/chat/completions", {**body, name: wrong})
+    for invalid in (0, -3, 1.5, True):
+        error = refused(unbounded, "/v1/chat/completions", {**body, name: invalid})
         assert error["param"] == name
-        assert error["message"].startswith(f"{name} {wrong!r}\n")
+        assert error["message"].startswith(f"{name} {invalid!r}\n")
         assert "max_new_tokens" not in error["message"]
 
 
-def test_a_prompt_that_is_too_long_is_named_and_which_of_several(unbounded: Server) -> None:
+def test_too_long_prompt_is_named_by_its_number(unbounded: Server) -> None:
     short, long, room = [5] * 30, [6] * 2040, "this model has 2048 positions for prompt and answer together"
     body = {"model": "tiny", "max_tokens": 20}
     error = refused(unbounded, "/v1/completions", {**body, "prompt": long})
@@ -442,13 +455,13 @@ def test_a_prompt_that_is_too_long_is_named_and_which_of_several(unbounded: Serv
     assert error["message"].startswith(f"the prompt has 2040 tokens, but {room} (max_tokens: 20)\n")
     assert "at most 2028 tokens with this max_tokens" in error["message"]
     for copies in (1, 2):
-        several = {**body, "prompt": [short, long, short], "n": copies, "temperature": copies - 1.0}
-        error = refused(unbounded, "/v1/completions", several)
-        assert error["message"].startswith("in prompt 1, counted from 0: the prompt has 2040 tokens")
+        body_with_prompts = {**body, "prompt": [short, long, short], "n": copies, "temperature": copies - 1.0}
+        error = refused(unbounded, "/v1/completions", body_with_prompts)
+        assert error["message"].startswith("prompt 1 (counted from 0): the prompt has 2040 tokens")
     error = refused(unbounded, "/v1/completions", {**body, "prompt": long, "n": 2, "temperature": 1.0})
-    assert error["message"].startswith("the prompt has 2040 tokens"), "there is one prompt"
+    assert error["message"].startswith("the prompt has 2040 tokens"), "a single prompt has no number"
     error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": long})
-    assert "(max_tokens: 256)" in error["message"], "what nobody asked for, by its usual name"
+    assert "(max_tokens: 256)" in error["message"], "the default length has its usual name"
     error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [5] * 3000, "max_tokens": 5000})
     assert error["param"] == "max_tokens"
     assert "lower max_tokens and shorten the prompt" in error["message"]

@@ -1,4 +1,4 @@
-"""A server with defaults and a chat template of its operator: they hold where a request does not say otherwise."""
+"""Server with the operator's defaults and chat template, which apply unless a request overrides them."""
 
 import subprocess
 import sys
@@ -15,9 +15,9 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.serve.limits import ServeLimits
-from lopa.serve.openai.config import config_of_options
+from lopa.serve.openai.config import config_from_options
 from lopa.serve.openai.options import COMPLETIONS, BodyOptions
-from lopa.serve.openai.request import keep_within, request_of_body
+from lopa.serve.openai.request import apply_limits, request_from_body
 from lopa.tiny import CHECKPOINT
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {"strategy": "eb", "gamma": 0.4, "branches": 2, "max_
 
 @pytest.fixture(scope="module")
 def operated(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The tiny bundle, which has no chat template, with the operator's."""
+    """Yield a server of the tiny bundle, which has no chat template, with the operator's template."""
     template = tmp_path_factory.mktemp("operated") / "chat.jinja"
     template.write_text(TEMPLATE)
     given = [text for name, value in DEFAULTS.items() for text in ("--default", f"{name}={value}")]
@@ -80,58 +80,56 @@ def test_chats_use_the_operator_s_template(operated: Server) -> None:
     assert chat.choices[0].message.content == plain.choices[0].text
 
 
-def test_a_request_that_does_not_go_with_the_default_strategy_is_told(operated: Server) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
+def test_option_of_another_strategy_than_the_default_is_rejected(operated: Server) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
         operated.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"tokens_per_step": 2}})
-    assert refused.value.param == "lopa.tokens_per_step"
-    assert "strategy 'eb'" in str(refused.value)
+    assert caught.value.param == "lopa.tokens_per_step"
+    assert "strategy 'eb'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
-        (("--default", "branches=3", "--max-branches", "2"), "branches 3 by default and --max-branches 2"),
+        (("--default", "branches=3", "--max-branches", "2"), "default branches 3 exceeds --max-branches 2"),
         (("--default", "gama=0.2"), "did you mean gamma=0.2?"),
         (("--default", "gamma=0.2"), "gamma 0.2 with strategy 'lopa'"),
         (("--chat-template", str(CHECKPOINT / "config.json")), "config.json is a JSON object"),
     ],
 )
-def test_what_cannot_be_a_default_ends_the_server_before_it_serves(
-    tiny_bundle: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_invalid_default_stops_the_server_at_start(tiny_bundle: Path, arguments: tuple[str, ...], error: str) -> None:
     command = [sys.executable, "-m", "lopa.cli.main", "serve", str(tiny_bundle), "--port", "0", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert error in done.stderr
     assert "/v1" not in done.stderr
 
 
-def test_lengths_by_default_stay_within_the_limit() -> None:
+def test_default_lengths_stay_within_the_limit() -> None:
     body = {"model": "m", "prompt": "x"}
     for defaults, limit, expected in (
         ({}, 100, 100),
         ({"max_new_tokens": 48}, 100, 48),
         ({"max_new_tokens": 300}, 100, 100),
     ):
-        asked = request_of_body(body, COMPLETIONS, ServeLimits(max_tokens=limit), defaults)
-        assert asked.options.values["max_new_tokens"] == expected
-    assert request_of_body(body, COMPLETIONS, ServeLimits()).options.values["max_new_tokens"] == 256
+        parsed = request_from_body(body, COMPLETIONS, ServeLimits(max_tokens=limit), defaults)
+        assert parsed.options.values["max_new_tokens"] == expected
+    assert request_from_body(body, COMPLETIONS, ServeLimits()).options.values["max_new_tokens"] == 256
     few = ServeLimits(max_branches=2)
     options = BodyOptions()
-    keep_within(options, few, {"branches": 2})
+    apply_limits(options, few, {"branches": 2})
     assert "branches" not in options.values
     for branches in (3, "auto"):
-        with pytest.raises(BadInputError, match="by default"):
+        with pytest.raises(BadInputError, match="default branches"):
             few.check_defaults({"branches": branches})
 
 
-def test_draws_by_default_have_a_seed_of_their_own() -> None:
-    """As where a request asks for a temperature: asking again gives another answer."""
+def test_default_sampling_has_random_seeds() -> None:
+    """Check that repeated requests get different answers, as with a temperature in the request."""
 
     def make(**options: Any) -> GenerationConfig:
         return GenerationConfig(**{"temperature": 0.7, **options})
 
-    drawn = {config_of_options(make, resolve, BodyOptions()).seed for _ in range(4)}
+    drawn = {config_from_options(make, resolve, BodyOptions()).seed for _ in range(4)}
     assert len(drawn) == 4
-    assert config_of_options(make, resolve, BodyOptions(values={"seed": 5})).seed == 5
-    assert config_of_options(make, resolve, BodyOptions(values={"temperature": 0.0})).seed == 0
+    assert config_from_options(make, resolve, BodyOptions(values={"seed": 5})).seed == 5
+    assert config_from_options(make, resolve, BodyOptions(values={"temperature": 0.0})).seed == 0

@@ -1,4 +1,4 @@
-"""The files in deploy/ fit the server: its metrics, its options, its times; the programs they are for accept them."""
+"""The files in deploy/ match the server's metrics, options and timeouts, and their programs accept them."""
 
 import json
 import os
@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.serve.servers import WAIT, Server
 from tests.serve.test_streams import LONG
+from tools.checks.reference import text_with_tables
 
 from lopa.cli.decode.serve import command
 from lopa.serve.limits import ServeLimits
@@ -33,8 +34,8 @@ ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))["panels"]
 DASHBOARD = [target["expr"] for panel in PANELS for target in panel["targets"]]
 RULES = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
-SERVING = (PROJECT / "docs" / "serving.md").read_text(encoding="utf-8")
-DEPLOYING = (PROJECT / "docs" / "deploying.md").read_text(encoding="utf-8")
+HTTP_PAGE = text_with_tables((PROJECT / "docs" / "reference" / "http.md").read_text(encoding="utf-8"))
+DEPLOY_PAGE = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""
 
@@ -48,7 +49,7 @@ def found(program: str) -> str:
 
 @pytest.fixture(scope="module")
 def labels(server: Server) -> dict[str, set[str]]:
-    """Of every sample that a server which has answered and refused writes, the labels it has there."""
+    """Return the labels of every sample of a server that has answered and rejected a request."""
     for tokens, status in ((2, 200), (0, 400)):
         body = {"model": "tiny", "prompt": "1", "max_tokens": tokens}
         assert server.http.post("/v1/completions", json=body).status_code == status
@@ -61,17 +62,17 @@ def labels(server: Server) -> dict[str, set[str]]:
     return known
 
 
-def test_what_an_alert_selects_is_there_before_it_happens(server: Server) -> None:
-    """A rate needs two values: of a counter that comes with its first event, that event is not seen."""
-    told = server.http.get("/metrics").text
+def test_alert_series_exist_from_the_start(server: Server) -> None:
+    """Check that alert counters exist from the start: a rate misses the event that creates a counter."""
+    exposition = server.http.get("/metrics").text
     for query in RULES:
-        for name, wanted in re.findall(r'(lopa_\w+)\{reason=~?"(.+?)"\}', query):
-            for reason in wanted.split("|"):
-                assert f'{name}{{model="tiny",reason="{reason}"}}' in told
+        for name, reasons in re.findall(r'(lopa_\w+)\{reason=~?"(.+?)"\}', query):
+            for reason in reasons.split("|"):
+                assert f'{name}{{model="tiny",reason="{reason}"}}' in exposition
 
 
 @pytest.mark.parametrize("query", [*DASHBOARD, *RULES])
-def test_queries_name_metrics_and_labels_that_are_there(query: str, labels: dict[str, set[str]]) -> None:
+def test_queries_use_existing_metrics_and_labels(query: str, labels: dict[str, set[str]]) -> None:
     named = set(re.findall(r"\b(?:lopa_\w+|process_\w+|up\b)", query)) - {"up"}
     assert named or query.startswith("up{")
     assert named <= set(labels)
@@ -91,9 +92,9 @@ def test_counters_are_read_as_rates_and_gauges_are_not() -> None:
             assert (before == "rate") == name.endswith(("_total", "_sum", "_count", "_bucket")), query
 
 
-def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> None:
-    """A histogram by its name; the labels that a line names in backticks are there."""
-    section = SERVING.partition("## Metrics")[2].partition("\n## ")[0]
+def test_page_lists_exactly_the_metrics(labels: dict[str, set[str]]) -> None:
+    """Check the metrics table: histograms by name, and labels in backticks."""
+    section = HTTP_PAGE.partition("## Metrics")[2].partition("\n## ")[0]
     lines = dict(re.findall(r"^\| `(lopa_\w+)` \| (.+) \|$", section, re.MULTILINE))
     of_process = {name for name in labels if name.startswith("process_")}
     assert set(re.findall(r"`(process_\w+)`", section)) == of_process
@@ -102,19 +103,19 @@ def test_the_page_has_every_metric_and_no_other(labels: dict[str, set[str]]) -> 
     single = {name for name in labels if name.startswith("lopa_") and not name.endswith("_created")} - parts
     assert set(lines) == single | histograms
     for name, line in lines.items():
-        assert ("(histogram)" in line) == (name in histograms)
+        assert line.startswith("histogram |") == (name in histograms)
         for label in labels.get(name, {"model"}) - {"model"}:
             assert f"`{label}`" in line
 
 
-def test_the_alert_asks_for_the_job_that_is_scraped() -> None:
+def test_alert_selects_the_scraped_job() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
-    options = options_of_unit()
+    options = unit_options()
     assert job["static_configs"][0]["targets"] == [f"{options['host']}:{options['port']}"]
     assert f'up{{job="{job["job_name"]}"}} == 0' in RULES
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_every_panel_has_a_description() -> None:
     assert len(PANELS) >= 12
     assert len({panel["id"] for panel in PANELS}) == len({panel["title"] for panel in PANELS}) == len(PANELS)
     for panel in PANELS:
@@ -125,11 +126,11 @@ def test_every_panel_says_what_it_shows() -> None:
 
 
 def options_of(arguments: list[str]) -> dict[str, Any]:
-    """As the command itself reads them; it raises for an option that it does not have."""
+    """Return the options as the command parses them. Raises for an unknown option."""
     return command.make_context("serve", list(arguments)).params
 
 
-def options_of_unit() -> dict[str, Any]:
+def unit_options() -> dict[str, Any]:
     (line,) = re.findall(r"^ExecStart=(.+)$", UNIT.replace("\\\n", " "), re.MULTILINE)
     program, name, *arguments = shlex.split(line)
     assert program.endswith("/lopa-export")
@@ -142,14 +143,14 @@ def setting(name: str) -> str:
     return str(value)
 
 
-def of_nginx(name: str) -> str:
+def nginx_setting(name: str) -> str:
     (value,) = re.findall(rf"^ *{name} (.+);", NGINX, re.MULTILINE)
     return str(value)
 
 
-def test_the_unit_gives_the_server_time_to_end() -> None:
-    """The last writes take up to 5 seconds after --drain (serve/process.py)."""
-    options = options_of_unit()
+def test_unit_gives_the_server_time_to_stop() -> None:
+    """Allow for the last writes, which take up to 5 seconds after --drain (serve/process.py)."""
+    options = unit_options()
     assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
     assert setting("KillMode") == "mixed"
     assert setting("RestartPreventExitStatus") == "2"
@@ -166,36 +167,37 @@ def test_the_containerfile_starts_the_server() -> None:
     assert f"http://127.0.0.1:{options['port']}/health" in CONTAINERFILE
 
 
-def test_the_page_of_deployments_uses_options_that_are_there() -> None:
-    """Those after the image's name are the server's; the others are podman's, pip's and systemctl's."""
-    started = re.findall(r"podman run .*? lopa-export (--.+)", DEPLOYING.replace("\\\n", " "))
+def test_deployment_page_uses_existing_options() -> None:
+    """Check the server's options, which follow the image's name; others belong to podman, pip and systemctl."""
+    started = re.findall(r"podman run .*? lopa-export (--.+)", DEPLOY_PAGE.replace("\\\n", " "))
     assert started
     for arguments in started:
         options_of(["/bundle", *shlex.split(arguments)])
     of_command = {flag for parameter in command.params for flag in parameter.opts}
+    server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
     others |= {"--build-arg", "--format", "--from-file"}
-    others |= {"--prompts", "--shard"}  # of generate, in the table
-    assert set(re.findall(r"--[a-z][a-z-]+", DEPLOYING)) <= of_command | others
+    others |= {"--prompts", "--shard"}  # options of generate, in the table
+    assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
 
 
-def test_the_page_of_deployments_is_about_every_file() -> None:
+def test_deployment_page_links_every_file() -> None:
     for path in DEPLOY.iterdir():
-        assert f"(../deploy/{path.name})" in DEPLOYING
+        assert f"`deploy/{path.name}`" in DEPLOY_PAGE
 
 
-def test_the_proxy_fits_the_server() -> None:
-    assert of_nginx("keepalive_timeout").endswith("s")
-    assert int(of_nginx("keepalive_timeout")[:-1]) < uvicorn.Config("").timeout_keep_alive
-    assert int(of_nginx("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
-    assert int(of_nginx("proxy_read_timeout").removesuffix("s")) > options_of_unit()["max_seconds"]
-    assert f"    server 127.0.0.1:{options_of_unit()['port']};\n" in NGINX
-    assert of_nginx("server_name") in options_of_unit()["names"]
-    assert of_nginx("proxy_set_header Host") == "$http_host"
+def test_proxy_matches_the_server() -> None:
+    assert nginx_setting("keepalive_timeout").endswith("s")
+    assert int(nginx_setting("keepalive_timeout")[:-1]) < uvicorn.Config("").timeout_keep_alive
+    assert int(nginx_setting("client_max_body_size").removesuffix("m")) * 2**20 == ServeLimits().max_body
+    assert int(nginx_setting("proxy_read_timeout").removesuffix("s")) > unit_options()["max_seconds"]
+    assert f"    server 127.0.0.1:{unit_options()['port']};\n" in NGINX
+    assert nginx_setting("server_name") in unit_options()["names"]
+    assert nginx_setting("proxy_set_header Host") == "$http_host"
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """With a program that is here, since it looks for that too."""
+    """Use an existing program, since systemd-analyze checks its path."""
     program = found("systemd-analyze")
     unit = tmp_path / "lopa-export.service"
     unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={found('true')}", UNIT, flags=re.MULTILINE))
@@ -214,7 +216,8 @@ def test_prometheus_accepts_its_files(arguments: tuple[str, str]) -> None:
 
 @contextmanager
 def proxied(folder: Path, port: int) -> Iterator[str]:
-    """Nginx with our file, but other ports and a new certificate, before a server on `port`; where it listens."""
+    """Run nginx with our file, on other ports and with a new certificate, in front of the server on `port`. Yield its
+    URL."""
     nginx, openssl = found("nginx"), found("openssl")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
@@ -260,26 +263,26 @@ def proxied(folder: Path, port: int) -> Iterator[str]:
         process.wait(WAIT)
 
 
-def test_nginx_passes_on_what_it_should(server: Server, tmp_path: Path) -> None:
-    """Parts of a stream as they come, the server's own errors, and that a client went away; nothing else."""
+def test_nginx_passes_on_streams_errors_and_disconnects(server: Server, tmp_path: Path) -> None:
+    """Check that nginx passes on stream parts at once, the server's errors and client disconnects, and nothing else."""
     with proxied(tmp_path, server.port) as url, httpx.Client(base_url=url, verify=False, trust_env=False) as client:
         server.until_idle()
         ended, cancelled = (server.metric(name) for name in ("lopa_steps_total", "lopa_cancelled_total"))
         body = {"model": "tiny", "prompt": "1", "max_tokens": 1000, "lopa": LONG}
         with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
             assert answer.status_code == 200, answer.read()
-            lines = answer.iter_lines()  # kept: the connection is closed with it
-            assert next(lines) == ": keep-alive", "a few bytes, which a buffer would keep until the end"
+            lines = answer.iter_lines()  # keep a reference: the connection closes with it
+            assert next(lines) == ": keep-alive", "sent at once, since nginx does not buffer"
             assert server.metric("lopa_requests_running") + server.metric("lopa_requests_waiting") == 1
             assert server.metric("lopa_steps_total") == ended
         server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 1)
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/completions", json=body, timeout=0.5)
         server.until(lambda: server.metric("lopa_cancelled_total") == cancelled + 2)
-        assert client.get("/metrics").status_code == 200, "127.0.0.1 is inside"
+        assert client.get("/metrics").status_code == 200, "127.0.0.1 is allowed"
         assert client.get("/docs").status_code == 404
         assert "nginx" in client.get("/v2").text
         large = client.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
         ours = server.http.post("/v1/completions", content=b"1" * (ServeLimits().max_body + 1))
         assert large.status_code == ours.status_code == 413
-        assert large.json()["error"] == {**ours.json()["error"], "message": "a body of more than 4 MiB"}
+        assert large.json()["error"] == {**ours.json()["error"], "message": "request body exceeds 4 MiB"}

@@ -1,4 +1,4 @@
-"""Bundles of other families behind the server: their defaults, and options of a request, answer as they do alone."""
+"""Bundles of other model families behind the server: defaults and request options give the decoder's answers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("family", ASKED)
-def test_answers_are_those_of_the_decoder(family: str, family_bundle: Callable[..., Path]) -> None:
+def test_answers_equal_the_decoder_s(family: str, family_bundle: Callable[..., Path]) -> None:
     path = family_bundle(family)
     prompt = list(range(5, 40))
     with Decoder.open(path, threads=1) as decoder, serving(path) as server:
@@ -31,9 +31,9 @@ def test_answers_are_those_of_the_decoder(family: str, family_bundle: Callable[.
             assert answer.usage.completion_tokens == expected.tokens
             assert answer.usage.model_extra is not None
             assert answer.usage.model_extra["lopa"]["steps"] == expected.steps
-        refused = server.http.post(
+        caught = server.http.post(
             "/v1/completions",
             json={"model": "tiny", "prompt": prompt, "lopa": {"strategy": "lopa", "cache": "dual"}},
         )
-        assert refused.status_code == 400
-        assert "cache 'dual' with strategy 'lopa'" in refused.json()["error"]["message"]
+        assert caught.status_code == 400
+        assert "cache 'dual' with strategy 'lopa'" in caught.json()["error"]["message"]

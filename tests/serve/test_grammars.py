@@ -1,4 +1,4 @@
-"""Structured output over HTTP: costly grammars end in time and hold up nobody; a server without the library says so."""
+"""Structured output over HTTP: costly grammars time out without delaying others, and a missing library is reported."""
 
 import json
 import os
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not helper_runs_here(), reason="this system has 
 PLAIN: dict[str, Any] = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 8}
 
 
-def with_grammar(name: str, **ours: object) -> dict[str, Any]:
-    return {**PLAIN, "lopa": {**COSTLY[name], **ours}}
+def with_grammar(name: str, **lopa_fields: object) -> dict[str, Any]:
+    return {**PLAIN, "lopa": {**COSTLY[name], **lopa_fields}}
 
 
 def helper_of(server: Server) -> int:
@@ -37,8 +37,8 @@ def guarded(chat_bundle: Path) -> Iterator[Server]:
         assert started.stop() == (0, f"{STOPPING}\n")
 
 
-def test_others_are_answered_while_costly_grammars_are_prepared(guarded: Server) -> None:
-    """Two at once, as many as there are threads for prompts: whoever asks for less is answered before them."""
+def test_costly_grammars_do_not_delay_other_requests(guarded: Server) -> None:
+    """Prepare two costly grammars, as many as there are threads for prompts; cheaper requests finish before them."""
     answers: dict[str, Any] = {}
 
     def ask(name: str) -> None:
@@ -62,8 +62,10 @@ def test_others_are_answered_while_costly_grammars_are_prepared(guarded: Server)
     assert guarded.http.post("/v1/completions", json=PLAIN).status_code == 200
 
 
-def test_a_client_that_leaves_stops_the_preparation(guarded: Server) -> None:
-    body = json.dumps(with_grammar("patterns")).replace(".*a.*", ".*A.*").encode()  # results of equal ones are kept
+def test_client_disconnect_stops_the_preparation(guarded: Server) -> None:
+    body = (
+        json.dumps(with_grammar("patterns")).replace(".*a.*", ".*A.*").encode()
+    )  # results of equal grammars are cached
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     helper = helper_of(guarded)
     guarded.until(lambda: not children(helper))
@@ -73,11 +75,11 @@ def test_a_client_that_leaves_stops_the_preparation(guarded: Server) -> None:
         (child,) = children(helper)
         running = float(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11])
     guarded.until(lambda: not children(helper))
-    assert running < 100  # clock ticks: it was stopped long before the 4 s that it may take
+    assert running < 100  # clock ticks: stopped long before the limit of 4 s
     guarded.until_idle()
 
 
-def test_a_deadline_stops_the_preparation(guarded: Server) -> None:
+def test_deadline_stops_the_preparation(guarded: Server) -> None:
     body = with_grammar("patterns", deadline=0.2)
     body["lopa"]["json_schema"] = body["lopa"]["json_schema"].replace(".*a.*", ".*B.*")
     answer = guarded.http.post("/v1/completions", json=body)
@@ -86,18 +88,18 @@ def test_a_deadline_stops_the_preparation(guarded: Server) -> None:
     guarded.until(lambda: not children(helper_of(guarded)))
 
 
-def test_a_helper_that_dies_costs_no_request(guarded: Server) -> None:
+def test_crash_of_the_helper_fails_no_request(guarded: Server) -> None:
     first = helper_of(guarded)
     os.kill(first, 9)
     body = {**PLAIN, "max_tokens": 64, "lopa": {"regex": "[a-f]{3}"}}
     assert len(guarded.http.post("/v1/completions", json=body).json()["choices"][0]["text"]) == 3
     assert helper_of(guarded) != first
-    # What the server says of it is a line of its log, which the fixture does not expect.
+    # Read the log line about the crash, which the fixture does not expect.
     assert guarded.process.stderr is not None
     assert "helper process" in guarded.process.stderr.readline()
 
 
-def test_a_server_without_the_library_says_so(chat_bundle: Path, tmp_path: Path) -> None:
+def test_missing_library_is_reported(chat_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "without.py").write_text(
         "import runpy, sys\nsys.modules['llguidance'] = None\nrunpy.run_module('lopa.cli.main', run_name='__main__')\n"
     )

@@ -1,4 +1,4 @@
-"""The files in deploy/kubernetes/ fit the server and each other: options, metrics, paths, ports, names and times."""
+"""The files in deploy/kubernetes/ match the server and each other: options, metrics, paths, ports, names and times."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(KUBERNETES.rglob("*.yaml"))
 FOLDERS = sorted(path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
 OF_OTHERS = {"autoscaling/adapter.yaml": "prometheus-adapter", "gateway/picker.yaml": "picker"}
-"""Files that are no resource of a cluster, and a word of who reads them."""
+"""Files that are not Kubernetes resources, and a word about their reader."""
 LAST_WRITES = 5
 """Seconds after --drain (serve/process.py)."""
 SPARE = 10
@@ -43,49 +43,49 @@ CONTAINERS = {
 of_every_container = pytest.mark.parametrize(("container", "grace"), CONTAINERS.values(), ids=CONTAINERS.keys())
 
 
-def options_of_container(container: dict[str, Any]) -> dict[str, Any]:
-    """As the command reads what the container starts: the image's entry, unless the file has its own."""
+def container_options(container: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a container's command: those of the file, else of the image's entry point."""
     program, command, *arguments = [*container.get("command", ENTRYPOINT), *container["args"]]
     assert (program, command) == ("lopa-export", "serve")
     return options_of(arguments)
 
 
 @of_every_container
-def test_containers_start_the_server_where_they_say(container: dict[str, Any], grace: int) -> None:
-    options = options_of_container(container)
+def test_containers_start_the_server_on_their_port(container: dict[str, Any], grace: int) -> None:
+    options = container_options(container)
     (port,) = container["ports"]
     assert port["containerPort"] == options["port"]
     assert options["host"] == "0.0.0.0"
     assert options["threads"] == int(container["resources"]["limits"]["cpu"])
-    assert options["max_seconds"], "a request without an end holds a process that should stop"
+    assert options["max_seconds"], "an unlimited request would block shutdown"
 
 
 @of_every_container
-def test_a_process_has_time_to_end(container: dict[str, Any], grace: int) -> None:
+def test_process_has_time_to_stop(container: dict[str, Any], grace: int) -> None:
     before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     readiness = container["readinessProbe"]
-    assert before >= 10, "in which what routes hears that it should send nothing here any more"
-    assert grace >= before + options_of_container(container)["drain"] + LAST_WRITES + SPARE
+    assert before >= 10, "time for routers to stop sending requests"
+    assert grace >= before + container_options(container)["drain"] + LAST_WRITES + SPARE
     assert readiness["failureThreshold"] * readiness["periodSeconds"] <= before
 
 
 @of_every_container
-def test_probes_ask_paths_that_answer(container: dict[str, Any], grace: int, server: Server) -> None:
+def test_probes_use_existing_paths(container: dict[str, Any], grace: int, server: Server) -> None:
     probes = {name: probe for name, probe in container.items() if name.endswith("Probe")}
     assert set(probes) == {"startupProbe", "readinessProbe", "livenessProbe"}
     (port,) = container["ports"]
     for probe in probes.values():
-        asked = probe["httpGet"]
-        assert asked["port"] in (port["name"], port["containerPort"])
-        assert server.http.get(asked["path"]).status_code == 200
-    assert probes["livenessProbe"]["httpGet"]["path"] == "/health", "one that drains is alive"
+        queried = probe["httpGet"]
+        assert queried["port"] in (port["name"], port["containerPort"])
+        assert server.http.get(queried["path"]).status_code == 200
+    assert probes["livenessProbe"]["httpGet"]["path"] == "/health", "a draining process is alive"
     assert probes["readinessProbe"]["httpGet"]["path"] == "/ready"
     liveness = probes["livenessProbe"]
-    assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 60, "a long forward is no hang"
+    assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 60, "a long forward is not a hang"
 
 
 @of_every_container
-def test_containers_may_do_little(container: dict[str, Any], grace: int) -> None:
+def test_containers_have_few_privileges(container: dict[str, Any], grace: int) -> None:
     security = {**POD["spec"]["securityContext"], **container["securityContext"]}
     assert security["runAsNonRoot"] is security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False
@@ -95,10 +95,10 @@ def test_containers_may_do_little(container: dict[str, Any], grace: int) -> None
     assert set(container["resources"]["limits"]) == set(container["resources"]["requests"]) == {"cpu", "memory"}
 
 
-def test_what_is_mounted_is_what_the_server_reads() -> None:
+def test_mounts_match_the_server_s_paths() -> None:
     container, volumes = POD["spec"]["containers"][0], {each["name"] for each in POD["spec"]["volumes"]}
     mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
-    options = options_of_container(container)
+    options = container_options(container)
     assert {each["name"] for each in mounts.values()} == volumes
     assert all(each["readOnly"] for each in mounts.values())
     assert str(options["bundle"]) in mounts
@@ -124,7 +124,7 @@ def test_everything_selects_these_pods_by_their_ports() -> None:
     assert pool["targetPorts"] == [{"number": port["containerPort"]}]
 
 
-def test_names_that_files_give_each_other_are_there() -> None:
+def test_references_between_files_resolve() -> None:
     target = read("autoscaling/autoscaler.yaml")["spec"]["scaleTargetRef"]
     assert target == {key: DEPLOYMENT[key] for key in ("apiVersion", "kind")} | {"name": DEPLOYMENT["metadata"]["name"]}
     (rule,) = read("gateway/route.yaml")["spec"]["rules"]
@@ -137,27 +137,27 @@ def test_names_that_files_give_each_other_are_there() -> None:
     assert (model["runtime"], model["modelFormat"]) == (RUNTIME["metadata"]["name"], known)
 
 
-def test_the_route_waits_longer_than_the_server_answers() -> None:
+def test_route_timeout_exceeds_the_server_s() -> None:
     (rule,) = read("gateway/route.yaml")["spec"]["rules"]
-    limit = options_of_container(POD["spec"]["containers"][0])["max_seconds"]
+    limit = container_options(POD["spec"]["containers"][0])["max_seconds"]
     assert float(rule["timeouts"]["request"].removesuffix("s")) > limit
 
 
-def test_the_route_leads_to_the_api_alone(server: Server) -> None:
-    """Metrics and the page stay inside."""
+def test_route_exposes_the_api_only(server: Server) -> None:
+    """Check that metrics and the web page are not routed."""
     (rule,) = read("gateway/route.yaml")["spec"]["rules"]
     (match,) = rule["matches"]
     assert match["path"] == {"type": "PathPrefix", "value": "/v1/"}
     assert server.http.get("/v1/models").status_code == 200
 
 
-def test_metrics_are_ones_that_the_server_has(server: Server) -> None:
-    told = set(re.findall(r"^(lopa_\w+)\{", server.http.get("/metrics").text, re.MULTILINE))
+def test_metrics_exist_on_the_server(server: Server) -> None:
+    exposed = set(re.findall(r"^(lopa_\w+)\{", server.http.get("/metrics").text, re.MULTILINE))
     named = {name for path in FILES for name in re.findall(r"\blopa_\w+", path.read_text(encoding="utf-8"))}
-    assert {"lopa_requests_waiting", "lopa_cache_used_ratio"} <= named <= told
+    assert {"lopa_requests_waiting", "lopa_cache_used_ratio"} <= named <= exposed
 
 
-def test_the_autoscaler_asks_for_what_the_adapter_makes() -> None:
+def test_autoscaler_uses_the_adapter_s_metric() -> None:
     (metric,) = read("autoscaling/autoscaler.yaml")["spec"]["metrics"]
     (rule,) = read("autoscaling/adapter.yaml")["rules"]["custom"]
     assert metric["type"] == "Pods"
@@ -169,20 +169,20 @@ def test_the_autoscaler_asks_for_what_the_adapter_makes() -> None:
     assert f'{metric["pods"]["metric"]["name"]}{{model="' in scaled["metric"]["query"]
 
 
-def test_the_metric_of_kserve_names_the_model_that_its_processes_serve() -> None:
-    """KServe puts the service's name where the runtime says {{.Name}}."""
+def test_kserve_metric_names_the_served_model() -> None:
+    """Check the model name: KServe replaces {{.Name}} of the runtime with the service's name."""
     service = read("kserve/service.yaml")
-    assert options_of_container(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
+    assert container_options(RUNTIME["spec"]["containers"][0])["model"] == "{{.Name}}"
     query = service["spec"]["predictor"]["autoScaling"]["metrics"][0]["external"]["metric"]["query"]
     assert re.findall(r'model="(.+?)"', query) == [service["metadata"]["name"]]
 
 
-def test_the_job_is_the_one_that_alerts_ask_for() -> None:
+def test_alerts_select_the_job() -> None:
     label = read("autoscaling/monitor.yaml")["spec"]["jobLabel"]
     assert f'up{{job="{POD["metadata"]["labels"][label]}"}} == 0' in RULES
 
 
-def test_the_picker_reads_the_gauges_that_its_roles_mean() -> None:
+def test_picker_reads_the_matching_gauges() -> None:
     extractor = next(each["parameters"] for each in read("gateway/picker.yaml")["plugins"] if "parameters" in each)
     (engine,) = extractor["engineConfigs"]
     assert engine == {
@@ -212,19 +212,19 @@ def resources_of(folder: Path) -> Iterator[Path]:
         yield from resources_of(path) if path.is_dir() else [path]
 
 
-def test_every_file_is_a_resource_or_says_whose_it_is() -> None:
+def test_every_file_is_a_resource_or_names_its_reader() -> None:
     listed = {path for folder in FOLDERS for path in resources_of(folder)}
     others = set(FILES) - listed - {folder / "kustomization.yaml" for folder in FOLDERS}
     assert {str(path.relative_to(KUBERNETES)) for path in others} == set(OF_OTHERS)
     for name, reader in OF_OTHERS.items():
         comment = (KUBERNETES / name).read_text(encoding="utf-8").partition("\n")[0]
         assert reader in comment
-        assert "no resource of the cluster" in comment
+        assert "not a Kubernetes resource" in comment
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.name))
-def test_kubectl_puts_a_folder_together(folder: Path) -> None:
-    """Without a cluster: what it would send, once each, with the image that is to be run."""
+def test_kubectl_builds_a_folder(folder: Path) -> None:
+    """Check what kubectl would send: each resource once, with the image to run."""
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("needs kubectl, which is not here")
@@ -239,6 +239,6 @@ def test_kubectl_puts_a_folder_together(folder: Path) -> None:
             assert ("replicas" in each["spec"]) == (folder.name != "autoscaling")
 
 
-def test_the_page_tells_how_each_is_applied() -> None:
+def test_page_shows_how_to_apply_each_folder() -> None:
     applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOYING))
     assert applied == {folder.name for folder in FOLDERS}

@@ -1,4 +1,4 @@
-"""The log of real servers: its forms, names of requests, and that its failures harm no answer."""
+"""Log of real servers: formats, request IDs, and failures of the log that do not affect answers."""
 
 import contextlib
 import fcntl
@@ -27,7 +27,7 @@ NAME = "client-request.1/~!"
 
 @contextlib.contextmanager
 def logging_to(bundle: Path, errors: int | IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
-    """A server that logs every request to `errors`, and a client of it."""
+    """Run a server that logs every request to `errors`, and yield its process and a client."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,19 +49,19 @@ def is_ready(client: httpx.Client) -> bool:
 
 
 def answers(client: httpx.Client, count: int) -> list[int]:
-    """Statuses of good and bad requests, of which each has lines in the log."""
+    """Send good and bad requests, each with log lines, and return their statuses."""
     return [client.post("/v1/completions", json=BODY if number % 2 else {}).status_code for number in range(count)]
 
 
-def test_a_full_disk_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
+def test_full_disk_changes_no_answer_and_no_exit_code(chat_bundle: Path) -> None:
     with FULL.open("wb") as full, logging_to(chat_bundle, full) as (process, client):
         assert answers(client, 20) == [400, 200] * 10
         process.terminate()
         assert process.wait(WAIT) == 0
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["its reader has gone", "its reader stands still"])
-def test_a_pipe_that_takes_nothing_changes_no_answer_and_no_exit_code(chat_bundle: Path, closed: bool) -> None:
+@pytest.mark.parametrize("closed", [True, False], ids=["reader has exited", "reader does not read"])
+def test_blocked_pipe_changes_no_answer_and_no_exit_code(chat_bundle: Path, closed: bool) -> None:
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     with os.fdopen(write, "wb") as errors, logging_to(chat_bundle, errors) as (process, client):
@@ -74,7 +74,7 @@ def test_a_pipe_that_takes_nothing_changes_no_answer_and_no_exit_code(chat_bundl
         os.close(read)
 
 
-def test_lines_that_were_lost_are_counted_once_the_log_is_written_again(tmp_path: Path) -> None:
+def test_lost_lines_are_counted_later(tmp_path: Path) -> None:
     path, log = tmp_path / "log", logging.getLogger("lopa.serve.test")
     with FULL.open("wb") as full, log_to_descriptor(full.fileno(), "json", quiet=False, access=False):
         for number in range(5):
@@ -85,18 +85,18 @@ def test_lines_that_were_lost_are_counted_once_the_log_is_written_again(tmp_path
             os.dup2(file.fileno(), full.fileno())
         log.warning("more")
     lost, more = (json.loads(line) for line in path.read_text().splitlines())
-    assert lost["message"] == "5 lines of the log could not be written"
+    assert lost["message"] == "5 log lines could not be written"
     assert more["message"] == "more"
 
 
-def until(happened: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + WAIT
-    while not happened():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
 
 
-def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_json_line_is_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         logging.getLogger(), "handlers", []
     )  # pytest-xdist cannot send a surrogate that pytest captured
@@ -108,8 +108,8 @@ def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path, m
         except ValueError:
             log.exception("a request %s", "failed")
         REQUEST_ID.reset(token)
-        unfitting = logging.LogRecord("lopa.serve.test", logging.WARNING, "", 0, "a message %d", ("x",), None)
-        logging.getLogger().handlers[-1].handle(unfitting)
+        malformed = logging.LogRecord("lopa.serve.test", logging.WARNING, "", 0, "a message %d", ("x",), None)
+        logging.getLogger().handlers[-1].handle(malformed)
         log.info("not shown")
         logging.getLogger(ACCESS).info("shown", extra={"fields": {"status": 200}})
     failed, unfit, access = (json.loads(line) for line in path.read_text().split("\n")[:-1])
@@ -118,12 +118,12 @@ def test_every_line_of_json_is_an_object_also_with_a_traceback(tmp_path: Path, m
     assert failed["exception"].startswith("Traceback (most recent call last):\n")
     assert "two\nlines" in failed["exception"]
     assert failed["time"].endswith("Z")
-    assert (unfit["message"], unfit["request_id"]) == ("a line of lopa.serve.test could not be made", None)
+    assert (unfit["message"], unfit["request_id"]) == ("a record of lopa.serve.test could not be formatted", None)
     assert (access["status"], access["message"]) == (200, "shown")
 
 
-def named(server: Server, *names: bytes) -> str:
-    """The name that an answer has whose request has the header once for each of `names`."""
+def response_id(server: Server, *names: bytes) -> str:
+    """Return the response's X-Request-ID for a request with one such header per item of `names`."""
     lines = b"".join(b"X-Request-ID: " + name + b"\r\n" for name in names)
     with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + lines + b"\r\n")
@@ -134,7 +134,7 @@ def named(server: Server, *names: bytes) -> str:
     return found.partition(b": ")[2].decode()
 
 
-def test_a_client_s_name_of_its_request_is_in_the_answer(server: Server) -> None:
+def test_client_s_request_id_is_repeated(server: Server) -> None:
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "2 + 2"}], "max_tokens": 4, "stream": True}
     for method, path, body, more, status in (
         ("GET", "/", None, {}, 200),
@@ -151,12 +151,12 @@ def test_a_client_s_name_of_its_request_is_in_the_answer(server: Server) -> None
         other = server.http.request(method, path, json=body, headers=more)
         assert other.headers["x-request-id"] != NAME
     for name in (b"a", b"x" * 128, bytes(range(0x21, 0x7F))):
-        assert named(server, name) == name.decode()
-    for wrong in ((), (b"",), (b"x" * 129,), (b"two words",), (b"\xc3\xa9",), (b"a\tb",), (b"one", b"two")):
-        assert named(server, *wrong).startswith("req_"), wrong
+        assert response_id(server, name) == name.decode()
+    for invalid in ((), (b"",), (b"x" * 129,), (b"two words",), (b"\xc3\xa9",), (b"a\tb",), (b"one", b"two")):
+        assert response_id(server, *invalid).startswith("req_"), invalid
 
 
-def test_an_access_log_in_json_has_the_names_and_no_query(chat_bundle: Path) -> None:
+def test_json_access_log_has_ids_and_no_query(chat_bundle: Path) -> None:
     with serving(chat_bundle, "--access-log", "--log-format", "json") as server:
         assert json.loads(server.head[-1])["message"].startswith("tiny at http://")
         whole = server.http.post("/v1/completions", json=BODY)
@@ -165,10 +165,10 @@ def test_an_access_log_in_json_has_the_names_and_no_query(chat_bundle: Path) -> 
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             client.sendall(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
-        code, said = server.stop()
+        code, output = server.stop()
     assert code == 0
-    assert "secret" not in said
-    lines = [json.loads(line) for line in said.splitlines()]
+    assert "secret" not in output
+    lines = [json.loads(line) for line in output.splitlines()]
     first, second, third = [line for line in lines if line["logger"] == ACCESS]
     assert (first["request_id"], first["status"], first["method"]) == (whole.headers["x-request-id"], 200, "POST")
     assert (first["path"], first["bytes"]) == ("/v1/completions", len(whole.content))
@@ -180,25 +180,25 @@ def test_an_access_log_in_json_has_the_names_and_no_query(chat_bundle: Path) -> 
     assert lines[-1]["message"] == STOPPING
 
 
-def test_an_access_log_in_text_and_a_client_that_left(chat_bundle: Path) -> None:
+def test_text_access_log_and_a_client_disconnect(chat_bundle: Path) -> None:
     with serving(chat_bundle, "-v") as server:
         server.http.post("/v1/completions", json=BODY, headers={"X-Request-ID": NAME})
         long: dict[str, Any] = {**BODY, "max_tokens": 1000, "lopa": {"strategy": "vanilla", "stop_at_eos": False}}
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{server.url}/v1/completions", json=long, timeout=0.2, trust_env=False)
         server.until_idle()
-        code, said = server.stop()
+        code, output = server.stop()
     assert code == 0
-    of_client = [line for line in said.splitlines() if NAME in line]
-    assert len(of_client) == 2, "what was asked for, and how it ended"
+    of_client = [line for line in output.splitlines() if NAME in line]
+    assert len(of_client) == 2, "one line for the request, one for its end"
     assert '"POST /v1/completions HTTP/1.1" 200, ' in of_client[-1]
-    assert '"POST /v1/completions HTTP/1.1" 499, 0 bytes' in said
+    assert '"POST /v1/completions HTTP/1.1" 499, 0 bytes' in output
     with serving(chat_bundle, "-v", "--no-access-log") as server:
         server.http.get("/health")
         assert ACCESS not in server.stop()[1]
 
 
-def test_settings_by_environment(chat_bundle: Path) -> None:
+def test_settings_from_the_environment(chat_bundle: Path) -> None:
     variables = {
         "LOPA_SERVE_MAX_TOKENS": "7",
         "LOPA_SERVE_MODEL": "another",
@@ -218,7 +218,7 @@ def test_settings_by_environment(chat_bundle: Path) -> None:
         assert server.stop()[1].count(ACCESS) == 4
 
 
-def test_the_environment_is_checked_and_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_is_checked_and_named_in_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOPA_SERVE_BUNDLE", str(tmp_path / "of the environment"))
     done = lopa_export("serve", "--port", 0)
     assert (done.returncode, "of the environment" in done.stderr) == (2, True)

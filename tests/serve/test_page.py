@@ -1,4 +1,4 @@
-"""The page: what it is made of and, in a real Chromium with a real server, what one sees on it."""
+"""The web page: its parts and, in a real Chromium with a real server, what users see."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ from lopa.runtime.strategy import STRATEGIES
 
 KEY = "a-key-of-the-test"
 CONFIGS = ({"strategy": "lopa", "branches": 4}, {"strategy": "d2f"})
-"""Of the two runs, as the page has them at first."""
+"""Default options of the two runs."""
 CONTROL, UP, DOWN, ENTER, SPACE, TAB = 2, ("ArrowUp", 38), ("ArrowDown", 40), ("Enter", 13), (" ", 32), ("Tab", 9)
 CONTRAST = """(kind) => {
   const light = (colour) => {
@@ -34,7 +34,7 @@ CONTRAST = """(kind) => {
   const [low, high] = [light(style.color), light(getComputedStyle(behind).backgroundColor)].sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
 }"""
-"""The contrast of an element's text as WCAG 2 counts it."""
+"""JavaScript that returns the contrast of an element's text by WCAG 2."""
 
 
 def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
@@ -50,7 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class Parts(HTMLParser):
-    """The attributes of all elements, and what stands inline."""
+    """Parser that collects the attributes of all elements and the inline content."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Parts(HTMLParser):
         self._in = ""
 
 
-def test_the_page_is_whole_and_lets_nothing_else_run(server: Server) -> None:
+def test_page_is_served_with_a_strict_policy(server: Server) -> None:
     answer = server.http.get("/")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -86,7 +86,7 @@ def test_the_page_is_whole_and_lets_nothing_else_run(server: Server) -> None:
     assert server.http.post("/").status_code == 405
 
 
-def test_the_page_refers_to_nothing_outside_and_makes_no_html_of_text(server: Server) -> None:
+def test_page_loads_nothing_else_and_inserts_text_only(server: Server) -> None:
     text = server.http.get("/").text
     named = [value for _, name, value in Parts(text).attributes if name in ("src", "href", "action", "srcset", "data")]
     assert named == ["data:,"]
@@ -95,7 +95,7 @@ def test_the_page_refers_to_nothing_outside_and_makes_no_html_of_text(server: Se
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|srcdoc", text)
 
 
-def test_drafts_tell_how_sure_the_branches_were_and_how_much_is_decided(server: Server) -> None:
+def test_drafts_have_confidences_and_unmasked_counts(server: Server) -> None:
     body = {
         "model": "tiny",
         "prompt": QUESTIONS[0],
@@ -105,32 +105,34 @@ def test_drafts_tell_how_sure_the_branches_were_and_how_much_is_decided(server: 
         "lopa": {"branches": 4, "block_size": 16, "stop_at_eos": False},
     }
     with server.http.stream("POST", "/v1/completions", json=body) as answer:
-        ours = [chunk["choices"][0]["lopa"] for chunk in events(answer.iter_lines()) if "lopa" in chunk["choices"][0]]
-    *drafts, end = ours
+        lopa_fields = [
+            chunk["choices"][0]["lopa"] for chunk in events(answer.iter_lines()) if "lopa" in chunk["choices"][0]
+        ]
+    *drafts, end = lopa_fields
     assert {len(each["confidences"]) for each in drafts} > {1}
     for each in drafts:
         assert len(each["confidences"]) == each["branches"]
         assert each["branch"] == each["confidences"].index(max(each["confidences"]))
-        assert each["decided"] + each["draft"].count("░") in (16, 32, 44), "whole blocks"
+        assert each["decided"] + each["draft"].count("░") in (16, 32, 44), "complete blocks"
     assert sorted({each["decided"] for each in drafts}) == [each["decided"] for each in drafts]
     assert drafts[-1]["decided"] == end["tokens"] == 44
 
 
 class Page:
-    """The page in a browser, used with the keyboard."""
+    """Page in a browser, used with the keyboard."""
 
     def __init__(self, browser: Browser, server: Server) -> None:
         self.browser = browser
         browser.open(f"{server.url}/")
-        browser.until("model !== null || !found('problem').hidden")
+        browser.until("model !== null || !byId('problem').hidden")
 
     def send_as_text(self) -> None:
-        """Not as a chat, as the page has it where there is a template."""
+        """Select plain text, since chat is the default with a template."""
         self.focus("#kind")
         self.browser.press(*UP)
 
     def focus(self, selector: str) -> None:
-        """Reach an element by the tab key alone."""
+        """Focus an element with the tab key only."""
         self.browser.value("document.activeElement.blur()")
         for _ in range(40):
             self.browser.press(*TAB)
@@ -148,19 +150,19 @@ class Page:
         self.browser.press(*ENTER, modifiers=CONTROL)
 
     def ended(self) -> list[str]:
-        """What is said of the runs."""
+        """Wait for the end of the runs and return their status texts."""
         self.browser.until("!document.getElementById('go').disabled && runs[0].part('status').textContent")
-        said: list[str] = self.browser.value("runs.map((each) => each.part('status').textContent)")
-        return said
+        statuses: list[str] = self.browser.value("runs.map((each) => each.part('status').textContent)")
+        return statuses
 
     def shown(self, name: str) -> list[str]:
-        """The text of a part of both runs."""
+        """Return the text of a part of both runs."""
         texts: list[str] = self.browser.value(f"runs.map((each) => each.part({name!r}).textContent)")
         return texts
 
 
 @in_chromium
-def test_two_runs_fill_in_side_by_side(browser: Browser, server: Server) -> None:
+def test_two_runs_side_by_side(browser: Browser, server: Server) -> None:
     whole = [
         server.client.completions.create(
             model="tiny", prompt=QUESTIONS[0], max_tokens=128, temperature=0, extra_body={"lopa": config}
@@ -173,47 +175,52 @@ def test_two_runs_fill_in_side_by_side(browser: Browser, server: Server) -> None
     browser.value("""{
         globalThis.seen = runs.map(() => []);
         runs.forEach((run, number) => new MutationObserver(() => seen[number].push(
-            ["committed", "tentative", "undecided"].map((name) =>
+            ["committed", "tentative", "masked"].map((name) =>
                 [...run.part("answer").querySelectorAll(`.${name}`)].map((each) => each.textContent).join(""))
         )).observe(run.part("answer"), { childList: true }));
     }""")
     page.run(QUESTIONS[0])
-    said = page.ended()
+    statuses = page.ended()
     for number, choice in enumerate(whole):
-        ours = choice.model_extra["lopa"]  # type: ignore[index]
-        assert said[number].startswith(f"{ours['tokens']} tokens in {ours['steps']} forwards: ")
+        lopa_fields = choice.model_extra["lopa"]  # type: ignore[index]
+        assert statuses[number].startswith(f"{lopa_fields['tokens']} tokens in {lopa_fields['steps']} forwards: ")
         assert page.shown("answer")[number] == choice.text
-        assert page.shown("forwards")[number] == str(ours["steps"])
-        assert page.shown("plain")[number] == str(ours["tokens"])
-        assert page.shown("rate")[number] == f"{ours['tokens_per_forward']:.2f}"
+        assert page.shown("forwards")[number] == str(lopa_fields["steps"])
+        assert page.shown("plain")[number] == str(lopa_fields["tokens"])
+        assert page.shown("rate")[number] == f"{lopa_fields['tokens_per_forward']:.2f}"
         meters = [browser.value(f"runs[{number}].part('{name}').value") for name in ("ours", "theirs")]
-        assert meters == [ours["steps"], ours["tokens"]]
+        assert meters == [lopa_fields["steps"], lopa_fields["tokens"]]
         seen = browser.value(f"seen[{number}]")
-        committed = [each[0] for each in seen[1:]]  # the first is the empty one before the run
+        committed = [each[0] for each in seen[1:]]  # the first is empty, before the run
         assert all(after.startswith(before) for before, after in pairwise(committed))
         assert committed[-1] == choice.text
-        assert any(tentative and set(undecided) == {"░"} for _, tentative, undecided in seen)
+        assert any(tentative and set(masked) == {"░"} for _, tentative, masked in seen)
         rows = browser.value(
             f"[...runs[{number}].part('steps').querySelectorAll('li:has(.branch)')].map((row) =>"
             " ['.branch', '.won', '.winner'].map((each) => [...row.querySelectorAll(each)].map((e) => e.textContent)))"
         )
         for branches, (won,), (winner,) in rows:
             assert float(won) == max(map(float, branches))
-            told = re.fullmatch(
-                r"(?:anchor|lookahead (\d+)) won, \d+ decided(?: less: they were behind the end)?", winner
+            shown_text = re.fullmatch(
+                r"(?:anchor|lookahead (\d+)) won, \d+ (?:unmasked|tokens after the end dropped)", winner
             )
-            assert told is not None
-            assert branches[int(told[1] or 0) - 1] == won, "the anchor is the last"
+            assert shown_text is not None
+            assert branches[int(shown_text[1] or 0) - 1] == won, "the anchor is the last"
         assert max(len(branches) for branches, _, _ in rows) == (4 if number == 0 else 1)
     assert browser.complaints == []
     assert all(address.startswith((server.url, "data:")) for address in browser.requested), browser.requested
 
 
 @in_chromium
-def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
-    talk: Any = [{"role": "user", "content": QUESTIONS[1]}]
-    asked: Any = {"model": "tiny", "messages": talk, "max_tokens": 24, "extra_body": {"lopa": {"branches": 2}}}
-    whole = server.client.chat.completions.create(**asked).choices[0].message.content
+def test_chat_with_a_single_run(browser: Browser, server: Server) -> None:
+    chat_messages: Any = [{"role": "user", "content": QUESTIONS[1]}]
+    request_init: Any = {
+        "model": "tiny",
+        "messages": chat_messages,
+        "max_tokens": 24,
+        "extra_body": {"lopa": {"branches": 2}},
+    }
+    whole = server.client.chat.completions.create(**request_init).choices[0].message.content
     page = Page(browser, server)
     page.write("#tokens", "24")
     page.write("[name=branches]", "2")
@@ -228,9 +235,9 @@ def test_a_chat_and_one_run_alone(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
-def test_a_chat_is_what_a_bundle_with_a_template_gets(browser: Browser, server: Server, tiny_bundle: Path) -> None:
-    offered = "!found('kind').querySelector('[value=chat]').disabled"
-    state = "[found('kind').value, found('prompt').value]"
+def test_chat_is_the_default_with_a_template(browser: Browser, server: Server, tiny_bundle: Path) -> None:
+    offered = "!byId('kind').querySelector('[value=chat]').disabled"
+    state = "[byId('kind').value, byId('prompt').value]"
     page = Page(browser, server)
     examples = browser.value("EXAMPLES")
     assert browser.value(offered)
@@ -238,7 +245,7 @@ def test_a_chat_is_what_a_bundle_with_a_template_gets(browser: Browser, server: 
     page.send_as_text()
     assert browser.value(state) == ["text", examples["text"]]
     browser.value("modelName()")
-    assert browser.value(state) == ["text", examples["text"]], "what the user chose stays"
+    assert browser.value(state) == ["text", examples["text"]], "the user's choice is kept"
     page.write("#prompt", "mine")
     page.focus("#kind")
     browser.press(*DOWN)
@@ -247,32 +254,32 @@ def test_a_chat_is_what_a_bundle_with_a_template_gets(browser: Browser, server: 
         Page(browser, plain)
         assert not browser.value(offered)
         assert browser.value(state) == ["text", examples["text"]]
-        assert not any("chat" in address for address in browser.requested), "it is not tried"
+        assert not any("chat" in address for address in browser.requested), "no chat request is sent"
 
 
 @in_chromium
-def test_the_example_runs_with_every_strategy_and_an_empty_prompt_is_told(browser: Browser, server: Server) -> None:
+def test_example_runs_with_every_strategy_and_empty_prompt_is_an_error(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     offered = browser.value("[...runs[0].strategy.options].map((each) => each.value)")
     assert sorted(offered) == sorted(STRATEGIES)
     page.write("#tokens", "24")
     for first, second in zip(offered[::2], [*offered[1::2], "vanilla"], strict=True):
         browser.value(f"{[first, second]!r}.forEach((name, n) => {{ runs[n].strategy.value = name; }})")
-        browser.value("runs.forEach((each) => { each.option('window').value = 'block_causal'; each.offerOptions(); })")
+        browser.value("runs.forEach((each) => { each.option('window').value = 'block_causal'; each.updateOptions(); })")
         page.focus("#prompt")
         browser.press(*ENTER, modifiers=CONTROL)
-        assert all(" forwards: " in said for said in page.ended()), (first, second)
+        assert all(" forwards: " in statuses for statuses in page.ended()), (first, second)
     page.run(" ")
-    told = browser.until("!found('problem').hidden && found('problem').innerText")
-    assert told.splitlines() == ["The prompt is empty.", "Write one, or load the page again for an example."]
+    shown_text = browser.until("!byId('problem').hidden && byId('problem').innerText")
+    assert shown_text.splitlines() == ["The prompt is empty.", "Enter a prompt, or reload the page for an example."]
     assert browser.value("document.activeElement.id") == "prompt"
     assert browser.complaints == []
 
 
 @in_chromium
-def test_what_stands_in_a_row_is_in_line(browser: Browser, server: Server) -> None:
+def test_rows_are_aligned(browser: Browser, server: Server) -> None:
     Page(browser, server)
-    browser.value("found('key-field').hidden = false")
+    browser.value("byId('key-field').hidden = false")
     rows = browser.value(
         "[...document.querySelectorAll('.row')].map((row) => [...row.querySelectorAll("
         "'input:not([type=checkbox]), select, button, label.beside')].map((each) => each.getBoundingClientRect())"
@@ -282,13 +289,15 @@ def test_what_stands_in_a_row_is_in_line(browser: Browser, server: Server) -> No
     for row in rows:
         lines = sorted({y for y, _, _ in row})
         assert {height for _, height, _ in row} == {36}
-        assert all(below - above > 36 for above, below in pairwise(lines)), "a second line, or none"
+        assert all(below - above > 36 for above, below in pairwise(lines)), (
+            "each control is in the first or second line"
+        )
 
 
 @in_chromium
 def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
-    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerOptions(); })")
+    browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.updateOptions(); })")
     page.write("#tokens", "1000")
     page.run(QUESTIONS[0])
     browser.until("runs.every((each) => each.step > 2)")
@@ -301,7 +310,7 @@ def test_stop_frees_the_slots(browser: Browser, server: Server) -> None:
 
 
 @in_chromium
-def test_a_slow_pace_shows_every_step_and_can_be_stopped(browser: Browser, server: Server) -> None:
+def test_slow_display_shows_every_step_and_can_be_stopped(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     page.send_as_text()
     page.focus("#pace")
@@ -316,7 +325,7 @@ def test_a_slow_pace_shows_every_step_and_can_be_stopped(browser: Browser, serve
     browser.press(*DOWN)
     page.run(QUESTIONS[0])
     browser.until("runs[0].step")
-    server.until_idle()  # the answer is there, and what is shown of it is not
+    server.until_idle()  # the answer is complete, its display is not
     page.focus("#stop")
     browser.press(*SPACE, text=" ")
     assert page.ended() == ["Stopped.", "Stopped."]
@@ -324,57 +333,57 @@ def test_a_slow_pace_shows_every_step_and_can_be_stopped(browser: Browser, serve
 
 
 @in_chromium
-def test_what_the_server_refuses_is_told_beside_the_run(browser: Browser, server: Server) -> None:
+def test_server_errors_are_shown_in_the_run(browser: Browser, server: Server) -> None:
     page = Page(browser, server)
     page.write("[name=branches]", "9")
     page.run(QUESTIONS[0])
     _, answered = page.ended()
-    refused = browser.value("runs[0].part('status').innerText")
-    assert refused.splitlines() == [
-        "Branches: 9.",
-        "Expected: At most 8 on this server.",
-        "What to do: Ask for less.",
+    error_text = browser.value("runs[0].part('status').innerText")
+    assert error_text.splitlines() == [
+        "Branches: 9 exceeds this server's limit.",
+        "Expected: At most 8.",
+        "What to do: Reduce it.",
     ]
     assert browser.value("runs[0].part('status').classList.contains('wrong')")
     assert " forwards: " in answered
-    browser.value("runs[1].strategy.value = 'lopa'; runs[1].offerOptions(); runs[1].option('branches').value = ''")
+    browser.value("runs[1].strategy.value = 'lopa'; runs[1].updateOptions(); runs[1].option('branches').value = ''")
     page.write("#tokens", "1025")
     page.run(QUESTIONS[0])
-    assert all("At most 1024" in said for said in page.ended())
+    assert all("At most 1024" in statuses for statuses in page.ended())
 
 
 @in_chromium
-def test_keys_names_of_html_and_a_server_that_ends(browser: Browser, chat_bundle: Path, tmp_path: Path) -> None:
+def test_api_keys_html_in_names_and_a_server_that_stops(browser: Browser, chat_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{KEY}\n")
     options = ("--model", "<b>tiny</b>", "--api-keys", tmp_path / "keys", "--drain", 0.1)
     with serving(chat_bundle, *options) as keyed:
         page = Page(browser, keyed)
-        assert "No API key" in browser.until("!found('problem').hidden && found('problem').textContent")
+        assert "Missing or invalid API key" in browser.until("!byId('problem').hidden && byId('problem').textContent")
         page.write("#key", "a wrong one")
         page.run(QUESTIONS[0])
-        assert all("No API key, or a wrong one" in said for said in page.ended())
+        assert all("Missing or invalid API key" in statuses for statuses in page.ended())
         page.write("#key", KEY)
         page.focus("#go")
-        assert browser.until("found('model').textContent") == ": <b>tiny</b>"
-        assert browser.value("found('problem').hidden")
+        assert browser.until("byId('model').textContent") == ": <b>tiny</b>"
+        assert browser.value("byId('problem').hidden")
         assert browser.value("document.querySelector('h1 b')") is None
         page.write("#tokens", "1000")
-        browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.offerOptions(); })")
+        browser.value("runs.forEach((each) => { each.strategy.value = 'vanilla'; each.updateOptions(); })")
         page.run(QUESTIONS[0])
         browser.until("runs.every((each) => each.step > 2)")
         keyed.stop()
-        assert all("The server stopped before the answer was whole" in said for said in page.ended())
+        assert all("Server stopped before the answer was complete" in statuses for statuses in page.ended())
         page.run(QUESTIONS[0])
         assert page.ended() == ["The server cannot be reached."] * 2
 
 
 @in_chromium
-def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Browser, server: Server) -> None:
+def test_truncated_stream_is_an_error_and_html_stays_text(browser: Browser, server: Server) -> None:
     Page(browser, server)
     read = "(async () => { const seen = []; try { for await (const each of events(new Response(%r))) seen.push(each); }"
     read += " catch (error) { seen.push(error.message); } return seen; })()"
     assert browser.value(read % "data: {}\n\n: keep-alive\n\ndata: [DONE]\n\n") == [{}]
-    assert browser.value(read % "data: {}\n\ndata: {") == [{}, "The connection ended before the answer was whole."]
+    assert browser.value(read % "data: {}\n\ndata: {") == [{}, "The connection closed before the answer was complete."]
     assert browser.value(read % 'data: {"error": {"message": "it broke", "param": null}}\n\n') == ["It broke."]
     browser.value(
         "runs[0].text = '<img src=x onerror=alert(1)>'; runs[0].fill('<b>a</b>░░<script>alert(1)</' + 'script>')"
@@ -382,31 +391,33 @@ def test_a_stream_that_breaks_off_is_an_error_and_html_stays_text(browser: Brows
     answer = "runs[0].part('answer')"
     assert browser.value(f"{answer}.textContent") == "<img src=x onerror=alert(1)><b>a</b>░░<script>alert(1)</script>"
     assert browser.value(f"[...{answer}.querySelectorAll('*')].map((each) => each.localName)") == ["span"] * 4
-    assert browser.value(f"{answer}.querySelector('[role=img]').ariaLabel") == "2 undecided positions"
+    assert browser.value(f"{answer}.querySelector('[role=img]').ariaLabel") == "2 masked positions"
     step = "{ draft: '░', step: 4, branch: 0, branches: 1, confidences: [-1], decided: 2 }"
     browser.value(f"runs[0].text = ''; runs[0].step = 1; runs[0].decided = 1; runs[0].draft({step})")
-    assert browser.value("runs[0].part('steps').textContent") == "2 steps went by unseen4-1.00anchor won, 1 decided"
+    assert browser.value("runs[0].part('steps').textContent") == "2 steps not shown4-1.00anchor won, 1 unmasked"
     assert browser.complaints == []
 
 
 @in_chromium
-def test_pages_from_elsewhere_start_nothing(browser: Browser, server: Server) -> None:
-    """Neither with a body that needs nobody's leave, nor under a name that leads to the server."""
+def test_foreign_pages_are_rejected(browser: Browser, server: Server) -> None:
+    """Check cross-origin requests, and requests under a name that resolves to the server."""
     server.until_idle()
     before = server.metric("lopa_steps_total")
     browser.open(f"http://elsewhere.example:{server.port}/")
-    assert "is not a name of this server" in browser.value("document.body.textContent")
+    assert "not a name of this server" in browser.value("document.body.textContent")
     body = '{"model": "tiny", "prompt": "2 + 2", "max_tokens": 4}'
-    asked = f"{{ method: 'POST', mode: 'no-cors', body: {body!r} }}"
-    assert browser.value(f"fetch('{server.url}/v1/completions', {asked}).then((answer) => answer.type)") == "opaque"
-    told = browser.value(f"fetch('/v1/completions', {asked}).then((answer) => answer.json())")
-    assert told["error"]["code"] == "host_not_allowed"
+    request_init = f"{{ method: 'POST', mode: 'no-cors', body: {body!r} }}"
+    assert (
+        browser.value(f"fetch('{server.url}/v1/completions', {request_init}).then((answer) => answer.type)") == "opaque"
+    )
+    shown_text = browser.value(f"fetch('/v1/completions', {request_init}).then((answer) => answer.json())")
+    assert shown_text["error"]["code"] == "host_not_allowed"
     assert server.metric("lopa_steps_total") == before
     assert server.metric('lopa_rejected_total{model="tiny",reason="origin_not_allowed"') > 0
 
 
 @in_chromium
-def test_nothing_that_is_put_in_runs(browser: Browser, server: Server) -> None:
+def test_injected_scripts_do_not_run(browser: Browser, server: Server) -> None:
     Page(browser, server)
     browser.value("""{
         const script = document.createElement("script");
@@ -417,25 +428,23 @@ def test_nothing_that_is_put_in_runs(browser: Browser, server: Server) -> None:
         document.body.append(picture);
     }""")
     server.until(lambda: browser.value("1") and len(browser.complaints) == 2)
-    assert all("Content Security Policy" in told for told in browser.complaints), browser.complaints
+    assert all("Content Security Policy" in shown_text for shown_text in browser.complaints), browser.complaints
     assert browser.value("globalThis.entered === undefined")
 
 
 @in_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_read_in_both_schemes_by_everybody_and_on_a_telephone(
-    browser: Browser, server: Server, scheme: str
-) -> None:
+def test_contrast_labels_focus_and_small_screens(browser: Browser, server: Server, scheme: str) -> None:
     page = Page(browser, server)
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     page.run(QUESTIONS[0])
     page.ended()
-    browser.value("runs[0].fill('a ░'); runs[0].say('wrong', true); found('key-field').hidden = false")
+    browser.value("runs[0].fill('a ░'); runs[0].say('wrong', true); byId('key-field').hidden = false")
     dark = browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
     assert dark == (scheme == "dark")
     for kind in ("h1", "label", "#go", ".wrong", ".committed", ".tentative", ".won", ".winner", ".step", "th", ".note"):
         assert browser.value(f"({CONTRAST})({kind!r})") >= 4.5, kind
-    assert browser.value(f"({CONTRAST})('.undecided')") >= 3
+    assert browser.value(f"({CONTRAST})('.masked')") >= 3
     unnamed = [
         node
         for node in browser.call("Accessibility.getFullAXTree")["nodes"]

@@ -1,4 +1,4 @@
-"""Streams of a real server: text that joins, drafts beside it, keep-alives, errors, clients that go away."""
+"""Streams of a real server: joined text, drafts, keep-alives, errors and client disconnects."""
 
 import json
 import socket
@@ -11,10 +11,10 @@ import httpx2 as httpx
 import openai
 import pytest
 from tests.serve.servers import Server, serving
-from tests.serve.test_answers import QUESTIONS, TALK
+from tests.serve.test_answers import CHAT, QUESTIONS
 
 LONG: dict[str, Any] = {"strategy": "vanilla", "stop_at_eos": False}
-"""A step a token, and no end before all are there."""
+"""One token per step, and no end before the last token."""
 FAILING = """
 import pathlib, sys
 from lopa.cli.main import main
@@ -33,7 +33,7 @@ main(sys.argv[2:])
 
 
 def long_body(tokens: int = 1024, **more: Any) -> dict[str, Any]:
-    return {"model": "tiny", "messages": TALK, "max_tokens": tokens, "lopa": LONG, **more}
+    return {"model": "tiny", "messages": CHAT, "max_tokens": tokens, "lopa": LONG, **more}
 
 
 def events(lines: Any) -> list[Any]:
@@ -41,12 +41,12 @@ def events(lines: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5, "n": 3}, {"stop": ["balloons"]}], ids=str)
-def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: dict[str, Any]) -> None:
-    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 48, **options}
-    whole = server.client.chat.completions.create(**asked)
+def test_streamed_text_joins_to_the_whole_answer(server: Server, options: dict[str, Any]) -> None:
+    request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 48, **options}
+    whole = server.client.chat.completions.create(**request_fields)
     for drafts in (False, True):
         extra = {"stream_options": {"include_usage": True, "include_drafts": drafts}}
-        chunks = list(server.client.chat.completions.create(**asked, stream=True, extra_body=extra))
+        chunks = list(server.client.chat.completions.create(**request_fields, stream=True, extra_body=extra))
         *parts, last = chunks
         assert len({chunk.id for chunk in chunks}) == 1
         assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
@@ -56,14 +56,16 @@ def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: 
         assert whole.usage is not None
         assert last.usage.total_tokens == whole.usage.total_tokens
         for index, choice in enumerate(whole.choices):
-            own = [chunk.choices[0] for chunk in parts if chunk.choices[0].index == index]
-            assert (own[0].delta.role, own[0].delta.content) == ("assistant", "")
-            assert "".join(part.delta.content or "" for part in own) == choice.message.content
-            assert [part.finish_reason for part in own] == [None] * (len(own) - 1) + [choice.finish_reason]
-            assert own[-1].delta.content is None
-            with_drafts = [part.model_extra for part in own[:-1] if part.model_extra]
+            choice_chunks = [chunk.choices[0] for chunk in parts if chunk.choices[0].index == index]
+            assert (choice_chunks[0].delta.role, choice_chunks[0].delta.content) == ("assistant", "")
+            assert "".join(part.delta.content or "" for part in choice_chunks) == choice.message.content
+            assert [part.finish_reason for part in choice_chunks] == [None] * (len(choice_chunks) - 1) + [
+                choice.finish_reason
+            ]
+            assert choice_chunks[-1].delta.content is None
+            with_drafts = [part.model_extra for part in choice_chunks[:-1] if part.model_extra]
             assert bool(with_drafts) == drafts
-            assert all(part.delta.content is None for part in own if part.model_extra)
+            assert all(part.delta.content is None for part in choice_chunks if part.model_extra)
 
 
 @pytest.mark.parametrize(
@@ -75,34 +77,34 @@ def test_text_joins_to_the_answer_that_is_not_streamed(server: Server, options: 
     ],
     ids=lambda options: options["strategy"],
 )
-def test_deltas_stay_where_tokens_are_taken_back(server: Server, options: dict[str, Any]) -> None:
-    """Drafts change; what came as content is the beginning of every later draft, and joins to the whole answer."""
-    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 48, "temperature": 0.8, "seed": 2}
-    whole = server.client.chat.completions.create(**asked, extra_body={"lopa": options})
+def test_deltas_never_change_with_remasking(server: Server, options: dict[str, Any]) -> None:
+    """Check that remasking changes drafts only: content starts every later draft and joins to the answer."""
+    request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 48, "temperature": 0.8, "seed": 2}
+    whole = server.client.chat.completions.create(**request_fields, extra_body={"lopa": options})
     more = {"lopa": options, "stream_options": {"include_drafts": True}}
     text, drafts = "", list[str]()
-    for chunk in server.client.chat.completions.create(**asked, stream=True, extra_body=more):
+    for chunk in server.client.chat.completions.create(**request_fields, stream=True, extra_body=more):
         [choice] = chunk.choices
         text += choice.delta.content or ""
-        said = (choice.model_extra or {}).get("lopa", {})
-        if "draft" in said:
-            drafts.append(said["draft"])
+        fields = (choice.model_extra or {}).get("lopa", {})
+        if "draft" in fields:
+            drafts.append(fields["draft"])
             assert drafts[-1].startswith(text)
     assert text == whole.choices[0].message.content
     assert drafts
 
 
-def test_the_stream_helper_of_the_client_adds_it_up(server: Server) -> None:
-    asked: Any = {"model": "tiny", "messages": TALK, "max_tokens": 128}  # it refuses an answer that is cut
-    whole = server.client.chat.completions.create(**asked)
-    with server.client.chat.completions.stream(**asked) as stream:
+def test_client_s_stream_helper_works(server: Server) -> None:
+    request_fields: Any = {"model": "tiny", "messages": CHAT, "max_tokens": 128}  # the client rejects truncated answers
+    whole = server.client.chat.completions.create(**request_fields)
+    with server.client.chat.completions.stream(**request_fields) as stream:
         for _ in stream:
             pass
         final = stream.get_final_completion()
     assert final.choices[0].message.content == whole.choices[0].message.content
 
 
-def test_drafts_tell_the_step_and_the_branch_that_won(server: Server) -> None:
+def test_drafts_have_step_and_winner(server: Server) -> None:
     body = long_body(24, stream=True, stream_options={"include_drafts": True}, lopa={"branches": 3})
     drafts, text, seen = [], "", []
     with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -120,16 +122,16 @@ def test_drafts_tell_the_step_and_the_branch_that_won(server: Server) -> None:
 
 
 def test_completions_stream(server: Server) -> None:
-    asked: Any = {"model": "tiny", "prompt": QUESTIONS[:2], "max_tokens": 32}
-    whole = server.client.completions.create(**asked)
+    request_fields: Any = {"model": "tiny", "prompt": QUESTIONS[:2], "max_tokens": 32}
+    whole = server.client.completions.create(**request_fields)
     texts = ["", ""]
-    for chunk in server.client.completions.create(**asked, stream=True):
+    for chunk in server.client.completions.create(**request_fields, stream=True):
         assert chunk.object == "text_completion"
         texts[chunk.choices[0].index] += chunk.choices[0].text
     assert texts == [choice.text for choice in whole.choices]
 
 
-def test_the_last_event_is_done_and_waiting_is_told_by_comments(server: Server) -> None:
+def test_waiting_streams_send_comments_and_end_with_done(server: Server) -> None:
     with ExitStack() as opened:
         for _ in range(4):
             opened.enter_context(server.http.stream("POST", "/v1/chat/completions", json=long_body(stream=True)))
@@ -148,7 +150,7 @@ def test_the_last_event_is_done_and_waiting_is_told_by_comments(server: Server) 
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_client_that_goes_away_frees_its_slot(server: Server, streamed: bool) -> None:
+def test_client_disconnect_frees_its_slot(server: Server, streamed: bool) -> None:
     server.until_idle()
     cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")
     body = json.dumps(long_body(stream=streamed)).encode()
@@ -158,10 +160,10 @@ def test_a_client_that_goes_away_frees_its_slot(server: Server, streamed: bool) 
         server.until(lambda: server.metric("lopa_requests_running") == 1)
     server.until_idle()
     assert server.metric("lopa_cancelled_total") - cancelled == 1
-    assert server.metric("lopa_steps_total") - steps < 1000, "of 1024"
+    assert server.metric("lopa_steps_total") - steps < 1000, "fewer than all 1024 steps"
 
 
-def test_a_slow_reader_gets_everything(server: Server) -> None:
+def test_slow_reader_gets_everything(server: Server) -> None:
     whole = server.http.post("/v1/chat/completions", json=long_body(40, lopa=None)).json()
     body = long_body(40, lopa=None, stream=True, stream_options={"include_drafts": True})
     with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -173,8 +175,8 @@ def test_a_slow_reader_gets_everything(server: Server) -> None:
     )
 
 
-def test_an_error_inside_a_stream_is_told_there(chat_bundle: Path, tmp_path: Path) -> None:
-    """And a device that has failed: 503 for a while, then the process ends so that somebody starts it again."""
+def test_error_in_a_stream_is_an_event(chat_bundle: Path, tmp_path: Path) -> None:
+    """Check the error event, and that the server answers 503 for a while before the process exits."""
     broken = tmp_path / "broken"
     with serving(chat_bundle, program=("-c", FAILING, str(broken))) as server:
         body = long_body(stream=True)
@@ -188,24 +190,24 @@ def test_an_error_inside_a_stream_is_told_there(chat_bundle: Path, tmp_path: Pat
         error = json.loads(last.removeprefix("data: "))["error"]
         assert (error["type"], error["code"]) == ("server_error", "engine_failed")
         assert "the fan stopped" in error["message"]
-        time.sleep(1)  # whoever balances the load has the time to see it
+        time.sleep(1)  # time for load balancers to see it
         for path in ("/health", "/ready"):
             assert server.http.get(path).status_code == 503
         assert server.metric("lopa_engine_failed") == 1
-        with pytest.raises(openai.InternalServerError) as refused:
-            server.client.chat.completions.create(model="tiny", messages=TALK)
-        assert (refused.value.status_code, refused.value.code) == (503, "engine_failed")
-        code, said = server.ended()
+        with pytest.raises(openai.InternalServerError) as caught:
+            server.client.chat.completions.create(model="tiny", messages=CHAT)
+        assert (caught.value.status_code, caught.value.code) == (503, "engine_failed")
+        code, output = server.ended()
     assert code == 3
-    assert "the fan stopped" in said
+    assert "the fan stopped" in output
 
 
-def test_an_error_of_an_answer_that_is_not_streamed(chat_bundle: Path, tmp_path: Path) -> None:
+def test_error_of_a_non_streamed_answer(chat_bundle: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     with serving(chat_bundle, program=("-c", FAILING, str(broken))) as server:
         broken.touch()
-        with pytest.raises(openai.InternalServerError) as refused:
-            server.client.chat.completions.create(model="tiny", messages=TALK)
-        assert refused.value.status_code == 503
-        assert isinstance(refused.value.response, httpx.Response)
+        with pytest.raises(openai.InternalServerError) as caught:
+            server.client.chat.completions.create(model="tiny", messages=CHAT)
+        assert caught.value.status_code == 503
+        assert isinstance(caught.value.response, httpx.Response)
         assert server.ended()[0] == 3

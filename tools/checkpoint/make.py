@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from lopa.bench.pace import bytes_text
-from lopa.cli.shown.stages import ShownStages
+from lopa.cli.terminal.stages import StageProgress
 from lopa.export.progress import Progress, silent
 from lopa.export.staging import staged_folder
 from lopa.runtime.errors import BadInputError
@@ -136,7 +136,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 )
 def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Create the checkpoint folder OUT with random weights."""
-    with exit_on_error(), ShownStages(bytes_text) as progress:
+    with exit_on_error(), StageProgress(bytes_text) as progress:
         checkpoint_from_likeness(
             LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
         )

@@ -1,1 +1,1 @@
-"""The plan of the house: which room may import which, and its picture (docs/architecture.md)."""
+"""The plan of the house: which room may import which, and its picture (ARCHITECTURE.md)."""

@@ -1,11 +1,11 @@
-"""Draw layers.toml as the Mermaid diagram of docs/architecture.md: `python -m tools.checks.picture`."""
+"""Draw layers.toml as the Mermaid diagram of ARCHITECTURE.md: `python -m tools.checks.picture`."""
 
 import re
 import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-PAGE = PROJECT / "docs" / "architecture.md"
+PAGE = PROJECT / "ARCHITECTURE.md"
 _LAYERS = PROJECT / "tools" / "checks" / "layers.toml"
 _DIAGRAM = re.compile(r"(?<=```mermaid\n).*?(?=```)", re.DOTALL)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 MAX_WORDS = 25
 """Words of a sentence."""
 CODE_FOLDERS = ("src", "tools", "tests", "examples")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 BAD_STARTS = frozenset(
     [
         "Of",

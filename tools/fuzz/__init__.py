@@ -1,1 +1,1 @@
-"""Fuzzer that feeds mutated inputs of every kind to the program (docs/fuzzing.md)."""
+"""Fuzzer that feeds mutated inputs of every kind to the program (tools/fuzz/README.md)."""

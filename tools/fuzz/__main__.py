@@ -1,4 +1,4 @@
-"""Run the fuzzer: python -m tools.fuzz (docs/fuzzing.md)."""
+"""Run the fuzzer: python -m tools.fuzz (tools/fuzz/README.md)."""
 
 from tools.fuzz.run import main
 

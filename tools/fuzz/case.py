@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from lopa.runtime.errors import CheckFailedError, LopaError
 
 Class = Literal["typed", "same", "fine", "differ", "foreign", "hang", "memory", "crash"]
-"""Outcome classes of a case (docs/fuzzing.md explains them)."""
+"""Outcome classes of a case (tools/fuzz/README.md explains them)."""
 CLASSES: tuple[Class, ...] = get_args(Class)
 _PROJECT_FOLDERS = ("runtime", "export", "cli", "bench", "serve", "plugins", "tiny", "tools")
 VERIFY_SECONDS = 40

@@ -37,5 +37,5 @@ def engine_of_bundle(bundle: Path, number: int, seconds: float) -> None:
             raise CheckFailedError(
                 f"lopa-export {arguments[0]} ended with {done.returncode}: {stderr}",
                 expected="a verified engine",
-                remedy="run the command manually (docs/tensorrt.md, Troubleshooting)",
+                remedy="run the command manually (docs/how-to/engines.md, Troubleshooting)",
             )

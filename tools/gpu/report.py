@@ -6,7 +6,7 @@ Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dt
 Creates a checkpoint with random weights and its bundle in the work folder. This takes 31 GB for dream-7b, and 15 GB for
 each further dtype. Writes gpu.json and gpu.md to DIR after every result, so an interrupted run keeps its results. The
 next run with the same work folder reuses the folders. A result stays until its stage runs again.
-docs/gpu-report.md has the details.
+tools/gpu/README.md has the details.
 """
 
 import math

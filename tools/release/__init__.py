@@ -1,1 +1,1 @@
-"""The release of a commit: `make release` (docs/releasing.md)."""
+"""The release of a commit: `make release` (tools/release/README.md)."""

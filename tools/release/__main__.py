@@ -1,4 +1,4 @@
-"""Build, check, describe and test a release: python -m tools.release. It uploads nothing (docs/releasing.md)."""
+"""Build, check, describe and test a release: python -m tools.release. It uploads nothing (tools/release/README.md)."""
 
 import os
 import re

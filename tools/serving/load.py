@@ -190,7 +190,7 @@ def tables_of_report(report: LoadReport) -> list[Table]:
                     _latencies([seconds for run in each.runs for seconds in run.whole]),
                 )
             )
-        title = f"Form {form}: {report.requests} requests, {report.max_num_seqs} requests at once, {report.branches} branch(es)"
+        title = f"Form {form}: {report.requests} requests, {report.max_num_seqs} at once, {report.branches} branch(es)"
         columns = ("clients, side", "requests/s", "tokens/s", "rate / engine", "first text, ms", "whole answer, ms")
         tables.append(Table(f"{title}; ms: p50 / p99", columns, tuple(rows)))
     return tables

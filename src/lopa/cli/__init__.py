@@ -1,4 +1,4 @@
-"""The command lopa-export, one file a command.
+"""The program lopa-export, one module per command.
 
-Imports a command when it is asked for, and torch only inside those that export.
+A command is imported when it is requested. Only the commands that export import torch.
 """

@@ -1,7 +1,7 @@
-"""The command lopa-export: runs it, and turns whatever ends it into at most one message and an exit code.
+"""The program lopa-export: runs a command and turns its end into at most one message and an exit code.
 
-Imports next to nothing before `main` runs, so that Ctrl-C is heard from the first line on; what the commands are is
-known by lopa.cli.commands.
+Imports next to nothing before `main` runs, so that Ctrl-C is handled from the start. The commands are in
+lopa.cli.commands.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 BUG = 70
-"""The exit code of an error that nobody expected; EX_SOFTWARE of sysexits.h."""
+"""Exit code of an unexpected error: EX_SOFTWARE of sysexits.h."""
 INTERRUPTED = 130
 CLOSED_PIPE = 141
-"""As a shell has it for a process that SIGPIPE ended."""
-_SHOWN = 300
-"""Characters of what a library said."""
+"""Exit code that a shell reports for a process ended by SIGPIPE."""
+_MAX_SHOWN = 300
+"""Characters of a library's message."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run lopa-export with `arguments`, None: those of this process, and exit with its code (see --help).
+    """Run lopa-export with `arguments`, or those of this process for None, and exit with its code (see --help).
 
-    Every error is one message on standard error; a traceback is shown for a bug only, with --verbose.
+    Every error is one message on standard error. Only a bug shows a traceback, and only with --verbose.
     """
     try:
         code = _code_of_process(arguments)
-    except KeyboardInterrupt:  # before or after there was somebody to hear it
-        _say("interrupted")
+    except KeyboardInterrupt:  # before or after the handlers were set
+        _report("interrupted")
         code = INTERRUPTED
     sys.exit(code)
 
@@ -41,15 +41,15 @@ def _code_of_process(arguments: list[str] | None) -> int:
     from lopa.cli.program.signals import Signals
 
     signals = Signals()
-    signals.end_at_once()
+    signals.exit_immediately()
     try:
         code = _code_of_run(arguments, signals)
     except BaseException as error:
-        signals.end_at_once()  # a second Ctrl-C need not wait for us
+        signals.exit_immediately()  # a second Ctrl-C does not wait
         code = _code_from_error(error, signals)
     code = _code_after_output(code)
     if arguments is None:
-        signals.end_at_once()  # until the interpreter is gone
+        signals.exit_immediately()  # until the interpreter is gone
     else:
         signals.restore()
     return code
@@ -63,11 +63,11 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
     from click.shell_completion import shell_complete
 
     from lopa.cli.commands import cli
-    from lopa.cli.program.completing_shell import COMPLETE_VARIABLE, PROGRAM, completion_asked
+    from lopa.cli.program.completion_request import COMPLETE_VARIABLE, PROGRAM, requested_completion
     from lopa.cli.program.verbosity import forget_verbosity
 
     forget_verbosity()
-    if arguments is None and (instruction := completion_asked()):
+    if arguments is None and (instruction := requested_completion()):
         return shell_complete(cli, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
     try:
         # Not cli.main, which has exit codes of its own for a closed pipe and an end of input.
@@ -78,42 +78,42 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
 
 
 def _code_from_error(error: BaseException, signals: Signals) -> int:
-    """Say what ended the run; the exit code. A library that is not loaded has raised nothing, so none is imported."""
-    from lopa.cli.program.signals import said_by_signal
+    """Report what ended the run and return the exit code. Imports no library: one that is not loaded raised nothing."""
+    from lopa.cli.program.signals import message_of_signal
 
-    if signals.heard is not None:
-        _say(said_by_signal(signals.heard))
-        return 128 + signals.heard
+    if signals.received is not None:
+        _report(message_of_signal(signals.received))
+        return 128 + signals.received
     click, own = sys.modules.get("click"), sys.modules.get("lopa.runtime.errors")
     if own is not None and isinstance(error, own.LopaError):
-        _say(f"error: {error}")
+        _report(f"error: {error}")
         return int(error.exit_code)
     if click is not None and isinstance(error, click.ClickException):
-        _say_usage(error)
+        _report_usage(error)
         return BAD_INPUT
     if isinstance(error, KeyboardInterrupt) or (click is not None and isinstance(error, click.Abort)):
-        _say("interrupted")
+        _report("interrupted")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
-        return CLOSED_PIPE  # who read our output went away (| head); rich makes a SystemExit of it. Nobody can be told
+        return CLOSED_PIPE  # the reader closed the pipe (| head); rich turns this into a SystemExit
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     if isinstance(error, OSError):
-        _say_refused_by_system(error)
+        _report_system_error(error)
         return BAD_INPUT
     if isinstance(error, MemoryError):
-        _say_error(
+        _report_error(
             "memory ran out",
-            "as much memory as the bundle, the cache and the window need",
+            "enough memory for the bundle, the cache and the window",
             "lower --max-new-tokens, --branches or --parallel, or use a larger machine",
         )
         return BAD_INPUT
-    _say_bug(error)
+    _report_bug(error)
     return BUG
 
 
 def _code_after_output(code: int) -> int:
-    """The exit code once what was printed is out, or cannot get out."""
+    """Return the exit code after flushing standard output."""
     from lopa.cli.program.standard_streams import drop_unwritten, failure_of_output
 
     failure = failure_of_output()
@@ -122,55 +122,55 @@ def _code_after_output(code: int) -> int:
         return code
     if isinstance(failure, BrokenPipeError):
         return CLOSED_PIPE
-    _say_refused_by_system(failure, "standard output")
+    _report_system_error(failure, "standard output")
     return BAD_INPUT
 
 
-def _say_refused_by_system(error: OSError, what: object = None) -> None:
+def _report_system_error(error: OSError, what: object = None) -> None:
     from lopa.cli.program.standard_streams import failure_of_output
 
     if what is None:
         what = error.filename
-    if what is None:  # the system names no file when a write fails, and a buffer forgets that it did
-        what = "standard output" if failure_of_output() is not None else "standard output, or a file that was open"
-    said = error.strerror or str(error) or type(error).__name__
-    _say_error(
-        f"{what}: {said}",
+    if what is None:  # the system names no file when a write fails
+        what = "standard output" if failure_of_output() is not None else "standard output or an open file"
+    reason = error.strerror or str(error) or type(error).__name__
+    _report_error(
+        f"{what}: {reason}",
         "files, folders and streams that can be read and written",
-        "mend what the operating system says: the path, its rights, the room on the disk",
+        "check the path, its permissions and free disk space",
     )
 
 
-def _say_bug(error: BaseException) -> None:
+def _report_bug(error: BaseException) -> None:
     verbosity = sys.modules.get("lopa.cli.program.verbosity")
     verbose = verbosity is not None and verbosity.verbose()
     if verbose:
         import traceback
 
-        _say("".join(traceback.format_exception(error)).rstrip())
-    _say_error(
-        f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:_SHOWN]}",
-        "no such error whatever the input is: this is a bug of lopa-export",
-        "report it with the lines above" if verbose else "run again with --verbose for where it arose, and report it",
+        _report("".join(traceback.format_exception(error)).rstrip())
+    _report_error(
+        f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:_MAX_SHOWN]}",
+        "no such error for any input: this is a bug of lopa-export",
+        "report it with the lines above" if verbose else "run again with --verbose and report the traceback",
     )
 
 
-def _say_usage(error: BaseException) -> None:
+def _report_usage(error: BaseException) -> None:
     try:
         error.show(file=sys.stderr)  # type: ignore[attr-defined]
     except (OSError, ValueError):
-        return  # as in _say
+        return  # as in _report
 
 
-def _say_error(received: str, expected: str, remedy: str) -> None:
-    _say(f"error: {received}\n  expected: {expected}\n  what to do: {remedy}")
+def _report_error(received: str, expected: str, remedy: str) -> None:
+    _report(f"error: {received}\n  expected: {expected}\n  what to do: {remedy}")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        return  # nobody reads standard error
+        return  # standard error is closed or broken
 
 
 if __name__ == "__main__":

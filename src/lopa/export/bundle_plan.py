@@ -36,7 +36,7 @@ class BundleChoices:
     stages: int = 1
     """Number of pipeline stages. Above 1, the bundle also has one standard graph per stage, over the same weights."""
     plugins: bool = False
-    """True to use the functions of domain `lopa` in the standard graphs (docs/plugins.md)."""
+    """True to use the functions of domain `lopa` in the standard graphs (docs/how-to/engines.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Decoding options by name. They override those that the checkpoint was trained for."""
     chat_template: Path | None = None

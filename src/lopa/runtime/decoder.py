@@ -101,9 +101,9 @@ class Decoder:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
         `threads` is the number per device; None lets the device choose. One of several devices, or a device named as
-        cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/devices.md). With
+        cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/how-to/devices.md). With
         `grammar_limits`, a helper process prepares the grammars of requests within these limits, as servers need
-        (docs/grammars.md). Without, this process prepares them within the library's limits.
+        (docs/how-to/structured-output.md). Without, this process prepares them within the library's limits.
 
         `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
 
@@ -215,9 +215,9 @@ class Decoder:
         """Decode prompts and yield the results in order, each as soon as it and those before it are done.
 
         A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
-        changed. `parallel` requests share every forward, which does not change the answers (docs/engine.md). `on_step`
-        is called after every step with the number of the prompt, from 0, and the step. An exception from it ends that
-        prompt, and the iterator raises it.
+        changed. `parallel` requests share every forward, which does not change the answers (docs/reference/python.md).
+        `on_step` is called after every step with the number of the prompt, from 0, and the step. An exception from it
+        ends that prompt, and the iterator raises it.
 
         Raises BadInputError at once for invalid options, and for one prompt instead of several. The iterator raises as
         `stream` does at the first invalid prompt, and for a `parallel` that is not from 1 to MAX_PARALLEL.

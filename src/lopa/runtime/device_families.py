@@ -133,7 +133,7 @@ _TABLE = (
         timed=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:GPU"),
         ability=Ability(
             "openvino",
-            "decode with OpenVINO (docs/openvino.md)",
+            "decode with OpenVINO (docs/how-to/devices.md)",
             ("openvino",),
             partial(pip_install, "openvino"),
             min_version=(2026, 4),  # the oldest tested version; older ones lack operators of opset 23
@@ -153,7 +153,7 @@ _TABLE = (
         timed=("cuda:0",),
         ability=Ability(
             "cuda",
-            "decode on an NVIDIA GPU (docs/cuda.md)",
+            "decode on an NVIDIA GPU (docs/how-to/devices.md)",
             ("onnxruntime-gpu", "cuda-bindings"),
             lambda: f"{pip_command()} uninstall onnxruntime, then {pip_install('gpu')}",
         ),
@@ -173,7 +173,7 @@ _TABLE = (
             "tensorrt",
             "build and run engines with TensorRT",
             ("tensorrt", "cuda-bindings"),
-            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU (docs/tensorrt.md)",
+            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU (docs/how-to/engines.md)",
         ),
     ),
     DeviceFamily(
@@ -194,7 +194,7 @@ _TABLE = (
                 "tensorrt-rtx-cu13-bindings or tensorrt-rtx-cu12-bindings or tensorrt-rtx",
                 "tensorrt-rtx-cu13-libs or tensorrt-rtx-cu12-libs or tensorrt-rtx",
             ),
-            lambda: f"{pip_install('tensorrt-rtx')} (docs/tensorrt.md)",
+            lambda: f"{pip_install('tensorrt-rtx')} (docs/how-to/engines.md)",
         ),
     ),
     DeviceFamily(
@@ -211,7 +211,7 @@ _TABLE = (
             "ascend",
             "build engines for Ascend",
             (),
-            lambda: "CANN's toolkit and its set_env.sh, or another machine (docs/ascend.md, --dry-run)",
+            lambda: "CANN's toolkit and its set_env.sh, or another machine (docs/how-to/engines.md, --dry-run)",
             programs=("atc",),
         ),
     ),

@@ -57,10 +57,10 @@ _RENAMED = {
 class Engine:
     """A scheduler that decodes the requests of any number of threads with one decoder, which it uses exclusively.
 
-    Requests join at the next round in order of submission, while fewer than `max_num_seqs` run. A result does not depend
-    on the other requests (docs/engine.md has the limits of this). Every handle ends with a result or an error, which is
-    EngineFailedError if the device failed. The method close() cancels unfinished requests, and drain() waits for them.
-    Every method may be called from any thread.
+    Requests join at the next round in order of submission, while fewer than `max_num_seqs` run. A result does not
+    depend on the other requests (docs/reference/python.md has the limits of this). Every handle ends with a result or
+    an error, which is EngineFailedError if the device failed. The method close() cancels unfinished requests, and
+    drain() waits for them. Every method may be called from any thread.
     """
 
     @accept_former_arguments(_RENAMED)

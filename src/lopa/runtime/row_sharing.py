@@ -1,4 +1,4 @@
-"""Rules for computing equal rows of several branches once (docs/decoding.md, "Rows that branches share").
+"""Rules for computing equal rows of several branches once (docs/concepts/decoding.md, "Caches").
 
 A shared window multiplies fewer rows with the weights, but each of its rows attends to all of them. The device's cost
 table tells which costs less, or an estimate from the model's sizes does.
@@ -14,7 +14,7 @@ MIN_SAVED = 0.05
 """Minimum share of a forward's time to save. Smaller savings are within the estimate's error."""
 ATTENTION_COST = 2.0
 """Operations of a product with float32 weights that take as long as one operation of attention (measured:
-docs/measurements/cpu-shared-rows.md)."""
+docs/measurements/cpu.md)."""
 INTEGER_SPEEDUP = 3.0
 """Operations of a product with integer weights that take as long as one with float32 weights (same measurement)."""
 

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server over lopa.runtime.Engine. What needs the extra `serve` is imported when it starts."""
+"""OpenAI-compatible server over lopa.runtime.Engine. It imports packages of the extra `serve` only when it starts."""

@@ -1,4 +1,4 @@
-"""The app: which path is answered by whom. Opens no bundle and no socket."""
+"""The ASGI app: its routes, endpoints and error handlers. It opens no bundle and no socket."""
 
 import asyncio
 import logging
@@ -15,29 +15,29 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from lopa.serve.answering.places import check_places
+from lopa.serve.answering.capacity import check_capacity
+from lopa.serve.answering.complete_results import results_of_handles
 from lopa.serve.answering.reply import Reply
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.stream import stream_of_reply
 from lopa.serve.answering.submission import handles_of_request
-from lopa.serve.answering.whole import results_of_handles
 from lopa.serve.answering.winners import WinningBranches
-from lopa.serve.http.api_error import ApiError, api_error_of, unavailable
+from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
-from lopa.serve.http.request_log import GONE, HEADER, RequestLog, named_request, number_of_request
-from lopa.serve.http.visitors import Visitors, VisitorsMiddleware
+from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
+from lopa.serve.http.visitors import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.options import CHATS, COMPLETIONS
-from lopa.serve.openai.request import request_of_body
+from lopa.serve.openai.request import request_from_body
 from lopa.serve.page.response import page
 
 _LOG = logging.getLogger(__name__)
 _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
-def app_of_service(service: Service, visitors: Visitors = Visitors()) -> ASGIApp:  # noqa: B008 - it is frozen
-    """Return an ASGI app that answers `visitors`, logs requests and closes the service at its end."""
+def app_from_service(service: Service, visitors: OriginPolicy = OriginPolicy()) -> ASGIApp:  # noqa: B008 - it is frozen
+    """Return an ASGI app that enforces `visitors`, logs each request and closes the service on shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -47,7 +47,7 @@ def app_of_service(service: Service, visitors: Visitors = Visitors()) -> ASGIApp
             await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(service)
-    door = Middleware(VisitorsMiddleware, visitors=visitors, refuse=endpoints.told)
+    origin_check = Middleware(OriginPolicyMiddleware, visitors=visitors, on_rejected=endpoints.handle_error)
     cors = Middleware(CORSMiddleware, allow_origins=visitors.origins, allow_methods=["*"], allow_headers=["*"])
     app = Starlette(
         routes=[
@@ -60,16 +60,16 @@ def app_of_service(service: Service, visitors: Visitors = Visitors()) -> ASGIApp
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
         ],
-        middleware=[door, cors] if visitors.origins else [door],
+        middleware=[origin_check, cors] if visitors.origins else [origin_check],
         exception_handlers={
-            ApiError: endpoints.told,
-            HTTPException: endpoints.told_of_http,
-            ClientDisconnect: endpoints.nobody,
-            Exception: endpoints.told,
+            ApiError: endpoints.handle_error,
+            HTTPException: endpoints.handle_http_error,
+            ClientDisconnect: endpoints.client_disconnected,
+            Exception: endpoints.handle_error,
         },
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # to an address made of the request's Host, which a proxy may know by another
+    app.router.redirect_slashes = False  # a redirect would repeat the request's Host, which a proxy may have changed
     return RequestLog(app)
 
 
@@ -78,48 +78,48 @@ class _Endpoints:
         self._service = service
 
     async def models(self, request: Request) -> Response:
-        self._let_in(request)
+        self._authenticate(request)
         return JSONResponse({"object": "list", "data": list(self._service.cards.values())})
 
     async def model(self, request: Request) -> Response:
-        self._let_in(request)
+        self._authenticate(request)
         name = request.path_params["name"]
         self._check_model(name, self._service.cards)
         return JSONResponse(self._service.cards[name])
 
     async def answer(self, request: Request) -> Response:
-        """Cheap checks first: who asks, whether there is a place, how large the body is; then what it asks for."""
+        """Answer a completion or chat request. The cheap checks run first: key, capacity and size of the body."""
         service = self._service
-        self._let_in(request)
-        check_places(service.engine, 1)
+        self._authenticate(request)
+        check_capacity(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
-            asked = request_of_body(body, request.url.path, service.limits, service.engine.manifest.defaults)
-            self._check_model(asked.model, [service.name])
-            reply, winners = Reply(service, asked), WinningBranches()
-            drafts = asked.stream is not None and asked.stream.drafts
+            requested = request_from_body(body, request.url.path, service.limits, service.engine.manifest.defaults)
+            self._check_model(requested.model, [service.name])
+            reply, winners = Reply(service, requested), WinningBranches()
+            drafts = requested.stream is not None and requested.stream.drafts
             _LOG.info(
-                "%s: %d answers, %s",
+                "%s: %d choices requested, %s",
                 reply.headers[HEADER],
-                asked.copies * (len(asked.prompts) or 1),
-                asked.options.values,
+                requested.copies * (len(requested.prompts) or 1),
+                requested.options.values,
             )
-            on_step = winners.note if drafts else None
-            handles = await handles_of_request(service, asked, on_step, request.receive)
+            on_step = winners.record if drafts else None
+            handles = await handles_of_request(service, requested, on_step, request.receive)
             if handles is None:
-                return Response(status_code=GONE)
-            if asked.stream is None:
+                return Response(status_code=CLIENT_CLOSED)
+            if requested.stream is None:
                 results = await results_of_handles(handles, request.receive)
                 if results is None:
-                    return Response(status_code=GONE)
+                    return Response(status_code=CLIENT_CLOSED)
                 for result in results:
                     reply.count(result)
-                return JSONResponse(reply.whole(results), headers=reply.headers)
+                return JSONResponse(reply.body(results), headers=reply.headers)
         except Exception as error:
-            told = api_error_of(error)
-            if told.status == 500:
-                _LOG.exception("a request failed")
-            raise told from error
+            api_error = api_error_from(error)
+            if api_error.status == 500:
+                _LOG.exception("request failed")
+            raise api_error from error
 
         def cancel() -> None:
             for handle in handles:
@@ -133,38 +133,39 @@ class _Endpoints:
         )
 
     async def health(self, _: Request) -> Response:
-        """Whether the process can go on: not once a device has failed."""
+        """Return 200, or 503 once a device has failed and the process has to be restarted."""
         status = self._service.engine.status
         if status.failure is not None:
-            return unavailable(f"the device has failed: {status.failure.received}", "engine_failed").response()
+            return unavailable(f"device failed: {status.failure.received}", "engine_failed").response()
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Whether requests are taken."""
+        """Return 200 while the engine accepts requests, else 503."""
         status = self._service.engine.status
         if status.draining or status.closed:
-            return unavailable("no requests are taken", "not_ready").response()
+            return unavailable("server is shutting down and accepts no new requests", "not_ready").response()
         return JSONResponse({"status": "ready"})
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def told(self, _: Request, error: Exception) -> Response:
-        told = api_error_of(error)
-        told.headers[HEADER] = name = named_request(f"req_{number_of_request()}")
-        _LOG.info("%s: refused with %d: %r", name, told.status, str(told))
-        self._service.metrics.rejected(told.code)
-        return told.response()
+    async def handle_error(self, _: Request, error: Exception) -> Response:
+        api_error = api_error_from(error)
+        api_error.headers[HEADER] = name = set_request_id(f"req_{request_number()}")
+        _LOG.info("%s: rejected with status %d: %r", name, api_error.status, str(api_error))
+        self._service.metrics.rejected(api_error.code)
+        return api_error.response()
 
-    async def told_of_http(self, request: Request, error: Exception) -> Response:
+    async def handle_http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code)
-        return await self.told(request, ApiError(error.status_code, error.detail, code=code, headers=error.headers))
+        api_error = ApiError(error.status_code, error.detail, code=code, headers=error.headers)
+        return await self.handle_error(request, api_error)
 
-    async def nobody(self, _: Request, __: Exception) -> Response:
-        return Response(status_code=GONE)
+    async def client_disconnected(self, _: Request, __: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED)
 
-    def _let_in(self, request: Request) -> None:
+    def _authenticate(self, request: Request) -> None:
         if self._service.keys is not None:
             self._service.keys.check(request)
 
@@ -172,7 +173,7 @@ class _Endpoints:
         if name not in known:
             raise ApiError(
                 404,
-                f"no model {name[:80]!r} is here, but {', '.join(map(repr, self._service.cards))}",
+                f"model {name[:80]!r} does not exist; available: {', '.join(map(repr, self._service.cards))}",
                 param="model",
                 code="model_not_found",
             )

@@ -1,4 +1,4 @@
-"""What an operator allows one request: a frozen record, checked once. Knows no request."""
+"""Operator limits on one request: a frozen record, checked at construction. This module does not depend on requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ _MAX_BYTES = 2**32
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLimits:
-    """Ceilings of a server. Raises BadInputError for a number that is too small or too large."""
+    """Limits that a server puts on every request. Raises BadInputError for a number that is out of range."""
 
     max_tokens: int | None = None
-    """Most tokens that an answer may be asked for; None: as many as the model has positions."""
+    """Maximum value of `max_tokens` in a request; None: the model's number of positions."""
     max_branches: int = MAX_BRANCHES
     max_seconds: float | None = None
-    """From the moment a request came in to its end, waiting included; None: no limit."""
+    """Maximum seconds from the arrival of a request to its end, queueing included; None: no limit."""
     max_choices: int = 128
-    """Answers to one request: its prompts times its n."""
+    """Maximum choices of one request: its prompts times its n."""
     max_body: int = 4 * 2**20
-    """Bytes."""
+    """Maximum bytes of a request body."""
     stall_seconds: float = 30.0
-    """In which a client has to send its whole request, and to take each part of its answer."""
+    """Seconds a client has to send its whole request, and to accept each part of its answer."""
     keep_alive_seconds: float = 15.0
-    """After so long without anything to send a stream sends a comment."""
+    """Seconds of silence on a stream after which a keep-alive comment is sent."""
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -41,15 +41,15 @@ class ServeLimits:
             check_float(name, getattr(self, name), min=0.0, max=MAX_SECONDS, above=True)
 
     def check_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Raise BadInputError for a default of decoding that no request may ask for.
+        """Raise BadInputError for a default decoding option that requests are not allowed to use.
 
-        An answer's length is no such default: it becomes `max_tokens` where it is more.
+        The default `max_new_tokens` is not checked: it is reduced to `max_tokens` where it is larger.
         """
         branches = defaults.get("branches", 1)
-        upper = MAX_AUTO_BRANCHES if branches == "auto" else branches
-        if upper > self.max_branches:
+        needed = MAX_AUTO_BRANCHES if branches == "auto" else branches
+        if needed > self.max_branches:
             raise BadInputError(
-                f"branches {branches} by default and --max-branches {self.max_branches}",
-                expected="a default that a request may ask for",
-                remedy=f"raise --max-branches to {upper}, or set --default branches={self.max_branches}",
+                f"default branches {branches} exceeds --max-branches {self.max_branches}",
+                expected="a default within the limits of a request",
+                remedy=f"raise --max-branches to {needed}, or set --default branches={self.max_branches}",
             )

@@ -1,4 +1,5 @@
-"""The log of a server: lines of text or JSON, written by a thread so that no request waits for them. Knows no HTTP."""
+"""Server log: lines of text or JSON, written by a thread so that requests never wait for them. This module does not
+depend on HTTP."""
 
 import json
 import logging
@@ -15,23 +16,26 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = get_args(LogFormat)
 _PACKAGE = __name__.rpartition(".")[0]
 OPERATOR = f"{_PACKAGE}.operator"
-"""Logger of what the operator is told: that the server is ready, that it stops. Text without time and level."""
+"""Logger of messages to the operator, such as startup and shutdown. Text lines have no time and level."""
 ACCESS = f"{_PACKAGE}.access"
-"""Logger with a line for each request, at level INFO. A record may have `fields`, which JSON lines show."""
+"""Logger that writes one line per request, at level INFO. JSON lines also show a record's `fields`."""
 REQUEST_ID: ContextVar[str | None] = ContextVar("REQUEST_ID", default=None)
-"""Name of the request that the running task answers."""
+"""ID of the request that the running task answers."""
 _MAX_WAITING = 10_000
-"""Lines that wait to be written; further ones are dropped."""
+"""Maximum lines that wait to be written; further lines are dropped."""
 _MAX_CHARACTERS = 16_384
-"""Maximum characters of a line: longer than any traceback."""
+"""Maximum characters of a line. No traceback is longer."""
 _LAST_SECONDS = 2.0
-"""Time in which waiting lines are written at the end."""
+"""Seconds that waiting lines have to be written at shutdown."""
 
 
 @contextmanager
 def log_to_descriptor(descriptor: int, form: LogFormat, *, quiet: bool, access: bool) -> Iterator[None]:
-    """Write what is logged to the file `descriptor`: warnings, what the operator is told unless `quiet`, and a line for
-    each request with `access`. Lines that the system does not take are dropped, counted, and told of later."""
+    """Write log records to the file `descriptor`: warnings, operator messages unless `quiet`, and a line per request
+    with `access`.
+
+    Lines that the system does not accept are dropped and counted. A later line reports the count.
+    """
     handler = _LineWriter(descriptor)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     root = logging.getLogger()
@@ -50,21 +54,21 @@ def log_to_descriptor(descriptor: int, form: LogFormat, *, quiet: bool, access: 
 
 
 class _TextFormatter(logging.Formatter):
-    """time LEVEL logger: message [request]; of the operator's lines the message alone."""
+    """Format records as `time LEVEL logger: message [request]`. Operator messages have the message alone."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name == OPERATOR:
             return ("warning: " if record.levelno == logging.WARNING else "") + record.getMessage()
         request = REQUEST_ID.get()
-        behind = "" if request is None or request in record.getMessage() else f" [{request}]"
-        return f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}{behind}{_trace(record)}"
+        suffix = "" if request is None or request in record.getMessage() else f" [{request}]"
+        return f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}{suffix}{_trace(record)}"
 
 
 class _JsonFormatter(logging.Formatter):
-    """An object a line."""
+    """Format each record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname,
             "logger": record.name,
@@ -73,18 +77,18 @@ class _JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         trace = _trace(record).strip()
-        return json.dumps({**told, "exception": trace} if trace else told)
+        return json.dumps({**fields, "exception": trace} if trace else fields)
 
 
 class _LineWriter(logging.Handler):
-    """Formats where a line is logged, and writes on a thread of its own."""
+    """Handler that formats in the calling thread and writes on its own thread."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
         self._descriptor = descriptor
         self._waiting: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
         self.lost = 0
-        """Lines that could not be written, and that the log has not told of yet."""
+        """Dropped lines that the log has not reported yet."""
         self._at_line_start = True
         self._thread = threading.Thread(target=self._write_all, name="lopa-log", daemon=True)
         self._thread.start()
@@ -92,12 +96,12 @@ class _LineWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception:  # a message and its arguments do not fit: no reason to end a request
-            line = self._note("a line of %s could not be made", record.name)
+        except Exception:  # a message that does not fit its arguments must not fail a request
+            line = self._note("a record of %s could not be formatted", record.name)
         self._put(line)
 
     def close(self) -> None:
-        """Write what waits, for a time: a pipe that nobody reads is given up."""
+        """Write waiting lines for up to _LAST_SECONDS, since a pipe may have no reader."""
         try:
             self._waiting.put(None, timeout=_LAST_SECONDS)
         except queue.Full:
@@ -114,7 +118,7 @@ class _LineWriter(logging.Handler):
     def _write_all(self) -> None:
         while (line := self._waiting.get()) is not None:
             if self.lost:
-                if not self._is_written(self._note("%d lines of the log could not be written", self.lost)):
+                if not self._is_written(self._note("%d log lines could not be written", self.lost)):
                     self.lost += 1
                     continue
                 self.lost = 0
@@ -122,24 +126,25 @@ class _LineWriter(logging.Handler):
                 self.lost += 1
 
     def _note(self, text: str, *args: object) -> str:
-        """A line about the log itself."""
+        """Return a formatted line about the log itself."""
         return self.format(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, args, None))
 
     def _is_written(self, line: str) -> bool:
-        """Return whether the system took the whole line. After half a line the next one starts on a new line."""
+        """Return whether the system accepted the whole line. After a partial write the next line starts on a new
+        line."""
         content = ("" if self._at_line_start else "\n") + line[:_MAX_CHARACTERS] + "\n"
         left = content.encode("utf-8", "backslashreplace")
         try:
             while left:
                 written = os.write(self._descriptor, left)
                 left, self._at_line_start = left[written:], written == len(left)
-        except OSError:  # a full disk, a pipe whose reader has gone: the answers go on
+        except OSError:  # a full disk or a closed pipe must not stop the server
             return False
         return True
 
 
 def _time(record: logging.LogRecord) -> str:
-    """UTC, as RFC 3339 has it."""
+    """Return the record's time in UTC, formatted by RFC 3339."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus: an observer of its engine, and counters of what HTTP saw."""
+"""Prometheus metrics of a server: an engine observer, and counters of HTTP requests."""
 
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -16,15 +16,15 @@ _REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 _ENDPOINTS = {path: path.removeprefix("/v1/") for path in PROMPT_FIELDS}
 _KINDS = ("real", "padding")
 _NO_CODE = "bad_request"
-"""The reason of a refusal whose error has no code."""
+"""Value of the label `reason` for a rejection whose error has no code."""
 _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 class ServeMetrics:
-    """An EngineObserver. Every metric of ours has the label `model`; beside them are those of the process, by the names
-    that Prometheus's own clients give them.
+    """EngineObserver that feeds Prometheus. Every metric of lopa has the label `model`; process metrics keep
+    Prometheus's own names.
 
-    All are there from the beginning, as 0: of what comes into being with its first event, that event is not seen.
+    All series exist from the start with value 0: Prometheus does not count an event that creates its series.
     """
 
     def __init__(self, model: str) -> None:
@@ -38,59 +38,67 @@ class ServeMetrics:
             finish_reason=FINISH_REASONS,
         )
         self._rejected = self._counter(
-            "lopa_rejected", "Requests refused over HTTP, by error code.", reason=(_NO_CODE, *ERROR_CODES)
+            "lopa_rejected", "Requests rejected over HTTP, by error code.", reason=(_NO_CODE, *ERROR_CODES)
         )
-        self._cancelled = self._counter("lopa_cancelled", "Answers whose client went away or gave up.")
+        self._cancelled = self._counter("lopa_cancelled", "Answers cancelled by their client or by its disconnect.")
         self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
         self._generated = self._counter("lopa_generated_tokens", "Tokens of answers that ended.")
         self._steps = self._counter("lopa_steps", "Steps of answers that ended.")
-        self._reused = self._counter("lopa_prompt_rows_reused", "Rows of prompts found instead of computed.")
-        self._rows = self._counter("lopa_round_rows", "Window rows computed, real or padding.", kind=_KINDS)
+        self._reused = self._counter("lopa_prompt_rows_reused", "Prompt rows taken from the cache instead of computed.")
+        self._rows = self._counter("lopa_round_rows", "Query tokens computed, real or padding.", kind=_KINDS)
         self._per_forward = self._histogram("lopa_tokens_per_forward", "Tokens per step of an answer.", _PER_FORWARD)
-        self._round = self._histogram("lopa_round_seconds", "Wall time of a round of all requests.", _ROUND_SECONDS)
-        self._outside = self._counter("lopa_round_seconds_outside", "Of the rounds, seconds outside the forwards.")
-        self._queue = self._histogram("lopa_queue_seconds", "From submission to the first round.", _REQUEST_SECONDS)
-        self._first_text = self._histogram(
-            "lopa_first_text_seconds", "From submission to the first committed text.", _REQUEST_SECONDS
+        self._round = self._histogram(
+            "lopa_round_seconds", "Wall time of a decoding round of all requests.", _ROUND_SECONDS
         )
-        self._seconds = self._histogram("lopa_request_seconds", "From submission to the end.", _REQUEST_SECONDS)
+        self._outside = self._counter("lopa_round_seconds_outside", "Seconds of decoding rounds outside the forwards.")
+        self._queue = self._histogram(
+            "lopa_queue_seconds", "Seconds from submission to the first round.", _REQUEST_SECONDS
+        )
+        self._first_text = self._histogram(
+            "lopa_first_text_seconds", "Seconds from submission to the first committed text.", _REQUEST_SECONDS
+        )
+        self._seconds = self._histogram("lopa_request_seconds", "Seconds from submission to the end.", _REQUEST_SECONDS)
 
     def watch(self, engine: Engine) -> None:
-        """Report the state of `engine` from now on, read whenever somebody asks."""
+        """Report the state of `engine` from now on, read at each scrape."""
         for name, text, value in (
-            ("lopa_requests_running", "Decodes that run.", lambda: engine.status.running),
-            ("lopa_requests_waiting", "Decodes that wait.", lambda: engine.status.waiting),
-            ("lopa_cache_used_ratio", "Rows in the caches, of all they may hold.", lambda: _cache_used(engine)),
+            ("lopa_requests_running", "Running decodes.", lambda: engine.status.running),
+            ("lopa_requests_waiting", "Waiting decodes.", lambda: engine.status.waiting),
+            (
+                "lopa_cache_used_ratio",
+                "Cached rows divided by the capacity of the caches.",
+                lambda: _cache_used(engine),
+            ),
             ("lopa_engine_failed", "1 once a device has failed.", lambda: engine.status.failure is not None),
         ):
             self._gauge(name, text, value)
 
     def text(self) -> bytes:
-        """In the format that Prometheus reads."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def answered(self, endpoint: str, finish_reason: str) -> None:
-        """An answer was made whole."""
+        """Count a complete answer."""
         self._requests.labels(self._model, _ENDPOINTS[endpoint], finish_reason).inc()
 
     def rejected(self, code: ErrorCode | None) -> None:
-        """A request was refused."""
+        """Count a rejected request."""
         self._rejected.labels(self._model, code or _NO_CODE).inc()
 
     def round_ended(self, report: RoundReport) -> None:
-        """As EngineObserver says, and so are the others below."""
+        """Record one decoding round."""
         self._round.labels(self._model).observe(report.seconds)
         self._outside.labels(self._model).inc(report.seconds_outside)
         for kind, rows in zip(_KINDS, (report.real_rows, report.padding_rows), strict=True):
             self._rows.labels(self._model, kind).inc(rows)
 
     def request_admitted(self, report: AdmissionReport) -> None:
-        """How long it waited."""
+        """Record the queueing time of a request."""
         self._queue.labels(self._model).observe(report.queue_seconds)
         self._reused.labels(self._model).inc(report.reused_rows)
 
     def request_ended(self, report: EndReport) -> None:
-        """What it took."""
+        """Record the cost of a request that ended."""
         self._prompt_tokens.labels(self._model).inc(report.prompt_tokens)
         self._generated.labels(self._model).inc(report.tokens)
         self._steps.labels(self._model).inc(report.steps)
@@ -103,7 +111,7 @@ class ServeMetrics:
             self._cancelled.labels(self._model).inc()
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
-        """With every value that each label may have."""
+        """Return a counter with a series for every combination of label values."""
         counter = Counter(name, text, ("model", *labels), registry=self.registry)
         for values in product(*labels.values()):
             counter.labels(self._model, *values)

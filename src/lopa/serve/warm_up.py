@@ -1,4 +1,4 @@
-"""A decoder made ready for clients: what is slow, or broken, the first time happens before the first of them asks."""
+"""Warm-up of a decoder: slow or broken first-time work happens before the first client connects."""
 
 from collections.abc import Callable
 
@@ -7,14 +7,15 @@ from lopa.runtime.errors import BadInputError, GrammarHelperError, MissingBacken
 
 
 def warm_up(decoder: Decoder, warn: Callable[[str], None]) -> None:
-    """Answer once, read the vocabulary for grammars and start their helper process.
+    """Decode one token, read the vocabulary for grammars and start their helper process.
 
-    Without structured output, `warn` is told why: it is no reason not to serve. Raises what a first answer raises.
+    Calls `warn` with the reason when structured output is unavailable; the server runs without it. Raises what the
+    decode raises.
     """
     decoder.generate("1", max_new_tokens=1)
     try:
         decoder.prepare_grammars()
     except MissingBackendError as error:
-        warn(f"no structured output: {error.received}; {error.remedy}")
+        warn(f"structured output is unavailable: {error.received}; {error.remedy}")
     except (BadInputError, GrammarHelperError) as error:
-        warn(f"no structured output: {error.received}")
+        warn(f"structured output is unavailable: {error.received}")

@@ -152,7 +152,7 @@ def test_invalid_decodes_are_rejected(folder: Path, old: str, new: str, message:
 
 
 def test_the_example_in_the_documentation_is_valid(folder: Path) -> None:
-    page = (ROOT / "docs" / "scale.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "measure.md").read_text()
     example = page.partition("```json\n")[2].partition("```")[0]
     decodes = decodes_of([decode([64, 32]), decode([64], branches=4)])
     (folder / "decodes.json").write_bytes(text_of_decodes(decodes))

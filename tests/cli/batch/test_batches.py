@@ -1,4 +1,4 @@
-"""lopa-export generate with files, as a user runs it: lines, files, failures, progress."""
+"""lopa-export generate with files: lines, output, failures, progress."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def answers(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """With a chat template, which the tiny model has none of."""
+    """Return the tiny bundle with a chat template, which it lacks otherwise."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "chat"))
     settings = json.loads((bundle / "tokenizer_config.json").read_bytes())
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
@@ -241,7 +241,7 @@ def test_one_file_for_two_things_is_refused(
     monkeypatch.chdir(tmp_path)
     result = lopa_export("generate", tiny_bundle, "--prompts", "in.jsonl", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "are one file" in result.stderr
+    assert "are the same file" in result.stderr
     assert prompts.read_text() == f"{GOOD}\n"
     assert not (tmp_path / "new").exists()
 
@@ -268,7 +268,7 @@ def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: P
 
 
 def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_path: Path) -> None:
-    """The stand-in's third forward fails: of the first prompt's one there is a result, of the second's none."""
+    """The third forward fails, so that the first prompt has a result and the second has none."""
     prompts, output = jsonl(tmp_path / "in.jsonl", *[GOOD] * 5), tmp_path / "out.jsonl"
     once = json.dumps({"prompt": PROMPT, "max_new_tokens": 1, "strategy": "vanilla"})
     prompts.write_text(f"{once}\n" + prompts.read_text())

@@ -1,4 +1,4 @@
-"""How lines of OpenAI's batch files are answered."""
+"""Answers to lines of OpenAI's batch files."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.cli.command import lopa_export
 
-from lopa.cli.batch.openai_answer import OpenAIAnswers, identity_of_openai_answer
+from lopa.cli.batch.openai_answer import OpenAIAnswerFormat, identity_of_openai_answer
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
@@ -16,10 +16,10 @@ LINE = {"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{
 
 
 def test_an_answer_tells_which_line_it_is_for() -> None:
-    answers = OpenAIAnswers(RawLine(12, b"", "abc"), LINE, "bundle", str)
+    answers = OpenAIAnswerFormat(RawLine(12, b"", "abc"), LINE, "bundle", str)
     plan = resolve(GenerationConfig())
     result = GenerationResult((1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, plan, logprobs=(-0.5, float("nan")))
-    good, bad = answers.of_result(result), answers.of_error(BadInputError("x", expected="y", remedy="z"))
+    good, bad = answers.from_result(result), answers.from_error(BadInputError("x", expected="y", remedy="z"))
     assert identity_of_openai_answer(good) == identity_of_openai_answer(bad) == (12, "abc")
     body = good["response"]["body"]
     assert (body["object"], body["model"]) == ("chat.completion", "bundle")

@@ -1,10 +1,10 @@
-"""What lines of OpenAI's batch files ask for, field by field."""
+"""Parsing of lines of OpenAI's batch files, field by field."""
 
 from typing import Any
 
 import pytest
 
-from lopa.cli.batch.openai_line import asked_of_openai_line
+from lopa.cli.batch.openai_line import parse_openai_line
 from lopa.runtime.errors import BadInputError
 
 TALK = [{"role": "user", "content": "2 + 2?"}]
@@ -33,17 +33,17 @@ def chat(**body: Any) -> dict[str, Any]:
     ],
 )
 def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dict[str, Any]) -> None:
-    assert asked_of_openai_line(completion(**body)).options == options
-    assert asked_of_openai_line(chat(**body)).options == options
+    assert parse_openai_line(completion(**body)).options == options
+    assert parse_openai_line(chat(**body)).options == options
 
 
 def test_log_probabilities_are_asked_for_in_two_ways() -> None:
-    assert asked_of_openai_line(chat(logprobs=True, top_logprobs=0)).options == {"logprobs": True}
-    assert asked_of_openai_line(chat(logprobs=False)).options == {"logprobs": False}
-    assert asked_of_openai_line(completion(logprobs=0)).options == {"logprobs": True}
+    assert parse_openai_line(chat(logprobs=True, top_logprobs=0)).options == {"logprobs": True}
+    assert parse_openai_line(chat(logprobs=False)).options == {"logprobs": False}
+    assert parse_openai_line(completion(logprobs=0)).options == {"logprobs": True}
     for line in (completion(logprobs=3), completion(logprobs=True), chat(logprobs=True, top_logprobs=2)):
         with pytest.raises(BadInputError, match="logprobs"):
-            asked_of_openai_line(line)
+            parse_openai_line(line)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_log_probabilities_are_asked_for_in_two_ways() -> None:
 def test_what_would_change_the_answer_unheard_is_refused(body: dict[str, Any]) -> None:
     for line in (completion(**body), chat(**body)):
         with pytest.raises(BadInputError):
-            asked_of_openai_line(line)
+            parse_openai_line(line)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_what_would_change_the_answer_unheard_is_refused(body: dict[str, Any]) -
 )
 def test_lines_of_another_form_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
-        asked_of_openai_line({**completion(), **wrong})
+        parse_openai_line({**completion(), **wrong})
 
 
 def test_prompts_and_messages() -> None:
-    assert asked_of_openai_line(completion()).prompt == "text"
-    assert asked_of_openai_line(completion(prompt=["text"])).prompt == "text"
-    assert asked_of_openai_line(completion(prompt=[1, 2])).prompt == [1, 2]
+    assert parse_openai_line(completion()).prompt == "text"
+    assert parse_openai_line(completion(prompt=["text"])).prompt == "text"
+    assert parse_openai_line(completion(prompt=[1, 2])).prompt == [1, 2]
     parts = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "2?"}]
-    asked = asked_of_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
+    asked = parse_openai_line(chat(messages=[{"role": "user", "content": parts, "name": None}]))
     assert asked.messages == TALK
     with pytest.raises(BadInputError, match="text only"):
-        asked_of_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
+        parse_openai_line(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))

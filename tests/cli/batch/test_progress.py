@@ -1,11 +1,11 @@
-"""How far a batch is, in a log: lines now and then, with rate and time left, and a sum."""
+"""Progress of a batch in a log: lines with rate and time left, and a summary."""
 
 import re
 
 import pytest
 
 from lopa.cli.batch.progress import BatchProgress
-from lopa.cli.batch.resume import Kept
+from lopa.cli.batch.resume import KeptResults
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
@@ -18,7 +18,7 @@ def test_lines_come_by_time_also_while_one_prompt_runs(
     total: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
-    with BatchProgress(total, Kept(results=3, errors=1, end=99), shown=True) as progress:
+    with BatchProgress(total, KeptResults(results=3, errors=1, end=99), shown=True) as progress:
         progress.step()
         progress.add(RESULT)
         progress.add(BadInputError("x", expected="y", remedy="z"))
@@ -28,16 +28,16 @@ def test_lines_come_by_time_also_while_one_prompt_runs(
     assert re.fullmatch(
         rf"5{of_total} prompts, \d+ tokens per second" + ("" if total is None else r", \d:\d\d:\d\d left"), last
     )
-    assert progress.sum_up().startswith("2 prompts (3 were there), 2 errors, 2 tokens, 2.00 tokens per forward, ")
+    assert progress.summary().startswith("2 prompts (3 kept), 2 errors, 2 tokens, 2.00 tokens per forward, ")
     assert progress.errors == 2
 
 
 def test_nothing_is_said_before_it_is_time_or_where_it_is_not_wanted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with BatchProgress(10, Kept(), shown=True) as progress:
+    with BatchProgress(10, KeptResults(), shown=True) as progress:
         progress.add(RESULT)
     monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
-    with BatchProgress(10, Kept(), shown=False) as progress:
+    with BatchProgress(10, KeptResults(), shown=False) as progress:
         progress.add(RESULT)
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""A batch that is ended at any moment keeps its results, and --resume makes the file what it would have been."""
+"""A batch that is interrupted at any moment keeps its results, and --resume completes the same file."""
 
 import json
 import random
@@ -20,7 +20,7 @@ CHANGES = ("seconds",)
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bad lines and blank ones among the good."""
+    """Write good lines, bad lines and blank lines."""
     lines: list[str | dict[str, Any]] = [
         {"prompt": PROMPT, "id": f"n{number}", "max_new_tokens": 8 + number % 5} for number in range(LINES)
     ]
@@ -83,13 +83,13 @@ def test_what_is_done_stays_and_a_half_line_goes(
     output.write_text("\n".join([*kept, '{"line": 37, "requ']))
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
     assert done.returncode == 2
-    assert "4 prompts (35 were there), 2 errors, " in done.stderr
+    assert "4 prompts (35 kept), 2 errors, " in done.stderr
     found = answers(output.read_text())
     assert [stable(line) for line in found] == undisturbed
     assert [line.get("seconds") == -1.0 for line in found] == [number < 35 for number in range(len(found))]
     whole = output.read_bytes()
     again = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
-    assert "0 prompts (39 were there), 2 errors, 0 tokens" in again.stderr
+    assert "0 prompts (39 kept), 2 errors, 0 tokens" in again.stderr
     assert (again.returncode, output.read_bytes()) == (2, whole)
 
 
@@ -114,7 +114,7 @@ def test_results_of_something_else_are_refused_and_stay(
         output.write_text(content + "half")
         done = lopa_export("generate", *arguments, "--output", output, "--resume")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "results of the same prompts, bundle and options" in done.stderr
+        assert "with the same prompts, bundle and options" in done.stderr
         assert output.read_text() == content + "half"
 
 
@@ -122,8 +122,8 @@ def test_results_of_something_else_are_refused_and_stay(
     ("arguments", "said"),
     [
         (["--output", "/dev/null"], "not a regular file"),
-        ([], "--resume goes with"),
-        (["--output", "new", "--trace", "t"], "--resume goes with"),
+        ([], "--resume needs"),
+        (["--output", "new", "--trace", "t"], "--resume needs"),
     ],
 )
 def test_resume_needs_a_file_of_results(arguments: list[str], said: str, tiny_bundle: Path, prompts: Path) -> None:
@@ -149,7 +149,7 @@ def test_answers_in_the_shape_of_openai_are_resumed(tiny_bundle: Path, tmp_path:
 
 @pytest.mark.parametrize("changed", ["template", "default"])
 def test_another_template_or_default_is_not_resumed(tiny_bundle: Path, tmp_path: Path, changed: str) -> None:
-    """Both are in the bundle's manifest, beside the digests of its files."""
+    """Both are in the bundle's manifest, next to the digests of its files."""
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out.jsonl"
     template = tmp_path / "chat.jinja"
     template.write_text("{{ messages[0].content }}")

@@ -1,4 +1,4 @@
-"""generate --shard: the shards of a file answer every line once, with the numbers of the whole file."""
+"""generate --shard: the shards of a file answer every line once, with the line numbers of the whole file."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ OPTIONS = ("--max-new-tokens", 8, "--temperature", 0.7, "--seed", 5)
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    """Blank lines in a pattern, a line that is wrong, and one without an end."""
+    """Write prompts with blank lines in a pattern, a bad line, and a last line without an end."""
     lines: list[str] = []
     for number in range(7):
         lines += [json.dumps({"prompt": PROMPT, "id": number}), ""]
@@ -59,7 +59,7 @@ def test_a_shard_is_resumed_and_another_ones_results_are_refused(
         assert "is not the result of" in refused.stderr
         assert output.read_text() == cut
     done = lopa_export(*common, "--shard", "2/2", "--resume")
-    assert (done.returncode, "2 prompts (1 were there)" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "2 prompts (1 kept)" in done.stderr) == (0, True), done.stderr
     assert [stable(line) for line in answers(output.read_text())] == [stable(line) for line in answers(whole)]
 
 
@@ -69,13 +69,13 @@ def test_a_shard_is_resumed_and_another_ones_results_are_refused(
 def test_what_is_no_shard_is_refused(text: str, tiny_bundle: Path, prompts: Path) -> None:
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--shard", text)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{text!r} is no shard: expected K/N with K from 1 to N" in done.stderr
+    assert f"{text!r} is not a shard: expected K/N with K from 1 to N" in done.stderr
 
 
 def test_a_shard_is_one_of_a_file(tiny_bundle: Path) -> None:
     done = lopa_export("generate", tiny_bundle, PROMPT, "--shard", "1/2")
     assert done.returncode == 2
-    assert "--shard goes with --prompts" in done.stderr
+    assert "--shard needs --prompts" in done.stderr
 
 
 def test_how_many_prompts_a_shard_has() -> None:

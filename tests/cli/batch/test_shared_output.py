@@ -1,4 +1,4 @@
-"""Two processes with one output: the second is refused before it does anything, and the first one's file is whole."""
+"""Two processes with one output: the second is refused at once, and the first one's file is complete."""
 
 import json
 import os
@@ -20,7 +20,7 @@ Running = tuple["subprocess.Popen[str]", Callable[[], None]]
 
 @contextmanager
 def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running]:
-    """A process that has opened its output and waits for its prompts, and a function that gives it these."""
+    """Start a process that has opened its output and waits for prompts. Yield it with a function that sends them."""
     prompts = output.parent / "prompts.fifo"
     os.mkfifo(prompts)
     with subprocess.Popen(command(bundle, prompts, output, *more), stderr=subprocess.PIPE, text=True) as process:
@@ -68,7 +68,7 @@ def test_the_second_process_is_refused_and_the_file_is_whole(
         assert process.returncode == 0, errors
     assert [stable(line) for line in answers(output.read_text())] == expected
     again = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", "link", "--resume")
-    assert (again.returncode, "5 were there" in again.stderr) == (0, True), again.stderr
+    assert (again.returncode, "5 kept" in again.stderr) == (0, True), again.stderr
 
 
 def test_the_second_process_does_not_remove_what_the_first_has_just_made(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -124,6 +124,4 @@ def test_a_file_system_without_locks_is_told(
     prompts, output = jsonl(tmp_path / "in.jsonl", *LINES[:1]), tmp_path / "out.jsonl"
     done = lopa_export("--quiet", "generate", tiny_bundle, "--prompts", prompts, "--output", output)
     assert done.returncode == 0
-    assert done.stderr == (
-        f"warning: {output} cannot be locked on this file system: make sure that no other process writes it\n"
-    )
+    assert done.stderr == (f"warning: this file system has no locks: make sure that no other process writes {output}\n")

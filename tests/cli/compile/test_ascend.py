@@ -1,4 +1,4 @@
-"""lopa-export ascend as a user runs it, with a stand-in for ATC. The real one has not been run."""
+"""lopa-export ascend with a stand-in for ATC. The real ATC has not been run."""
 
 import json
 import os
@@ -33,7 +33,7 @@ SOC = ("--soc-version", "Ascend910B1")
 
 @pytest.fixture
 def ascend(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs lopa-export ascend here and gives its exit code, standard output and standard error."""
+    """Return a function that runs lopa-export ascend and returns its exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
@@ -76,14 +76,14 @@ def test_a_build(planned_bundle: Path, atc_calls: Path, ascend: Command, capsys:
     ]
     assert [each.name for each in engine.outputs] == [each.name for each in model.outputs]
     assert {record.path for record in engine.files} == {"buckets.om", "atc.log", *model.weights}
-    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "engine.json", "buckets.om", "weight"]
+    assert sorted(path.name for path in folder.iterdir()) == ["atc.log", "buckets.om", "engine.json", "weight"]
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
     assert (folder / "atc.log").read_text().splitlines()[-1] == "ATC run success, welcome to the next use."
     assert (planned_bundle / "manifest.json").read_bytes() == manifest
     with pytest.raises(SystemExit):
         main(["inspect", str(planned_bundle)])
     shown = capsys.readouterr().out
-    assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, of these weights" in shown
+    assert "ascend-910B1  for Ascend910B1, 3 buckets in 1 OM, precision origin, matches the weights" in shown
 
 
 def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
@@ -92,7 +92,7 @@ def test_an_unchanged_request_runs_nothing(planned_bundle: Path, atc_calls: Path
     before = (folder / "engine.json").read_bytes()
     code, output, errors = ascend(planned_bundle, *SOC)
     assert (code, errors) == (0, "")
-    assert "unchanged, nothing was run" in output
+    assert "up to date, nothing was run" in output
     assert len(runs(atc_calls)) == 1
     assert (folder / "engine.json").read_bytes() == before
 
@@ -134,9 +134,9 @@ def test_a_change_builds_again(
     change(planned_bundle)
     code, output, _ = ascend(planned_bundle, *SOC)
     assert code == 0
-    assert "unchanged" not in output
+    assert "up to date" not in output
     assert len(runs(atc_calls)) == 2
-    assert "unchanged" in ascend(planned_bundle, *SOC)[1]
+    assert "up to date" in ascend(planned_bundle, *SOC)[1]
     assert ascend(planned_bundle, *SOC, "--precision", "bf16")[0] == 0
     assert len(runs(atc_calls)) == 3
     assert files_of(planned_bundle / "engines")[0] == "ascend-910B1"
@@ -150,7 +150,7 @@ def test_a_toolkit_without_a_version(
     assert ascend(planned_bundle, *SOC)[0] == 0
     engine = ASCEND_ENGINES.read(planned_bundle / "engines" / "ascend-910B1").engine
     assert engine.cann_version is None
-    assert {each.model for each in engine.buckets} == {"gears_linux_aarch64.om"}
+    assert {each.model for each in engine.buckets} == {"buckets_linux_aarch64.om"}
 
 
 def test_one_bucket_is_an_om_of_fixed_shape(planned_bundle: Path, atc_calls: Path, ascend: Command) -> None:
@@ -193,7 +193,7 @@ def test_a_dry_run_and_what_its_commands_make(
     assert runs(atc_calls) == built  # it ran nothing
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
-        *("README.txt", "cache", "commands.json", "engine", "shape_buckets.json", "model", "model/model.onnx.data"),
+        *("README.txt", "cache", "commands.json", "engine", "model", "model/model.onnx.data"),
         *("model/portable.onnx", "run.py"),
     ]
     for path in (target / "model").iterdir():
@@ -294,7 +294,7 @@ def test_a_failure_that_is_known_is_explained(
 def test_failures_that_are_not_known(
     planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An engine that was there stays, and the next good build clears what the bad one left."""
+    """An existing engine stays, and the next successful build removes the remains of the failed one."""
     assert ascend(planned_bundle, *SOC)[0] == 0
     folder = planned_bundle / "engines" / "ascend-910B1"
     before = files_of(folder)
@@ -381,7 +381,7 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
         (["--soc-version", "Ascend310P3", "--precision", "bf16"], "which has no bfloat16"),
         ([*SOC, "--int8"], "AMCT"),
         ([*SOC, "--int8", "--precision", "origin", "--dry-run"], "int8 with precision origin"),
-        ([*SOC, "--int8-graph", "x.onnx"], "goes with --int8"),
+        ([*SOC, "--int8-graph", "x.onnx"], "needs --int8"),
         ([*SOC, "--int8", "--int8-graph", "no/such.onnx"], "no/such.onnx"),
         ([*SOC, "--buckets", "no/such.json"], "lopa-export plan"),
         ([*SOC, "--precision", "fp32"], "--precision"),

@@ -1,4 +1,4 @@
-"""A build's phases, and the time that ATC takes: as bars and a clock on a terminal, as lines elsewhere."""
+"""Progress of a TensorRT build and of ATC: bars and a clock on a terminal, lines elsewhere."""
 
 import io
 
@@ -6,14 +6,14 @@ import pytest
 from rich.console import Console
 
 from lopa.cli.compile.build_progress import AtcProgress, TensorRTProgress
-from lopa.cli.shown import bars
+from lopa.cli.terminal import progress_bars
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_phases_are_shown(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=80)
-    monkeypatch.setattr(bars, "Console", lambda **_options: console)
+    monkeypatch.setattr(progress_bars, "Console", lambda **_options: console)
     with TensorRTProgress() as progress:
         for phase, steps in (("Building engine", 3), ("Timing", 20)):
             for step in range(steps + 1):

@@ -1,4 +1,4 @@
-"""lopa-export plan as a user runs it: traces in, a plan, tables and a picture out, and what it refuses."""
+"""lopa-export plan: traces as input; a plan, tables and a plot as output; bad usage."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from lopa.runtime.sessions.session import open_session
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of our own, since a plan is written into it."""
+    """Return a bundle of this module's own, since a plan is written into it."""
     return Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("plan") / "bundle"))
 
 
@@ -136,7 +136,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--buckets", 0], "--buckets"),
         (["--memory", "nan"], "--memory"),
         (["--memory", "0.0000001"], "GiB: one branch of one request over a window of 256"),
-        (["--build-seconds", 10], "go together"),
+        (["--build-seconds", 10], "need each other"),
         (["--build-seconds", 10, "--build-seconds-per-bucket", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
         (["--trace", "no/such.jsonl"], "no/such.jsonl"),

@@ -17,7 +17,7 @@ from lopa.runtime.errors import MissingBackendError
 
 @pytest.fixture
 def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A copy with a plan."""
+    """Return a copy with shape buckets."""
     folder = shutil.copytree(tiny_bundle, tmp_path / "bundle")
     plan_file(Bundle.open(folder), folder / "shape_buckets.json")
     return folder
@@ -25,7 +25,7 @@ def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with TensorRT 11 and a GPU."""
+    """Simulate a machine with TensorRT 11 and a GPU."""
     monkeypatch.setitem(sys.modules, "tensorrt", stand_in_tensorrt(11))
     monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", lambda _number: DEVICE)
 
@@ -40,16 +40,16 @@ def run(*arguments: object, command: str = "tensorrt") -> int:
 def test_build_and_build_again(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
     shown = capsys.readouterr()
-    assert "4 buckets and a range for prompts" in shown.out
+    assert "4 buckets and a profile for prompts" in shown.out
     assert "Stand-in GPU, TensorRT 11.4.0.106, not verified; layers in layers.json" in shown.out
     assert shown.err.splitlines() == ["TensorRT: Building engine", "TensorRT: Computing profile costs"]
     assert (bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.plan").is_file()
     assert run(bundle, "--workspace", "0.5", "--weight-streaming") == 0
-    assert "unchanged, nothing was built" in capsys.readouterr().out
+    assert "up to date, nothing was built" in capsys.readouterr().out
     assert run(bundle, "--int8", "--fp8") == 2
     assert "choose one" in capsys.readouterr().err
     assert run(bundle, "--strip-weights", "--version-compatible", "--int8") == 0
-    assert "unchanged" not in capsys.readouterr().out
+    assert "up to date" not in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("machine")
@@ -96,19 +96,19 @@ def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str])
     run(bundle)
     assert run(bundle, command="inspect") == 0
     line = "engine      tensorrt-sm90-11.4.0.106  for Stand-in GPU, TensorRT 11.4.0.106, 4 buckets, not verified"
-    assert f"{line}, of these weights" in capsys.readouterr().out
+    assert f"{line}, matches the weights" in capsys.readouterr().out
     engine = bundle / "engines" / "tensorrt-sm90-11.4.0.106" / "engine.json"
     fields = json.loads(engine.read_bytes())
     engine.write_text(json.dumps(fields | {"weights_sha256": "00"}))
     assert run(bundle, command="inspect") == 0
-    assert f"{line}, of OTHER weights: build it again" in capsys.readouterr().out
+    assert f"{line}, made from OTHER weights: build it again" in capsys.readouterr().out
     engine.write_text("{")
     assert run(bundle, command="inspect") == 0
     assert "tensorrt-sm90-11.4.0.106  cannot be used: " in capsys.readouterr().out
 
 
 def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a GPU: here the driver is missing."""
+    """The driver is missing here, so that the build runs without a GPU."""
     monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
     assert run(bundle, "--rtx", "--compute-capability", "8.9", "--compute-capability", "120") == 0
     shown = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "no layers.json: there is no GPU here" in shown.out
     assert (bundle / "engines" / "tensorrt-rtx-sm89-sm120-1.7.1.116" / "engine.plan").is_file()
     for arguments, said in (
-        (("--compute-capability", "8.9"), "--compute-capability is for --rtx"),
+        (("--compute-capability", "8.9"), "--compute-capability needs --rtx"),
         (("--rtx", "--compute-capability", "5.0"), "builds for: 7.5, 8.0"),
         (("--rtx", "--version-compatible"), "--version-compatible with --rtx"),
     ):

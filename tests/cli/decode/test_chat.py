@@ -1,4 +1,4 @@
-"""lopa-export chat: line by line from standard input, and as a user runs it, on a pseudo-terminal."""
+"""lopa-export chat: line by line from standard input, and on a pseudo-terminal."""
 
 import json
 import os
@@ -28,7 +28,7 @@ TEMPLATE = (
 
 @pytest.fixture
 def chat_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """The tiny bundle with a chat template of the test's own."""
+    """Return the tiny bundle with a chat template."""
     return with_chat_template(tiny_bundle, tmp_path / "chat", TEMPLATE)
 
 
@@ -72,7 +72,7 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
     ("line", "said"),
     [
         ("/sav x", "did you mean /save?"),
-        ("/undo", "a turn to take back"),
+        ("/undo", "a turn to remove"),
         ("/save", "the name of a file"),
         ("/save no/such/folder/x", "cannot write no/such/folder/x"),
         ("/save .", "cannot write ."),
@@ -109,7 +109,7 @@ def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
         (["--device", "mpi"], "", 2, "use generate under mpirun"),
         (["--device", "cuda:0"], "", 3, "CUDA"),
         ([], b"a\xff\n", 2, "error: standard input: "),
-        ([], "and \\", 2, "ends behind a \\"),
+        ([], "and \\", 2, "ends with a \\"),
     ],
 )
 def test_what_ends_it(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, said: str) -> None:
@@ -123,19 +123,19 @@ def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(chat_bu
     text = "".join(f"{number} {long}\n" for number in range(5)) + f"/save {tmp_path / 'all.jsonl'}\n"
     done = chat(chat_bundle, text, "--max-new-tokens", 4)
     assert done.returncode == 0, done.stderr
-    assert "oldest turns are forgotten" in done.stderr
+    assert "oldest turns are dropped" in done.stderr
     assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 10
 
 
 def test_what_does_not_fit_even_alone_forgets_nothing() -> None:
     conversation = Conversation("system", [("a", "b"), ("c", "d")])
-    assert conversation.forget_until(lambda _: False, "e") == 0
+    assert conversation.drop_until(lambda _: False, "e") == 0
     assert len(conversation.messages("e")) == 6
-    assert conversation.forget_until(lambda messages: len(messages) <= 4, "e") == 1
+    assert conversation.drop_until(lambda messages: len(messages) <= 4, "e") == 1
     assert [message["content"] for message in conversation.messages("e")] == ["system", "c", "d", "e"]
     assert len(conversation.lines()) == 5
     assert conversation.undo()
-    assert (conversation.forgotten, conversation.messages()[1:]) == (1, [])
+    assert (conversation.dropped, conversation.messages()[1:]) == (1, [])
 
 
 class Terminal:
@@ -167,7 +167,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def wait_for(self, pattern: str, seconds: float = 60.0) -> None:
-        """Read until `pattern` is seen behind what was waited for before."""
+        """Read until `pattern` appears after the last match."""
         until = time.monotonic() + seconds
         while not (found := re.search(pattern, self.seen)):
             assert time.monotonic() < until, self.seen
@@ -183,7 +183,7 @@ class Terminal:
         self.process.wait()
 
     def end(self) -> int:
-        """The exit code; what is still printed is read, and appended to what was seen."""
+        """Read the rest of the output and return the exit code."""
         while True:
             try:
                 self.seen += os.read(self.master, 4096).decode(errors="replace")

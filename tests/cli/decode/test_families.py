@@ -1,4 +1,4 @@
-"""Bundles of other families through the command line: one recording of each reproduced, plans, benchmarks, inspect."""
+"""Bundles of other families on the command line: a recording of each reproduced, plans, benchmarks, inspect."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ RECORDED = {
         ["--max-new-tokens", 64],
     ),
 }
-"""A file of recorded traces and the options that decode so; the rest are the bundle's defaults."""
+"""Files of recorded traces, with the options that reproduce them beyond the bundle's defaults."""
 
 
 @pytest.mark.parametrize("family", RECORDED)
@@ -54,7 +54,7 @@ def test_a_recording_is_reproduced(family: str, family_bundle: Callable[..., Pat
 
 @pytest.fixture(params=RECORDED)
 def bundle(request: pytest.FixtureRequest, family_bundle: Callable[..., Path], tmp_path: Path) -> Path:
-    """Of the test's own, since a plan is written into it."""
+    """Return a bundle of this module's own, since a plan is written into it."""
     return Path(shutil.copytree(family_bundle(request.param), tmp_path / str(request.param)))
 
 
@@ -81,7 +81,7 @@ def test_quality_of_every_strategy(bundle: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("lopa.bench.quality.decodes.MAX_NEW_TOKENS", 32)
     prompts = tmp_path / "eval.jsonl"
     prompts.write_text(json.dumps({"id": "one", "kind": "wp", "prompt": "Question: 2 + 3?", "answer": "5"}) + "\n")
-    done = lopa_export("bench", bundle, "--quality", prompts, "--threads", 1, "--output", tmp_path / "report")
+    done = lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", tmp_path / "report")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "report" / "quality.json").read_text())["rows"]
     assert [row["config"] for row in rows][:3] == ["vanilla", "threshold", "d2f"]

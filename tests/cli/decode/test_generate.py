@@ -1,4 +1,4 @@
-"""lopa-export generate: what it prints and writes, and what it says of bad usage."""
+"""lopa-export generate: its output, its files, and its errors for bad usage."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from tests.cli.command import BROKEN_DEVICES, PROMPT, lopa_export
 from tests.runtime.decoding.test_branch_budget import costs_with
 
 from lopa.cli.decode.branch_tally import BranchTally
-from lopa.cli.options.config import config_overrides
+from lopa.cli.options.decoding_options import config_overrides
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.record import json_from_record
@@ -169,8 +169,8 @@ def test_ids_in_give_the_same_text_as_the_prompt(tiny_bundle: Path, tmp_path: Pa
         (["--device", "cpu:0", "--device", "cpu:0"], 2, "device 'cpu:0' twice"),
         (["--device", "cpu", "--device", "cpu:0"], 2, "cpu has every core"),
         (["--device", "cpu:0", "--device", "numpy", "--device-timeout", "-1"], 2, "time limit -1.0"),
-        (["--output", "out.jsonl"], 2, "--output goes with --prompts"),
-        (["--parallel", "2"], 2, "--parallel goes with --prompts"),
+        (["--output", "out.jsonl"], 2, "--output needs --prompts"),
+        (["--parallel", "2"], 2, "--parallel needs --prompts"),
         (["--chat"], 2, "chat template"),
         (["--trace", "no/such/folder/trace.jsonl"], 2, "cannot write no/such/folder/trace.jsonl"),
     ],

@@ -1,4 +1,4 @@
-"""lopa-export generate --device mpi as a user starts it: with mpirun, without, and on machines that do not fit."""
+"""lopa-export generate --device mpi: with mpirun, without it, and on unsuitable machines."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ def test_bad_usage_ends_the_job(arguments: list[str], code: int, said: str, tiny
 
 @needs_mpi
 def test_ranks_that_only_generate_knows_are_refused_elsewhere(tiny_bundle: Path) -> None:
-    result = job((2, ["-m", "lopa.cli.main", "bench", tiny_bundle, "--costs", "--device", "mpi"]))
+    result = job((2, ["-m", "lopa.cli.main", "bench", "costs", tiny_bundle, "--device", "mpi"]))
     assert result.returncode == 2
     assert "rank 1 opened a session on device 'mpi'" in result.stderr
 

@@ -1,4 +1,4 @@
-"""lopa-export edit: a bundle's defaults and chat template from the command line, and where else both can be given."""
+"""lopa-export edit: a bundle's defaults and chat template, and the other commands that set them."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def template(tmp_path: Path) -> Path:
 def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
     before = (bundle / MANIFEST_NAME).read_bytes()
     done = lopa_export(
-        "edit", bundle, "--default", "strategy=eb", "--default", "gamma=0.4", "--default", "decide-frontier=true",
+        "edit", bundle, "--default", "strategy=eb", "--default", "gamma=0.4", "--default", "unmask-first-masked=true",
         "--default", "branches=2", "--default", "stop=###", "--default", "stop=\n",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -101,7 +101,7 @@ def test_chat_and_generate_take_a_template_of_their_own(tiny_bundle: Path, templ
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no template at all", "makes the prompt 'no template at all' of the message"),
+        ("no template at all", "as 'no template at all'"),
         ('{"chat_template": "{{ messages }}"}', "is a JSON object"),
         ("{% for m in messages %}{{ m.content }", "failed"),
         ("{{ raise_exception('not today') }}", "not today"),
@@ -132,7 +132,7 @@ def test_a_template_is_checked_before_anything_is_written(bundle: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "there is nothing to change"),
+        ((), "nothing to change"),
         (("--default", "gama=1"), "did you mean gamma=1?"),
         (("--default", "branches"), "NAME=VALUE"),
         (("--default", "branches=many"), "branches 'many'"),

@@ -1,4 +1,4 @@
-"""lopa-export inspect: what a bundle holds, and what it says of what is none."""
+"""lopa-export inspect: the contents of a bundle, and errors for folders that are no bundle."""
 
 import json
 import shutil

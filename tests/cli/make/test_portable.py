@@ -1,4 +1,4 @@
-"""The portable dialect as a user meets it: export, verify, inspect, lint."""
+"""The portable dialect on the command line: export, verify, inspect, lint."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def lopa_export(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command here and gives its exit code, standard output and standard error."""
+    """Return a function that runs a command and returns its exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
@@ -47,7 +47,7 @@ def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path, lopa_export: Com
     assert [line.partition(":")[0] for line in errors.splitlines()] == stages
     graphs = [row.split()[0].rpartition("/")[0] for row in output.splitlines()[1:16]]
     assert graphs == [""] * 5 + ["cpu"] * 5 + ["portable"] * 5
-    assert "ok: 9 files as exported; cpu agrees with the references in 54 cases" in output
+    assert "ok: 9 files unchanged; cpu agrees with the references in 54 cases" in output
     code, output, _ = lopa_export("verify", bundle, "--device", "cpu+cpu")
     assert code == 0
     assert "portable/" not in output  # a pipeline runs the stages, which are standard graphs

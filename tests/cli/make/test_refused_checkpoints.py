@@ -1,4 +1,4 @@
-"""Folders that cannot be exported: each mistake has its own sentence and remedy, and none waits for torch or ONNX.
+"""Folders that cannot be exported. Each mistake has its own error, reported before torch and ONNX are imported.
 
 All commands run in one process in which importing torch, transformers or ONNX is an unexpected error (exit code 70).
 """
@@ -36,7 +36,7 @@ print(json.dumps({name: (each.returncode, each.stderr) for name, each in done.it
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 4976698672\n".format("0123456789abcdef" * 4)
 
 Make = Callable[[Path], Path | str]
-"""Fills the folder that it is given; returns what is given to the command."""
+"""Function that fills the folder it receives and returns the command's arguments."""
 
 
 def _small(folder: Path) -> Path:
@@ -53,7 +53,7 @@ def _without(*names: str) -> Make:
 
 
 def _file(name: str, text: str = "x") -> Make:
-    """A checkpoint without weights, but with one other file."""
+    """Make a checkpoint without weights, but with one other file."""
 
     def made(folder: Path) -> Path:
         _without(SINGLE_NAME)(folder)
@@ -205,7 +205,7 @@ ADAPTERS: dict[str, tuple[Make, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dict[str, tuple[int, str]]:
-    """Exit code and standard error of every command, by name."""
+    """Return exit code and standard error of every command, by name."""
     place = tmp_path_factory.mktemp("refused")
     base = _small(place / "base")
     output = place / "out" / "bundle"
@@ -222,7 +222,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
             else ["verify", tiny_bundle, "--checkpoint", given[1], "--lora", ADAPTER]
         )
     for name in MEASURED:
-        commands[f"bench: {name}"] = ["bench", tiny_bundle, "--speed", "--checkpoint", commands[name][1]]
+        commands[f"bench: {name}"] = ["bench", "speed", tiny_bundle, "--checkpoint", commands[name][1]]
     (place / "file").write_text("x")
     commands["options: stages"] = ["onnx", base, "-o", output, "--stages", 3]
     commands["options: quantize"] = ["onnx", base, "-o", output, "--quantize", "int8", "--quantize-exclude", "no.such"]
@@ -245,9 +245,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
 
 
 VERIFIED = ("hub id", "empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint", "lora: hub id")
-"""Of these `verify --checkpoint` says the same."""
+"""Mistakes that `verify --checkpoint` reports in the same words."""
 MEASURED = ("hub id", "adapter", "wrong shape")
-"""Of these `bench --speed` does."""
+"""Mistakes that `bench speed` reports in the same words."""
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, *ADAPTERS])
@@ -271,7 +271,7 @@ def test_bench_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], na
         ("stages", "3 stages for a checkpoint of 2 layers"),
         ("quantize", "'no.such' matches no tensor"),
         ("default", "max_new_tokens 600 by default"),
-        ("template", "makes the prompt 'x' of the message"),
+        ("template", "as 'x'"),
         ("destination", "file exists"),
     ],
 )

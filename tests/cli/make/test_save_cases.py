@@ -1,4 +1,4 @@
-"""lopa-export verify --save-cases as a user runs it: when the folder is there, and when it is not."""
+"""lopa-export verify --save-cases: when the folder is written, and when it is not."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify)
     folder = tmp_path / "some" / "cases"
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)
     assert code == 0
-    assert f"{folder}: the cases and numpy's answers, for Polygraphy (docs/polygraphy.md)\nok: " in output
+    assert f"{folder}: cases with numpy's results, for Polygraphy (docs/how-to/engines.md)\nok: " in output
     assert "saving cases (2)" in errors
     assert files(folder) == SAVED
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)

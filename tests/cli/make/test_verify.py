@@ -1,4 +1,4 @@
-"""lopa-export verify as a user runs it: right bundles pass, altered ones fail with exit code 1 and say why."""
+"""lopa-export verify: correct bundles pass; altered ones fail with exit code 1 and a reason."""
 
 import os
 import re
@@ -29,7 +29,7 @@ Verify = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """Runs the command here and gives its exit code, standard output and standard error."""
+    """Return a function that runs the command and returns its exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
@@ -43,12 +43,12 @@ def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
 
 @pytest.fixture
 def altered(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A copy of the bundle, to be altered."""
+    """Copy the bundle, for a test that alters it."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "altered"))
 
 
 def rewrite_digests(path: Path) -> None:
-    """Make the manifest agree with the files as they are now."""
+    """Update the manifest to the present files."""
     manifest = Bundle.open(path).manifest
     files = [
         FileRecord(path=record.path, size=record.size, sha256=sha256_of_file(path / record.path))
@@ -58,7 +58,7 @@ def rewrite_digests(path: Path) -> None:
 
 
 def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name: str = "model.onnx") -> None:
-    """Apply `change`, which says how many places it changed, and make the manifest agree with size and digest."""
+    """Apply `change`, which returns the number of changed places, and update size and digest in the manifest."""
     graph = path / name
     model = onnx.load(graph, load_external_data=False)
     assert change(model.graph) > 0
@@ -72,7 +72,7 @@ def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name:
 
 
 def failed_rows(output: str) -> set[tuple[str, str]]:
-    """(output without layer, reference) of the table's rows that end in NO."""
+    """Return output without layer and reference of the table's rows that end in NO."""
     rows = [line.split() for line in output.splitlines() if line.endswith(" NO")]
     return {(row[0].rpartition(".")[2], row[1]) for row in rows}
 
@@ -86,7 +86,7 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     assert [line.startswith("cpu/") for line in lines[1:21]] == [False] * 10 + [True] * 10  # the twin for CPUs
     assert all(line.split()[-2:] == ["1e-04", "yes"] for line in lines[1:21])
     (last,) = lines[21:]
-    assert re.fullmatch(r"ok: 5 files as exported; cpu agrees with the references in 36 cases, in [\d. min]+ s", last)
+    assert re.fullmatch(r"ok: 5 files unchanged; cpu agrees with the references in 36 cases, in [\d. min]+ s", last)
     stages = [line for line in errors.splitlines() if not re.search(r"\d s\b", line)]
     before = ["digests", "digests of the checkpoint", "loading the checkpoint"]
     assert stages == [*before, "comparing (18)", "comparing the cpu graph (18)"]
@@ -98,7 +98,7 @@ def test_without_a_checkpoint_it_says_what_was_not_compared(tiny_bundle: Path, v
     assert code == 0
     assert "numpy agrees with the references" in output
     assert "transformers" not in output
-    assert output.endswith("The weights were not compared with a checkpoint: add --checkpoint DIR for that.\n")
+    assert output.endswith("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.\n")
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json", "tokenizer_config.json"])
@@ -124,13 +124,13 @@ def test_altered_weights_with_a_rewritten_digest_fail(altered: Path, verify: Ver
     assert code == 1
     assert failed_rows(output) >= {("entropy", "transformers"), ("value", "transformers")}
     assert {reference for _, reference in failed_rows(output)} == {"transformers"}  # numpy has the same wrong weights
-    assert "outputs are beyond tolerance on cpu: " in errors
+    assert "outputs exceed the tolerance on cpu: " in errors
     assert "entropy against transformers" in errors
 
 
 @pytest.fixture
 def altered_integers(tiny_quantized: Path, tmp_path: Path) -> Path:
-    """As `altered`, of a bundle with integers."""
+    """Alter a quantized bundle like `altered`."""
     return Path(shutil.copytree(tiny_quantized, tmp_path / "altered"))
 
 
@@ -147,7 +147,7 @@ def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -
 
 
 def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
-    """Too small a change for any output to show, which is why the integers themselves are compared."""
+    """The change is too small for any output to show, so that verify compares the integers themselves."""
     record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
     data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
     found = data[record.offset + 5]
@@ -190,7 +190,7 @@ def test_activations_in_coarser_steps_fail(altered_integers: Path, verify: Verif
 
 
 def another_step(graph: onnx.GraphProto) -> int:
-    """Activations divided by a twentieth of their greatest instead of a 127th: five bits."""
+    """Divide activations by a twentieth of their maximum instead of a 127th, which leaves five bits."""
     found = [tensor for tensor in graph.initializer if tensor.name == "quantize.step"]
     for tensor in found:
         tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(1 / 20, np.float32), tensor.name))
@@ -198,7 +198,7 @@ def another_step(graph: onnx.GraphProto) -> int:
 
 
 def another_rope_theta(graph: onnx.GraphProto) -> int:
-    """Theta 10100 instead of 10000."""
+    """Set theta to 10100 instead of 10000."""
     found = [tensor for tensor in graph.initializer if tensor.name == "inverse_frequencies"]
     for tensor in found:
         count = tensor.dims[0]
@@ -208,7 +208,7 @@ def another_rope_theta(graph: onnx.GraphProto) -> int:
 
 
 def another_epsilon(graph: onnx.GraphProto) -> int:
-    """1e-5 instead of 1e-6, in the first layer only."""
+    """Set epsilon to 1e-5 instead of 1e-6, in the first layer only."""
     found = [attribute for node in graph.node for attribute in node.attribute if attribute.name == "epsilon"]
     assert found[0].f == np.float32(1e-6)
     found[0].f = 1e-5
@@ -216,7 +216,7 @@ def another_epsilon(graph: onnx.GraphProto) -> int:
 
 
 def causal_attention(graph: onnx.GraphProto) -> int:
-    """The last layer's attention made causal beside its mask."""
+    """Make the last layer's attention causal in addition to its mask."""
     node = [node for node in graph.node if node.op_type == "Attention"][-1]
     kept = [attribute for attribute in node.attribute if attribute.name != "is_causal"]
     del node.attribute[:]
@@ -232,7 +232,7 @@ def test_an_altered_graph_fails_without_a_checkpoint(
     code, output, errors = verify(altered)
     assert code == 1
     assert {("topk_logprobs", "numpy"), ("entropy", "numpy")} <= failed_rows(output)
-    assert "outputs are beyond tolerance on cpu" in errors
+    assert "outputs exceed the tolerance on cpu" in errors
 
 
 def test_an_altered_graph_fails_against_the_checkpoint(altered: Path, verify: Verify) -> None:

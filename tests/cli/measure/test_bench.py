@@ -1,4 +1,4 @@
-"""lopa-export bench: tables, files, and what it says when something is missing."""
+"""lopa-export bench: tables, files, and errors where something is missing."""
 
 import json
 import os
@@ -28,9 +28,9 @@ costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
 costs._MAX_ROUNDS, costs._HOST_PROMPTS = 6, 1
 machine_rates.least_seconds.__defaults__ = (0.05,)
 """
-"""8 sizes instead of 144, and less of everything else: the whole takes a minute."""
+"""Program that measures 8 sizes instead of 144, and less of everything else."""
 SHORT = "from lopa.bench.quality import decodes; decodes.MAX_NEW_TOKENS = 32"
-"""An eighth of an answer."""
+"""Program that shortens answers to an eighth."""
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -60,8 +60,8 @@ def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "
 def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -> None:
     output, plot = tmp_path / "out", tmp_path / "plots" / "quality.png"
     done = bench_alone(
+        "quality",
         tiny_bundle,
-        "--quality",
         EVAL,
         "--limit",
         1,
@@ -87,7 +87,7 @@ def test_quality_writes_json_table_and_plot(tiny_bundle: Path, tmp_path: Path) -
 
 def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     done = bench(
-        *(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
+        *("speed", tiny_bundle, "--checkpoint", CHECKPOINT, "--lora", ADAPTER),
         *("--branches", 3, "--limit", 1, "--output", tmp_path),
     )
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "outside the call" in done.stdout
     report = json.loads((tmp_path / "speed.json").read_bytes())
     assert report["settings"]["branches"] == 3
-    assert report["settings"]["published"] is True
+    assert report["settings"]["reference"] is True
     assert report["run"]["threads"] == 1
     assert report["measured"]["same_tokens"] is True
     assert (tmp_path / "speed.md").read_text() in done.stdout
@@ -104,7 +104,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
     done = bench_alone(
-        *(bundle, "--costs", "--threads", 1, "--output", output),
+        *("costs", bundle, "--threads", 1, "--output", output),
         refuse=("torch", "onnx", "transformers"),
         first=COARSE,
     )
@@ -141,15 +141,15 @@ costs._forward_seconds = stopped
 def test_a_stopped_measurement_keeps_what_is_a_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
-    """The grid has 8 sizes, so that 24 forwards are a table; 2 in a round are not timed."""
+    """The grid has 8 sizes, so that a table needs 24 forwards. 2 forwards per round are not timed."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
-    done = bench_alone(bundle, "--costs", "--threads", 1, first=first)
+    done = bench_alone("costs", bundle, "--threads", 1, first=first)
     assert done.returncode == 128 + getattr(signal, name), done.stderr
     assert "forwards: stopped after " in done.stderr
     assert "Traceback" not in done.stderr
     if kept:
-        assert f"What was measured is kept: {bundle / 'costs.cpu.json'}" in done.stderr
+        assert f"forwards are kept in {bundle / 'costs.cpu.json'}" in done.stderr
         assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 8
     else:
         assert "Nothing was kept: a table needs 24 forwards, 3 of every size." in done.stderr
@@ -162,28 +162,28 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
 ) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)  # root may write everywhere
-    done = bench(bundle, "--costs", "--threads", 1)
+    done = bench("costs", bundle, "--threads", 1)
     assert done.returncode == 2
     assert f"{bundle} cannot be written" in done.stderr
     assert "forwards" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "taken", "work"),
+    ("name", "arguments", "taken", "work"),
     [
-        (("--quality", EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "prompts"),
-        (("--quality", EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "prompts"),
-        (("--speed", "--checkpoint", CHECKPOINT, "--lora", ADAPTER, "--output", "out"), "out/speed.json", "prompts"),
-        (("--costs", "--output", "out"), "out/costs.md", "forwards"),
-        (("--cold", "--output", "out"), "out/cold.json", "cold starts"),
-        (("--devices", "1", "--plot", "s.png"), "s.png", "prompts"),
+        ("quality", (EVAL, "--limit", 1, "--output", "out"), "out/quality.md", "prompts"),
+        ("quality", (EVAL, "--limit", 1, "--plot", "q.png"), "q.png", "prompts"),
+        ("speed", ("--checkpoint", CHECKPOINT, "--lora", ADAPTER, "--output", "out"), "out/speed.json", "prompts"),
+        ("costs", ("--output", "out"), "out/costs.md", "forwards"),
+        ("cold", ("--output", "out"), "out/cold.json", "cold starts"),
+        ("scaling", ("--devices", "1", "--plot", "s.png"), "s.png", "prompts"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_known_before_measuring(
-    tiny_bundle: Path, tmp_path: Path, arguments: tuple[object, ...], taken: str, work: str
+    tiny_bundle: Path, tmp_path: Path, name: str, arguments: tuple[object, ...], taken: str, work: str
 ) -> None:
     (tmp_path / taken).mkdir(parents=True)
-    done = bench(tiny_bundle, *(tmp_path / each if each in (taken, "out") else each for each in arguments))
+    done = bench(name, tiny_bundle, *(tmp_path / each if each in (taken, "out") else each for each in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot write {tmp_path / taken}" in done.stderr
     assert work not in done.stderr
@@ -194,7 +194,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
 ) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").mkdir()
-    done = bench(bundle, "--costs", "--threads", 1)
+    done = bench("costs", bundle, "--threads", 1)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot write {bundle / 'costs.cpu.json'}" in done.stderr
     assert "forwards" not in done.stderr
@@ -202,7 +202,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
 
 def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
-    done = bench_alone(bundle, "--costs", "--threads", 1, "--quiet", first=COARSE)
+    done = bench_alone("costs", bundle, "--threads", 1, "--quiet", first=COARSE)
     assert (done.returncode, done.stderr) == (0, "")
     assert (bundle / "costs.cpu.json").is_file()
 
@@ -212,7 +212,7 @@ def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: 
     (bundle / "costs.cpu.json").write_text("old")
     (bundle / "model.onnx").write_bytes(bytes(range(256)) * ((bundle / "model.onnx").stat().st_size // 256 + 1))
     os.truncate(bundle / "model.onnx", (tiny_bundle / "model.onnx").stat().st_size)
-    done = bench(bundle, "--costs", "--threads", 1)
+    done = bench("costs", bundle, "--threads", 1)
     assert done.returncode == 2
     assert "cannot open" in done.stderr
     assert (bundle / "costs.cpu.json").read_text() == "old"
@@ -221,8 +221,19 @@ def test_a_failed_measurement_leaves_the_old_table(tiny_bundle: Path, tmp_path: 
 def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: Path) -> None:
     cores = len(available_cores())
     plot = tmp_path / "plots" / "scaling.png"
-    asked = (tiny_bundle, "--devices", "1,2,64", "--limit", 1, "--branches", 4, "--output", tmp_path / "out")
-    done = bench_alone(*asked, "--plot", plot, refuse=("torch", "onnx", "transformers"))
+    arguments = (
+        "scaling",
+        tiny_bundle,
+        "--devices",
+        "1,2,64",
+        "--limit",
+        1,
+        "--branches",
+        4,
+        "--output",
+        tmp_path / "out",
+    )
+    done = bench_alone(*arguments, "--plot", plot, refuse=("torch", "onnx", "transformers"))
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "out" / "scaling.json").read_bytes())
     assert [each["devices"] for each in report["measured"]] == [count for count in (1, 2) if count <= cores]
@@ -240,7 +251,7 @@ def test_devices_are_measured_projected_and_drawn(tiny_bundle: Path, tmp_path: P
 
 def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
     done = bench_alone(
-        tiny_bundle, "--cold", "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
+        "cold", tiny_bundle, "--threads", 1, "--output", tmp_path, refuse=("torch", "onnx", "transformers")
     )
     assert done.returncode == 0, done.stderr
     assert "import to first forward" in done.stdout
@@ -255,74 +266,60 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(
 ) -> None:
     prompts = tmp_path_factory.mktemp("prompts") / "eval.jsonl"
     prompts.write_text(EVAL.read_text().splitlines()[0] + "\n")
-    asked = (tiny_bundle, "--quality", prompts, "--output", tmp_path / "out")
-    done = bench_alone(*asked, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
+    arguments = ("quality", tiny_bundle, prompts, "--output", tmp_path / "out")
+    done = bench_alone(*arguments, "--plot", tmp_path / "q.png", refuse=("matplotlib",))
     assert done.returncode == 3
     assert pip_install("plot") in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-    assert bench_alone(*asked, refuse=("matplotlib",), first=SHORT).returncode == 0
+    assert bench_alone(*arguments, refuse=("matplotlib",), first=SHORT).returncode == 0
 
 
 def test_speed_without_torch_names_the_extra(tiny_bundle: Path) -> None:
-    done = bench_alone(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, refuse=("torch",))
+    done = bench_alone("speed", tiny_bundle, "--checkpoint", CHECKPOINT, refuse=("torch",))
     assert done.returncode == 3
     assert pip_install("export") in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = bench(tiny_bundle, "--speed", "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
+    done = bench("speed", tiny_bundle, "--checkpoint", CHECKPOINT, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert "--lora is missing" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("name", "arguments", "message"),
     [
-        ((), "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices"),
-        (
-            ("--quality", EVAL, "--speed"),
-            "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices",
-        ),
-        (("--costs", "--cold"), "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices"),
-        (("--quality", EVAL, "--branches", 3), "--branches goes with --speed and --devices"),
-        (("--quality", EVAL, "--lora", ADAPTER), "--lora goes with --speed"),
-        (("--costs", "--limit", 3), "--limit goes with --quality and --speed and --devices"),
-        (("--cold", "--checkpoint", CHECKPOINT), "--checkpoint goes with --speed"),
-        (("--costs", "--device", "cpu:x"), "cpu:N or cpu:N-M"),
-        (("--costs", "--device", "cpu:0", "--device", "cpu:0"), "device 'cpu:0' twice"),
-        (("--devices", "1,0"), "with no device"),
-        (("--devices", "1,2,2"), "a number given twice"),
-        (("--devices", "1,two"), "whole numbers from 1 on"),
-        (("--devices", "1,,2"), "whole numbers from 1 on"),
-        (("--devices", "-1"), "whole numbers from 1 on"),
-        (("--devices", ""), "whole numbers from 1 on"),
-        (("--devices", "1,2", "--device", "cpu:0"), "leave --device and --threads out"),
-        (("--devices", "1,2", "--threads", 2), "leave --device and --threads out"),
-        (("--devices", "1", "--branches", 0), "branches 0"),
-        (
-            ("--devices", "1", "--costs"),
-            "one of --quality EVAL, --speed, --costs, --decodes 1,2,.., --cold and --devices",
-        ),
-        (("--speed",), "needs --checkpoint"),
-        (("--speed", "--checkpoint", CHECKPOINT, "--plot", "x.png"), "goes with --quality"),
-        (("--speed", "--checkpoint", CHECKPOINT, "--device", "numpy"), "CPU only"),
-        (("--speed", "--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
-        (("--quality", "no-such-file.jsonl"), "no-such-file.jsonl"),
-        (("--quality", EVAL, "--limit", 0), "limit"),
+        ("quality", (EVAL, "--branches", 3), "No such option '--branches'"),
+        ("costs", ("--limit", 3), "No such option '--limit'"),
+        ("costs", ("--device", "cpu:x"), "cpu:N or cpu:N-M"),
+        ("costs", ("--device", "cpu:0", "--device", "cpu:0"), "device 'cpu:0' twice"),
+        ("scaling", (), "Missing option '--devices'"),
+        ("scaling", ("--devices", "1,0"), "with no device"),
+        ("scaling", ("--devices", "1,2,2"), "a number given twice"),
+        ("scaling", ("--devices", "1,two"), "whole numbers from 1"),
+        ("scaling", ("--devices", "1,,2"), "whole numbers from 1"),
+        ("scaling", ("--devices", "-1"), "whole numbers from 1"),
+        ("scaling", ("--devices", ""), "whole numbers from 1"),
+        ("scaling", ("--devices", "1", "--branches", 0), "branches 0"),
+        ("speed", (), "Missing option '--checkpoint'"),
+        ("speed", ("--checkpoint", CHECKPOINT, "--device", "numpy"), "on the CPU"),
+        ("speed", ("--checkpoint", CHECKPOINT, "--branches", 0), "branches 0"),
+        ("quality", ("no-such-file.jsonl",), "no-such-file.jsonl"),
+        ("quality", (EVAL, "--limit", 0), "limit"),
     ],
 )
-def test_wrong_usage(tiny_bundle: Path, arguments: tuple[object, ...], said: str) -> None:
-    done = bench(tiny_bundle, *arguments)
+def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...], message: str) -> None:
+    done = bench(name, tiny_bundle, *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
-    done = bench(tmp_path, "--quality", EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
+    done = bench("quality", tmp_path, EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
     assert done.returncode == 2
     assert "manifest.json" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -331,7 +328,7 @@ def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
 def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\nnot json\n')
-    done = bench(tiny_bundle, "--quality", path, "--output", tmp_path / "out")
+    done = bench("quality", tiny_bundle, path, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert f"{path} line 2: JSON is malformed" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -340,6 +337,6 @@ def test_a_bad_line_of_the_prompts(tiny_bundle: Path, tmp_path: Path) -> None:
 def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "eval.jsonl"
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
-    done = bench(tiny_bundle, "--quality", path, "--plot", tmp_path / "q.png")
+    done = bench("quality", tiny_bundle, path, "--plot", tmp_path / "q.png")
     assert done.returncode == 2
     assert "has no prompt that is scored" in done.stderr.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""bench --quality --resume: outcomes that are there are not decoded again, those of anything else are refused."""
+"""bench quality --resume: existing outcomes are not decoded again, outcomes of another run are refused."""
 
 import json
 import subprocess
@@ -32,13 +32,13 @@ def prompts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
-    """Counts the decodes of a run, which is interrupted after so many."""
+    """Return a function that counts the decodes of a run and interrupts it after `limit` of them."""
 
-    def counting(max: int = 1000) -> list[None]:
+    def counting(limit: int = 1000) -> list[None]:
         decode, made = decodes._decode, list[None]()
 
         def limited(*given: Any) -> Any:
-            if len(made) == max:
+            if len(made) == limit:
                 raise KeyboardInterrupt
             made.append(None)
             return decode(*given)
@@ -51,11 +51,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
 
 def bench(bundle: Path, prompts: Path, output: Path, *options: object) -> subprocess.CompletedProcess[str]:
     asked = () if "--strategies" in options else ("--strategies", "d2f")
-    return lopa_export("bench", bundle, "--quality", prompts, "--threads", 1, "--output", output, *asked, *options)
+    return lopa_export("bench", "quality", bundle, prompts, "--threads", 1, "--output", output, *asked, *options)
 
 
 def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
-    """By prompt, configuration and options."""
+    """Return the outcomes by prompt, configuration and options."""
     records = json.loads((output / REPORT).read_text())["outcomes"]
     return {(each["prompt"], each["config"], each["options"]): each for each in records}
 
@@ -72,7 +72,7 @@ def test_an_interrupted_run_goes_on(
     counted(1 + 6)  # one to begin with, then a prompt with 4 configurations, and half of another
     stopped = bench(tiny_bundle, prompts, output)
     assert stopped.returncode not in (0, 2)
-    assert f"{output} has 6 outcomes: --resume goes on from there" in stopped.stderr.replace("\n", " ")
+    assert f"{output} holds 6 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")
     monkeypatch.undo()
     monkeypatch.setattr(decodes, "MAX_NEW_TOKENS", 16)
     assert [path.name for path in output.iterdir() if path.is_file()] == [KEPT]
@@ -83,7 +83,7 @@ def test_an_interrupted_run_goes_on(
     made = counted()
     done = bench(tiny_bundle, prompts, output, "--resume")
     assert done.returncode == 0, done.stderr
-    assert f"6 outcomes are in {output} already" in done.stderr.replace("\n", " ")
+    assert f"{output} holds 6 outcomes, which are kept" in done.stderr.replace("\n", " ")
     assert len(made) == 1 + 6
     assert sorted(path.name for path in output.iterdir()) == ["quality.json", "quality.md", "samples"]
     found, expected = outcomes_of(output), outcomes_of(whole)
@@ -181,9 +181,6 @@ def test_other_prompts_are_refused(tiny_bundle: Path, prompts: Path, tmp_path: P
 
 
 def test_resume_needs_an_output(tiny_bundle: Path, prompts: Path) -> None:
-    done = lopa_export("bench", tiny_bundle, "--quality", prompts, "--resume")
+    done = lopa_export("bench", "quality", tiny_bundle, prompts, "--resume")
     assert done.returncode == 2
     assert "--resume needs --output" in done.stderr
-    done = lopa_export("bench", tiny_bundle, "--cold", "--resume")
-    assert done.returncode == 2
-    assert "--resume goes with --quality" in done.stderr

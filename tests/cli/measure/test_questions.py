@@ -1,4 +1,4 @@
-"""lopa-export questions: files that bench --quality takes, and what it refuses."""
+"""lopa-export bench questions: files for bench quality, and bad usage."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ RECORD = {"question": "Two and three?", "answer": "#### 5"}
 
 def test_lines_are_an_evaluation_set(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "shuffle.jsonl"
-    done = lopa_export("questions", "shuffle", "--count", 3, "--length", 6, "--max-new-tokens", 20, "-o", path)
+    done = lopa_export("bench", "questions", "shuffle", "--count", 3, "--length", 6, "--max-new-tokens", 20, "-o", path)
     assert (done.returncode, done.stderr) == (0, "")
     found = eval_set_from_jsonl(path)
     assert [(item.kind, item.answer.count(","), item.max_new_tokens) for item in found] == [("shuffle", 5, 20)] * 3
@@ -25,7 +25,7 @@ def test_lines_are_an_evaluation_set(tmp_path: Path) -> None:
 def test_data_with_examples(tmp_path: Path) -> None:
     data, path = tmp_path / "test.jsonl", tmp_path / "out.jsonl"
     data.write_text(json.dumps(RECORD) + "\n")
-    arguments = ("questions", "gsm8k", data, "-o", path, "--shots-from", data)
+    arguments = ("bench", "questions", "gsm8k", data, "-o", path, "--shots-from", data)
     assert lopa_export(*arguments, "--shots", 1).returncode == 0
     (item,) = eval_set_from_jsonl(path)
     assert item.prompt.count("Two and three?") == 2
@@ -43,20 +43,20 @@ def test_data_with_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("copy", "data.jsonl"), "leave DATA out"),
+        (("copy", "data.jsonl"), "omit DATA"),
         (("gsm8k",), "needs DATA"),
-        (("copy", "--shots", "1"), "--shots does not go with copy"),
+        (("copy", "--shots", "1"), "--shots is not for copy"),
         (("copy", "--length", "1"), "length 1"),
-        (("mbpp", "data.jsonl", "--seed", "1"), "--seed does not go with mbpp"),
+        (("mbpp", "data.jsonl", "--seed", "1"), "--seed is not for mbpp"),
         (("mbpp", "data.jsonl", "--shots", "3"), "--shots needs --shots-from"),
-        (("mbpp", "data.jsonl", "--last-number"), "--last-number does not go with mbpp"),
-        (("humaneval", "data.jsonl", "--chat", "--shots-from", "data.jsonl"), "leave --shots-from out"),
+        (("mbpp", "data.jsonl", "--last-number"), "--last-number is not for mbpp"),
+        (("humaneval", "data.jsonl", "--chat", "--shots-from", "data.jsonl"), "omit --shots-from"),
         (("sudoku",), "sudoku"),
         (("gsm8k", "missing.jsonl"), "missing.jsonl"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    done = lopa_export("questions", *arguments, "-o", tmp_path / "out.jsonl")
+    done = lopa_export("bench", "questions", *arguments, "-o", tmp_path / "out.jsonl")
     assert done.returncode == 2
     assert said in done.stderr
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""bench --quality on prompts of others' harnesses: their files of samples, and limits beside scores."""
+"""bench quality on prompts of other projects' harnesses: files of samples, and limits of scores."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_samples_of_every_configuration(tiny_bundle: Path, tmp_path: Path) -> No
     lines = [{"prompt": SUM, **common, "task_id": "A/1"}, {"prompt": SUM, **common, "stop": [" "], "task_id": "A/2"}]
     path = write_lines(tmp_path / "set.jsonl", [*lines, {"prompt": SUM, **common}])
     out = tmp_path / "out"
-    done = lopa_export("bench", tiny_bundle, "--quality", path, "--strategies", "threshold", "--output", out)
+    done = lopa_export("bench", "quality", tiny_bundle, path, "--strategies", "threshold", "--output", out)
     assert done.returncode == 0, done.stderr
     assert "score %" not in done.stdout, "its harness scores it"
     names = [variant.name.replace(" ", "-") for variant in variants_from_text("threshold")]
@@ -41,7 +41,7 @@ def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Pat
     path = write_lines(tmp_path / "set.jsonl", lines)
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     options = ("--strategies", "drawn", "--output", out, "--plot", plot)
-    done = lopa_export("bench", tiny_bundle, "--quality", path, *options)
+    done = lopa_export("bench", "quality", tiny_bundle, path, *options)
     assert done.returncode == 0, done.stderr
     assert "bound %" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -54,6 +54,6 @@ def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Pat
 
 def test_a_chat_for_a_bundle_without_a_template(tiny_bundle: Path, tmp_path: Path) -> None:
     line = {"messages": [{"role": "user", "content": SUM}], "answer": "#### 7", "kind": "math"}
-    done = lopa_export("bench", tiny_bundle, "--quality", write_lines(tmp_path / "set.jsonl", [line]))
+    done = lopa_export("bench", "quality", tiny_bundle, write_lines(tmp_path / "set.jsonl", [line]))
     assert done.returncode == 2
     assert "no chat template" in done.stderr

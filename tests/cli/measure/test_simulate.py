@@ -1,4 +1,4 @@
-"""lopa-export simulate: tables, JSON, a plot, and what it refuses; bench --decodes before it."""
+"""lopa-export bench simulate: tables, JSON, a plot, bad input, and decodes recorded by bench decodes."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def changed(path: Path, **fields: Any) -> Path:
 
 
 def test_tables_say_every_load_and_what_serves_it_best(scenario: Path) -> None:
-    done = lopa_export("simulate", scenario)
+    done = lopa_export("bench", "simulate", scenario)
     assert done.returncode == 0, done.stderr
     for point in ("1, 1", "1, 2", "2.5, 1", "2.5, 2"):
         assert f"\n| {point}" in done.stdout
@@ -41,8 +41,8 @@ def test_tables_say_every_load_and_what_serves_it_best(scenario: Path) -> None:
 
 def test_the_report_is_the_same_each_time_and_the_plot_a_png(scenario: Path, tmp_path: Path) -> None:
     plot = tmp_path / "plots" / "fleet.png"
-    first = lopa_export("simulate", scenario, "--json", "--plot", plot)
-    second = lopa_export("simulate", scenario, "--json")
+    first = lopa_export("bench", "simulate", scenario, "--json", "--plot", plot)
+    second = lopa_export("bench", "simulate", scenario, "--json")
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     report = json.loads(first.stdout)
@@ -55,7 +55,7 @@ def test_the_report_is_the_same_each_time_and_the_plot_a_png(scenario: Path, tmp
 
 def test_modelled_costs_need_no_table(scenario: Path, tmp_path: Path) -> None:
     (tmp_path / "costs.json").unlink()
-    done = lopa_export("simulate", changed(scenario, costs=MODELLED))
+    done = lopa_export("bench", "simulate", changed(scenario, costs=MODELLED))
     assert done.returncode == 0, done.stderr
 
 
@@ -71,7 +71,7 @@ def test_modelled_costs_need_no_table(scenario: Path, tmp_path: Path) -> None:
 def test_a_scenario_that_cannot_be_ends_with_2_and_leaves_nothing(
     scenario: Path, tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
-    done = lopa_export("simulate", changed(scenario, **fields), "--plot", tmp_path / "plots" / "none.png")
+    done = lopa_export("bench", "simulate", changed(scenario, **fields), "--plot", tmp_path / "plots" / "none.png")
     assert done.returncode == 2
     assert said in done.stderr
     assert "what to do" in done.stderr
@@ -84,21 +84,21 @@ def test_without_simpy_it_says_what_to_install(scenario: Path, monkeypatch: pyte
     for name in [name for name in sys.modules if name.startswith(("simpy", "lopa.bench.fleet"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "simpy", None)
-    done = lopa_export("simulate", scenario)
+    done = lopa_export("bench", "simulate", scenario)
     assert done.returncode == 3
     assert pip_install("simulate") in done.stderr
 
 
 def test_decodes_of_a_bundle_are_recorded_for_it(tiny_bundle: Path, tmp_path: Path) -> None:
-    done = bench(tiny_bundle, "--decodes", "1,2", "--limit", 1, "--output", tmp_path / "out")
+    done = bench("decodes", tiny_bundle, "--branches", "1,2", "--limit", 1, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "tokens/step" in done.stdout
     (tmp_path / "scenario.json").write_text(json.dumps({**SCENARIO, "decodes": "out/decodes.json", "costs": MODELLED}))
-    assert lopa_export("simulate", tmp_path / "scenario.json").returncode == 0
+    assert lopa_export("bench", "simulate", tmp_path / "scenario.json").returncode == 0
 
 
 @pytest.mark.parametrize("counts", ["0", "1,1", "two", "1000"])
 def test_numbers_of_branches_that_cannot_be_are_refused(tiny_bundle: Path, tmp_path: Path, counts: str) -> None:
-    done = bench(tiny_bundle, "--decodes", counts, "--output", tmp_path / "out")
+    done = bench("decodes", tiny_bundle, "--branches", counts, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The flags of the decoding options: made from GenerationConfig, with its documentation as help."""
+"""Options of decoding on the command line, made from GenerationConfig and its documentation."""
 
 from typing import Any
 
@@ -6,7 +6,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lopa.cli.options.config import config_options, config_overrides, defaults_from_texts, option_flags
+from lopa.cli.options.decoding_options import (
+    _OWN_HELP,
+    config_options,
+    config_overrides,
+    defaults_from_texts,
+    option_flags,
+)
 from lopa.runtime.generation_config import OPTIONS, GenerationConfig, help_texts
 from lopa.runtime.strategy import Strategy, register_strategy
 
@@ -22,7 +28,11 @@ def overrides(*arguments: str) -> dict[str, Any]:
 def test_every_option_has_a_flag_with_its_documentation() -> None:
     flags = option_flags()
     assert sorted(flags) == sorted(OPTIONS)
-    assert {name: flag.help for name, flag in flags.items()} == help_texts()
+    for name, text in help_texts().items():
+        help_text, _, default = text.partition("  [default: ")
+        assert flags[name].help in (help_text, _OWN_HELP.get(name))
+        if not isinstance(flags[name].type, click.types.BoolParamType):
+            assert flags[name].show_default == (default.removesuffix("]") or True)
     assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 

@@ -1,4 +1,4 @@
-"""What lopa-export demo draws: nothing is cut at usual widths, and plain lines where nobody watches."""
+"""Output of lopa-export demo: nothing is cut at usual widths, and there are plain lines without a terminal."""
 
 import io
 import re
@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from lopa.cli.start.demo import _TOY, Decoded, table_of_duels
-from lopa.cli.start.duel_view import DuelView
+from lopa.cli.start.comparison_view import ComparisonView
+from lopa.cli.start.demo import _TOY, Decoded, table_of_results
 from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.runtime.requests.result import GenerationResult
 
@@ -26,16 +26,16 @@ def decoded(verdict: str, seconds: float = 1.5) -> Decoded:
 def drawn(width: int, *, terminal: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=terminal, color_system=None, legacy_windows=False)
-    with DuelView(console, "Question: how many?\nAnswer:", NAMES) as view:
+    with ComparisonView(console, "Question: how many?\nAnswer:", NAMES) as view:
         for name, verdict in zip(NAMES, ("right", "wrong"), strict=True):
             view.show(name, 7, "░" * 64)
             found = decoded(verdict)
-            view.done(name, LONG, found.took, found.verdict)
+            view.done(name, LONG, found.cost, found.verdict)
     return file.getvalue()
 
 
 def words(text: str) -> str:
-    """The words of a column in order, without the frame and the line breaks within it."""
+    """Return the words of a column in order, without the frame and the line breaks in it."""
     return re.sub(r"\s+", " ", text)
 
 
@@ -60,10 +60,10 @@ def test_plain_lines_where_nobody_watches() -> None:
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_table_has_time_and_right_answers(width: int) -> None:
-    duels = [{"D2F": decoded("right"), NAMES[1]: decoded("wrong", 0.25)}] * 2
-    duels.append({"D2F": decoded("not judged"), NAMES[1]: decoded("right", 0.25)})
+    comparisons = [{"D2F": decoded("right"), NAMES[1]: decoded("wrong", 0.25)}] * 2
+    comparisons.append({"D2F": decoded("not judged"), NAMES[1]: decoded("right", 0.25)})
     file = io.StringIO()
-    Console(file=file, width=width).print(table_of_duels(duels))
+    Console(file=file, width=width).print(table_of_results(comparisons))
     text = file.getvalue()
     assert "…" not in text
     assert "3 prompts" in text
@@ -73,7 +73,7 @@ def test_the_table_has_time_and_right_answers(width: int) -> None:
         [NAMES[1], "372", "3198", "8.60", "0.75", "1 of 3"],
     ]
     alone = io.StringIO()
-    Console(file=alone, width=width).print(table_of_duels(duels[:1]))
+    Console(file=alone, width=width).print(table_of_results(comparisons[:1]))
     assert re.search(r"\b1 prompt\b(?!s)", alone.getvalue())
 
 

@@ -1,4 +1,4 @@
-"""lopa-export doctor: what it finds, and remedies that can be followed."""
+"""lopa-export doctor: installed abilities, and remedies that work."""
 
 import os
 import re
@@ -32,7 +32,7 @@ RUNTIME = ("numpy", "onnxruntime", "tokenizers")
 
 
 def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """A stand-in for an environment with these distributions and no others."""
+    """Simulate an environment with these distributions and no others."""
     monkeypatch.setattr(doctor, "installed_version", lambda name: installed_version(name) if name in names else None)
     monkeypatch.setattr(doctor, "_program", lambda _: None)
     monkeypatch.setattr(cuda_status, "NVIDIA_DRIVER", Path("/none"))
@@ -60,14 +60,14 @@ def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing
     assert "\nmore" not in everything
     timed = lopa_export("doctor", tiny_bundle).stdout
     assert "not measured" not in timed
-    assert re.findall(r"^fastest +(.*)$", timed, re.MULTILINE)[-1] == "cpu is the only one that opens"
+    assert re.findall(r"^fastest +(.*)$", timed, re.MULTILINE)[-1] == "cpu is the only device that opens"
     assert "cuda:0: not measured" in lopa_export("doctor", tiny_bundle, "--all").stdout
 
 
 @pytest.mark.parametrize(
     ("names", "uses"),
     [
-        (RUNTIME[:2], "not even the runtime"),
+        (RUNTIME[:2], "nothing, not even the runtime"),
         (
             (*RUNTIME, "starlette", "uvicorn", "httptools", "prometheus-client", "llguidance"),
             "runtime, server, grammar",
@@ -87,7 +87,7 @@ def test_an_install_is_for_what_it_has_all_of(
 
 
 def test_a_gpu_that_onnx_runtime_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its driver is here: the line is worth reading, also without --all."""
+    """The driver is installed, so that the line is shown without --all too."""
     only_installed(monkeypatch, *RUNTIME)
     monkeypatch.setattr(cuda_status, "NVIDIA_DRIVER", tmp_path)
     assert "cuda:N: no CUDA provider in ONNX Runtime: " in lopa_export("doctor").stdout
@@ -95,7 +95,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_told(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("shadowed", [True, False])
 def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Path) -> None:
-    """Another one lies in a folder before it on sys.path, with metadata of its own: a stand-in with the real names."""
+    """A stand-in of the same name, with metadata of its own, precedes the package on sys.path."""
     package = tmp_path / "onnxruntime"
     (package / "capi").mkdir(parents=True)
     (package / "capi" / "__init__.py").touch()
@@ -121,7 +121,7 @@ def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Pa
 
 
 def test_every_extra_is_looked_for() -> None:
-    """But for that of the clients, which nothing here imports."""
+    """The libraries of other projects' clients are left out, since nothing here imports them."""
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].keys() - {"clients"}
     remedies = [ability.remedy() for ability in doctor.abilities()]
@@ -140,5 +140,6 @@ def test_an_openvino_that_is_too_old_is_no_openvino(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor, "installed_version", found)
     lines = lopa_export("doctor").stdout.splitlines()
     place = next(i for i, line in enumerate(lines) if "decode with OpenVINO" in line)
-    assert lines[place].split() == [state, *f"decode with OpenVINO (docs/openvino.md): openvino {version}".split()]
+    expected = f"decode with OpenVINO (docs/how-to/devices.md): openvino {version}"
+    assert lines[place].split() == [state, *expected.split()]
     assert ("needs openvino" in lines[place + 1]) == (state == "missing")

@@ -1,4 +1,4 @@
-// npm's ai with @ai-sdk/openai-compatible, unmodified, against a server.
+// Unmodified npm package ai with @ai-sdk/openai-compatible against a server.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -10,14 +10,14 @@ import { LONG, branched, metric, question, talk, until, untilBusy, url, whole } 
 
 const settings = { name: "lopa", baseURL: `${url}/v1`, apiKey: "none", includeUsage: true };
 const provider = createOpenAICompatible(settings);
-const asked = { model: provider("tiny"), messages: talk, maxOutputTokens: 64, maxRetries: 0 };
+const base = { model: provider("tiny"), messages: talk, maxOutputTokens: 64, maxRetries: 0 };
 
 function tokens(usage) {
   return [usage.inputTokens, usage.outputTokens];
 }
 
-test("a text is what the decoder answers", async () => {
-  const answer = await generateText(asked);
+test("text equals the decoder's answer", async () => {
+  const answer = await generateText(base);
   assert.equal(answer.text, whole.text);
   assert.equal(answer.finishReason, whole.finish_reason);
   assert.deepEqual(tokens(answer.usage), [whole.prompt_tokens, whole.tokens]);
@@ -25,13 +25,13 @@ test("a text is what the decoder answers", async () => {
   assert.deepEqual(answer.warnings ?? [], []);
 });
 
-test("a prompt alone is a chat of one message", async () => {
-  const { messages, ...rest } = asked;
+test("a prompt becomes a chat of one message", async () => {
+  const { messages, ...rest } = base;
   assert.equal((await generateText({ ...rest, prompt: question })).text, whole.text);
 });
 
-test("a stream joins to the whole answer, and ends with the usage", async () => {
-  const answer = streamText(asked);
+test("stream joins to the whole answer and ends with the usage", async () => {
+  const answer = streamText(base);
   let text = "";
   for await (const part of answer.textStream) text += part;
   assert.equal(text, whole.text);
@@ -39,8 +39,8 @@ test("a stream joins to the whole answer, and ends with the usage", async () => 
   assert.deepEqual(tokens(await answer.usage), [whole.prompt_tokens, whole.tokens]);
 });
 
-test("options of lopa go through the provider's options", async () => {
-  const answer = await generateText({ ...asked, providerOptions: { lopa: { lopa: { branches: 4 } } } });
+test("lopa options in the provider's options", async () => {
+  const answer = await generateText({ ...base, providerOptions: { lopa: { lopa: { branches: 4 } } } });
   assert.equal(answer.text, branched.text);
   assert.equal(answer.usage.raw.lopa.steps, branched.steps);
 });
@@ -51,7 +51,7 @@ test("drafts are in the raw chunks", async () => {
     transformRequestBody: (body) => ({ ...body, stream_options: { include_usage: true, include_drafts: true } }),
   });
   const answer = streamText({
-    ...asked,
+    ...base,
     model: drafting("tiny"),
     includeRawChunks: true,
     providerOptions: { lopa: { lopa: { branches: 4 } } },
@@ -67,8 +67,8 @@ test("drafts are in the raw chunks", async () => {
 });
 
 test("completions, whole and streamed", async () => {
-  const body = { ...asked, model: provider.completionModel("tiny"), messages: undefined, prompt: question };
-  // For a text model the library itself writes the chat as text, and stops at "user:".
+  const body = { ...base, model: provider.completionModel("tiny"), messages: undefined, prompt: question };
+  // For a text model the library writes the chat as text itself, and stops at "user:".
   const answer = await generateText(body);
   const streamed = streamText(body);
   let text = "";
@@ -79,15 +79,15 @@ test("completions, whole and streamed", async () => {
   assert.match(answer.response.id, /^cmpl-/);
 });
 
-test("what cannot be done is an APICallError that names the field, and is not tried again", async () => {
+test("invalid requests give an APICallError that names the field, without retries", async () => {
   const tools = { add: tool({ description: "adds", inputSchema: jsonSchema({ type: "object", properties: {} }) }) };
-  const wrongs = [
+  const invalidRequests = [
     [{ temperature: -1 }, "temperature"],
     [{ tools }, "tools"],
     [{ providerOptions: { lopa: { lopa: { brunches: 3 } } } }, "lopa.brunches"],
   ];
-  for (const [wrong, param] of wrongs) {
-    await assert.rejects(generateText({ ...asked, ...wrong, maxRetries: 2 }), (error) => {
+  for (const [invalid, param] of invalidRequests) {
+    await assert.rejects(generateText({ ...base, ...invalid, maxRetries: 2 }), (error) => {
       assert(APICallError.isInstance(error), String(error));
       assert.deepEqual([error.statusCode, error.isRetryable, error.data.error.param], [400, false, param]);
       assert.match(error.message, /expected/);
@@ -96,47 +96,47 @@ test("what cannot be done is an APICallError that names the field, and is not tr
   }
 });
 
-test("an unknown model is an APICallError of status 404", async () => {
-  await assert.rejects(generateText({ ...asked, model: provider("other") }), (error) => {
+test("an unknown model gives an APICallError with status 404", async () => {
+  await assert.rejects(generateText({ ...base, model: provider("other") }), (error) => {
     assert.deepEqual([error.statusCode, error.data.error.code], [404, "model_not_found"]);
     return true;
   });
 });
 
-test("a full queue may be tried again, and is", async () => {
+test("a full queue is retried", async () => {
   await untilBusy(0);
-  const leaving = new AbortController();
-  const long = { ...asked, maxOutputTokens: LONG.max_tokens, providerOptions: { lopa: { lopa: LONG.lopa } } };
-  const left = [];
+  const controller = new AbortController();
+  const long = { ...base, maxOutputTokens: LONG.max_tokens, providerOptions: { lopa: { lopa: LONG.lopa } } };
+  const aborted = [];
   for (let count = 1; count <= 8; count++) {
-    left.push(generateText({ ...long, abortSignal: leaving.signal }).catch((error) => error));
+    aborted.push(generateText({ ...long, abortSignal: controller.signal }).catch((error) => error));
     await untilBusy(Math.min(count, 4), Math.max(0, count - 4));
   }
-  await assert.rejects(generateText(asked), (error) => {
+  await assert.rejects(generateText(base), (error) => {
     assert.deepEqual([error.statusCode, error.isRetryable], [429, true]);
     return true;
   });
   const refused = await metric("lopa_rejected_total");
-  const patient = generateText({ ...asked, maxRetries: 4 });
+  const retrying = generateText({ ...base, maxRetries: 4 });
   await until(async () => (await metric("lopa_rejected_total")) > refused);
-  leaving.abort();
-  assert.equal((await patient).text, whole.text);
-  for (const error of await Promise.all(left)) assert.equal(error.name, "AbortError");
+  controller.abort();
+  assert.equal((await retrying).text, whole.text);
+  for (const error of await Promise.all(aborted)) assert.equal(error.name, "AbortError");
   await untilBusy(0);
 });
 
-test("a stream that is left frees its slot", async () => {
+test("an aborted stream frees its slot", async () => {
   await untilBusy(0);
   const [cancelled, steps] = [await metric("lopa_cancelled_total"), await metric("lopa_steps_total")];
-  const leaving = new AbortController();
+  const controller = new AbortController();
   const answer = streamText({
-    ...asked,
+    ...base,
     maxOutputTokens: LONG.max_tokens,
     providerOptions: { lopa: { lopa: LONG.lopa } },
-    abortSignal: leaving.signal,
+    abortSignal: controller.signal,
   });
-  for await (const part of answer.fullStream) if (part.type === "text-delta") leaving.abort();
+  for await (const part of answer.fullStream) if (part.type === "text-delta") controller.abort();
   await until(async () => (await metric("lopa_cancelled_total")) === cancelled + 1);
   await untilBusy(0);
-  assert((await metric("lopa_steps_total")) - steps < 1000, "of 1024");
+  assert((await metric("lopa_steps_total")) - steps < 1000, "fewer than all 1024 steps");
 });

@@ -1,4 +1,4 @@
-// npm's openai, unmodified, against a server.
+// Unmodified npm package openai against a server.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -8,17 +8,17 @@ import OpenAI from "openai";
 import { LONG, branched, completed, metric, prompts, question, talk, until, untilBusy, url, whole } from "./server.mjs";
 
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
-const asked = { model: "tiny", messages: talk, max_tokens: 64 };
+const base = { model: "tiny", messages: talk, max_tokens: 64 };
 
-test("models are listed, and one is told of", async () => {
+test("models are listed and retrieved", async () => {
   const models = [];
   for await (const model of client.models.list()) models.push(model);
   assert.deepEqual(models.map((model) => [model.id, model.object]), [["tiny", "model"]]);
   assert.deepEqual(await client.models.retrieve("tiny"), models[0]);
 });
 
-test("a chat is what the decoder answers", async () => {
-  const answer = await client.chat.completions.create(asked);
+test("chat equals the decoder's answer", async () => {
+  const answer = await client.chat.completions.create(base);
   const [choice] = answer.choices;
   assert.equal(choice.message.role, "assistant");
   assert.equal(choice.message.content, whole.text);
@@ -32,16 +32,16 @@ test("a chat is what the decoder answers", async () => {
   assert.match(answer._request_id, /^chatcmpl-/);
 });
 
-test("contents may come in parts, roles as developer", async () => {
+test("content in parts and the role developer", async () => {
   const parts = [question.slice(0, 9), question.slice(9)].map((text) => ({ type: "text", text }));
-  const answer = await client.chat.completions.create({ ...asked, messages: [{ role: "developer", content: parts }] });
+  const answer = await client.chat.completions.create({ ...base, messages: [{ role: "developer", content: parts }] });
   assert.equal(answer.choices[0].message.content, whole.text);
 });
 
-test("a stream joins to the whole answer, and ends with the usage", async () => {
+test("stream joins to the whole answer and ends with the usage", async () => {
   const chunks = [];
   const stream = await client.chat.completions.create({
-    ...asked,
+    ...base,
     stream: true,
     stream_options: { include_usage: true },
   });
@@ -60,8 +60,8 @@ test("a stream joins to the whole answer, and ends with the usage", async () => 
   assert.equal(last.usage.total_tokens, whole.prompt_tokens + whole.tokens);
 });
 
-test("the client's own helper adds a stream up", async () => {
-  const stream = client.chat.completions.stream({ ...asked, max_tokens: 128 });
+test("the client's stream helper works", async () => {
+  const stream = client.chat.completions.stream({ ...base, max_tokens: 128 });
   let text = "";
   stream.on("content", (delta) => (text += delta));
   const final = await stream.finalChatCompletion();
@@ -70,25 +70,25 @@ test("the client's own helper adds a stream up", async () => {
   assert.equal(final.choices[0].finish_reason, "stop");
 });
 
-test("a stop string ends the text before it", async () => {
+test("text ends before a stop string", async () => {
   const stop = whole.text.slice(12, 18);
   const before = whole.text.slice(0, whole.text.indexOf(stop));
-  const [choice] = (await client.chat.completions.create({ ...asked, stop })).choices;
+  const [choice] = (await client.chat.completions.create({ ...base, stop })).choices;
   assert.deepEqual([choice.message.content, choice.finish_reason], [before, "stop"]);
   let text = "";
-  for await (const chunk of await client.chat.completions.create({ ...asked, stop: [stop], stream: true })) {
+  for await (const chunk of await client.chat.completions.create({ ...base, stop: [stop], stream: true })) {
     text += chunk.choices[0].delta.content ?? "";
   }
   assert.equal(text, before);
 });
 
-test("options of lopa change the steps, and drafts lead to the text", async () => {
+test("lopa options change the steps, and drafts lead to the text", async () => {
   const lopa = { branches: 4 };
-  const answer = await client.chat.completions.create({ ...asked, lopa });
+  const answer = await client.chat.completions.create({ ...base, lopa });
   assert.equal(answer.choices[0].message.content, branched.text);
   assert.equal(answer.usage.lopa.steps, branched.steps);
   const stream = await client.chat.completions.create({
-    ...asked,
+    ...base,
     lopa,
     stream: true,
     stream_options: { include_drafts: true },
@@ -109,8 +109,8 @@ test("options of lopa change the steps, and drafts lead to the text", async () =
   assert(drafts.some((draft) => draft.branches > 1));
 });
 
-test("answers of n have seeds of their own", async () => {
-  const drawn = { ...asked, temperature: 1, seed: 7, n: 2 };
+test("choices of n have distinct seeds", async () => {
+  const drawn = { ...base, temperature: 1, seed: 7, n: 2 };
   const [first, again] = [await client.chat.completions.create(drawn), await client.chat.completions.create(drawn)];
   assert.deepEqual(
     first.choices.map((choice) => [choice.index, choice.lopa.seed]),
@@ -125,8 +125,8 @@ test("answers of n have seeds of their own", async () => {
   );
 });
 
-test("log-probabilities are one of each token", async () => {
-  const answer = await client.chat.completions.create({ ...asked, logprobs: true });
+test("one log-probability per token", async () => {
+  const answer = await client.chat.completions.create({ ...base, logprobs: true });
   const { content } = answer.choices[0].logprobs;
   assert.equal(content.length, whole.tokens);
   assert(content.every((each) => each.logprob <= 0));
@@ -150,10 +150,10 @@ test("completions, whole and streamed", async () => {
   );
 });
 
-test("what cannot be done is a BadRequestError that names the field", async () => {
+test("invalid requests give a BadRequestError that names the field", async () => {
   const tools = [{ type: "function", function: { name: "add", parameters: { type: "object", properties: {} } } }];
   const json = { type: "json_schema", json_schema: { name: "answer", schema: { not: {} } } };
-  for (const [wrong, param] of [
+  for (const [invalid, param] of [
     [{ temperature: -1 }, "temperature"],
     [{ max_tokens: 0 }, "max_tokens"],
     [{ tools }, "tools"],
@@ -162,7 +162,7 @@ test("what cannot be done is a BadRequestError that names the field", async () =
     [{ lopa: { brunches: 3 } }, "lopa.brunches"],
   ]) {
     for (const stream of [false, true]) {
-      await assert.rejects(client.chat.completions.create({ ...asked, ...wrong, stream }), (error) => {
+      await assert.rejects(client.chat.completions.create({ ...base, ...invalid, stream }), (error) => {
         assert(error instanceof OpenAI.BadRequestError, String(error));
         assert.deepEqual([error.status, error.type, error.param], [400, "invalid_request_error", param]);
         assert.match(error.message, /expected/);
@@ -172,9 +172,9 @@ test("what cannot be done is a BadRequestError that names the field", async () =
   }
 });
 
-test("an unknown model is a NotFoundError", async () => {
+test("an unknown model gives a NotFoundError", async () => {
   const asks = [() => client.models.retrieve("other"), () => client.completions.create({ model: "other", prompt: "2" })];
-  asks.push(() => client.chat.completions.create({ ...asked, model: "other" }));
+  asks.push(() => client.chat.completions.create({ ...base, model: "other" }));
   for (const refused of asks) {
     await assert.rejects(refused, (error) => {
       assert(error instanceof OpenAI.NotFoundError, String(error));
@@ -184,42 +184,42 @@ test("an unknown model is a NotFoundError", async () => {
   }
 });
 
-test("a full queue is a RateLimitError, and a client that tries again gets its answer", async () => {
+test("a full queue gives a RateLimitError, and a retry gets its answer", async () => {
   await untilBusy(0);
-  const leaving = new AbortController();
+  const controller = new AbortController();
   const streams = [];
   for (let count = 0; count < 8; count++) {
-    const long = { ...asked, ...LONG, stream: true };
-    streams.push(await client.chat.completions.create(long, { signal: leaving.signal }));
+    const long = { ...base, ...LONG, stream: true };
+    streams.push(await client.chat.completions.create(long, { signal: controller.signal }));
   }
   await untilBusy(4, 4);
-  await assert.rejects(client.chat.completions.create(asked), (error) => {
+  await assert.rejects(client.chat.completions.create(base), (error) => {
     assert(error instanceof OpenAI.RateLimitError, String(error));
     assert.deepEqual([error.type, error.code], ["rate_limit_error", "queue_full"]);
     assert(Number(error.headers.get("retry-after")) >= 1);
     return true;
   });
   const refused = await metric("lopa_rejected_total");
-  const patient = client.chat.completions.create(asked, { maxRetries: 5 });
+  const retrying = client.chat.completions.create(base, { maxRetries: 5 });
   await until(async () => (await metric("lopa_rejected_total")) > refused);
-  leaving.abort();
-  assert.equal((await patient).choices[0].message.content, whole.text);
+  controller.abort();
+  assert.equal((await retrying).choices[0].message.content, whole.text);
   await untilBusy(0);
   assert.equal(streams.length, 8);
 });
 
-test("a stream that is left, and an answer that is not waited for, free their slots", async () => {
+test("aborted streams and answers free their slots", async () => {
   await untilBusy(0);
   const [cancelled, steps] = [await metric("lopa_cancelled_total"), await metric("lopa_steps_total")];
-  const stream = await client.chat.completions.create({ ...asked, ...LONG, stream: true });
+  const stream = await client.chat.completions.create({ ...base, ...LONG, stream: true });
   for await (const chunk of stream) if (chunk.choices[0].delta.content) break;
   await until(async () => (await metric("lopa_cancelled_total")) === cancelled + 1);
-  const leaving = new AbortController();
-  const unread = client.chat.completions.create({ ...asked, ...LONG }, { signal: leaving.signal });
+  const controller = new AbortController();
+  const unread = client.chat.completions.create({ ...base, ...LONG }, { signal: controller.signal });
   await untilBusy(1);
-  leaving.abort();
+  controller.abort();
   await assert.rejects(unread, OpenAI.APIUserAbortError);
   await until(async () => (await metric("lopa_cancelled_total")) === cancelled + 2);
   await untilBusy(0);
-  assert((await metric("lopa_steps_total")) - steps < 2000, "of 2048");
+  assert((await metric("lopa_steps_total")) - steps < 2000, "fewer than all 2048 steps");
 });

@@ -1,35 +1,35 @@
-// The server that the programs beside this file talk to, and what it has to answer.
+// Server of the programs in this folder, and its expected answers.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 
-/** What the decoder answered in another process, with the URL: written by tests/clients/expected.py. */
+/** URL and the decoder's answers in another process, written by tests/clients/expected.py. */
 export const { url, question, prompts, whole, branched, completed } = JSON.parse(
   readFileSync(process.env.EXPECTED, "utf8"),
 );
 
 export const talk = [{ role: "user", content: question }];
 
-/** A step a token, and no end before all are there. */
+/** One token per step, and no end before the last token. */
 export const LONG = { max_tokens: 1024, lopa: { strategy: "vanilla", stop_at_eos: false } };
 
-/** The value of a metric, summed over its labels; 0 for one that is not there. */
+/** Return the value of a metric, summed over its labels, or 0. */
 export async function metric(name) {
   const text = await (await fetch(`${url}/metrics`)).text();
   const found = [...text.matchAll(new RegExp(`^${name}\\{.* (\\S+)$`, "gm"))];
   return found.reduce((sum, line) => sum + Number(line[1]), 0);
 }
 
-/** Wait until `happened` says so; a minute is too long. */
-export async function until(happened) {
+/** Wait until `condition` is true, for at most a minute. */
+export async function until(condition) {
   const end = Date.now() + 60_000;
-  while (!(await happened())) {
-    assert(Date.now() < end, "it did not happen");
+  while (!(await condition())) {
+    assert(Date.now() < end, "the condition never became true");
     await new Promise((wake) => setTimeout(wake, 20));
   }
 }
 
-/** Wait until so many requests run and so many wait. */
+/** Wait until exactly these numbers of requests run and wait. */
 export async function untilBusy(running, waiting = 0) {
   await until(
     async () =>

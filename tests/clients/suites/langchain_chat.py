@@ -1,6 +1,6 @@
-"""langchain's own suite for chat models, and what it lacks, with ChatOpenAI as it comes. Run by test_python.py.
+"""Suite of langchain for chat models with ChatOpenAI, and additional tests. Run by test_python.py.
 
-Runs where the clients are installed, so that it knows nothing of this project but the URL and what is expected.
+It runs in the clients' environment and knows nothing of this project but the URL and the expected answers.
 """
 
 import json
@@ -19,7 +19,7 @@ SERVER = {"model": "tiny", "base_url": f"{EXPECTED['url']}/v1", "api_key": "none
 
 
 class TestLopaExport(ChatModelIntegrationTests):
-    """What a masked model cannot do is switched off here; test_python.py says why."""
+    """Suite without features that a masked model lacks. test_python.py gives the reasons."""
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:
@@ -41,9 +41,9 @@ class TestLopaExport(ChatModelIntegrationTests):
     def has_structured_output(self) -> bool:
         return True
 
-    @pytest.mark.xfail(reason="Schemas of pydantic 1 are asked for by a call of a tool.")
+    @pytest.mark.xfail(reason="Schemas of pydantic 1 need tool calls.")
     def test_structured_output_pydantic_2_v1(self, model: BaseChatModel) -> None:
-        """As theirs, which may be changed by such a mark alone."""
+        """Run langchain's test. Only an xfail mark may change it."""
         super().test_structured_output_pydantic_2_v1(model)
 
 
@@ -52,7 +52,7 @@ def chat() -> ChatOpenAI:
     return ChatOpenAI(**SERVER, max_tokens=64)
 
 
-def test_an_answer_is_the_decoders(chat: ChatOpenAI) -> None:
+def test_answer_equals_the_decoder_s(chat: ChatOpenAI) -> None:
     answer = chat.invoke(EXPECTED["question"])
     assert answer.content == EXPECTED["whole"]["text"]
     assert answer.response_metadata["finish_reason"] == EXPECTED["whole"]["finish_reason"]
@@ -61,17 +61,17 @@ def test_an_answer_is_the_decoders(chat: ChatOpenAI) -> None:
     assert used == (EXPECTED["whole"]["prompt_tokens"], EXPECTED["whole"]["tokens"])
 
 
-def test_a_stream_joins_to_the_answer(chat: ChatOpenAI) -> None:
+def test_stream_joins_to_the_answer(chat: ChatOpenAI) -> None:
     chunks = list(chat.stream(EXPECTED["question"]))
     assert "".join(str(chunk.content) for chunk in chunks) == EXPECTED["whole"]["text"]
 
 
-def test_a_batch_keeps_its_order(chat: ChatOpenAI) -> None:
+def test_batch_keeps_its_order(chat: ChatOpenAI) -> None:
     answers = chat.batch(EXPECTED["questions"], {"max_concurrency": 2})
     assert [answer.content for answer in answers] == [each["text"] for each in EXPECTED["completed"]]
 
 
-def test_options_of_lopa_are_an_extra_body() -> None:
+def test_lopa_options_in_extra_body() -> None:
     chat = ChatOpenAI(**SERVER, max_tokens=64, extra_body={"lopa": {"branches": 4}})
     answer = chat.invoke(EXPECTED["question"])
     assert answer.content == EXPECTED["branched"]["text"]
@@ -83,13 +83,13 @@ def test_log_probabilities(chat: ChatOpenAI) -> None:
     assert len(answer.response_metadata["logprobs"]["content"]) == EXPECTED["whole"]["tokens"]
 
 
-def test_a_text_model_completes() -> None:
+def test_text_model_completes() -> None:
     model = OpenAI(**SERVER, max_tokens=64, temperature=0)
     assert model.invoke(EXPECTED["prompts"][0]) == EXPECTED["completed"][0]["text"]
     assert "".join(model.stream(EXPECTED["prompts"][0])) == EXPECTED["completed"][0]["text"]
 
 
-def test_tools_are_refused_by_name(chat: ChatOpenAI) -> None:
+def test_tools_are_rejected_by_name(chat: ChatOpenAI) -> None:
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b

@@ -1,4 +1,4 @@
-"""pydantic-ai's agents with an OpenAI model as it comes: text alone. Run by test_python.py."""
+"""Agents of pydantic-ai with an OpenAI model, text only. Run by test_python.py."""
 
 import json
 import os
@@ -20,26 +20,26 @@ def agent() -> Agent:
     return Agent(OpenAIChatModel("tiny", provider=provider), model_settings={"max_tokens": 64})
 
 
-async def test_an_agent_says_what_the_decoder_answers(agent: Agent) -> None:
+async def test_agent_answer_equals_the_decoder_s(agent: Agent) -> None:
     answer = await agent.run(EXPECTED["question"])
     assert answer.output == EXPECTED["whole"]["text"]
     used = (answer.usage.input_tokens, answer.usage.output_tokens)
     assert used == (EXPECTED["whole"]["prompt_tokens"], EXPECTED["whole"]["tokens"])
 
 
-async def test_an_agents_stream_joins_to_the_answer(agent: Agent) -> None:
+async def test_agent_stream_joins_to_the_answer(agent: Agent) -> None:
     async with agent.run_stream(EXPECTED["question"]) as streamed:
         parts = [part async for part in streamed.stream_text(delta=True, debounce_by=None)]
     assert "".join(parts) == EXPECTED["whole"]["text"]
     assert len(parts) > 1
 
 
-async def test_an_agents_options_of_lopa_are_an_extra_body(agent: Agent) -> None:
+async def test_agent_lopa_options_in_extra_body(agent: Agent) -> None:
     settings: Any = {"extra_body": {"lopa": {"branches": 4}}}
     assert (await agent.run(EXPECTED["question"], model_settings=settings)).output == EXPECTED["branched"]["text"]
 
 
-async def test_an_agents_tools_are_refused_by_name(agent: Agent) -> None:
+async def test_agent_tools_are_rejected_by_name(agent: Agent) -> None:
     @agent.tool_plain
     def add(a: int, b: int) -> int:
         """Add two numbers."""

@@ -2,7 +2,7 @@
 
 Exact caches need no definition beyond the sequence: one pass over all of it, without cached rows. The others are
 approximations, defined by the keys and values that a round computes and the earlier rounds of the others
-(docs/models.md, "Caches").
+(docs/concepts/decoding.md, "Caches").
 """
 
 from collections.abc import Sequence

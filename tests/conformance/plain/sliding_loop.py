@@ -1,7 +1,7 @@
 """WeDLM's loop in plain float64 code over a network of transformers.
 
-Written from the known properties of the published code (docs/models.md), without a cache. Every step computes the whole
-sequence again, causal in the order of its rows. Nothing of the product is used.
+Written from the known properties of the published code (docs/how-to/export.md), without a cache. Every step computes
+the whole sequence again, causal in the order of its rows. Nothing of the product is used.
 """
 
 from dataclasses import dataclass

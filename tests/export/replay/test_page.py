@@ -1,4 +1,4 @@
-"""Commands of docs/polygraphy.md: run in one folder, or with their options checked against --help."""
+"""Commands of docs/how-to/engines.md: run in one folder, or with their options checked against --help."""
 
 import os
 import re
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from tests.export.replay.replayed import POLYGRAPHY
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "polygraphy.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^ {4,}((?:lopa-export|polygraphy|python|\w+=1 polygraphy) .+)$", PAGE, re.MULTILINE)
+_TEXT = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "engines.md").read_text(encoding="utf-8")
+PAGE = _TEXT.partition("\n## Debug an engine with Polygraphy\n")[2].partition("\n## ")[0]
+COMMANDS = re.findall(r"^ *((?:lopa-export|polygraphy|python|\w+=1 polygraphy) .+)$", PAGE, re.MULTILINE)
 REASONS = ("needs a GPU", "needs the wheels", "takes a minute")
 RUN = [command for command in COMMANDS if "  # " not in command]
 NOT_RUN = [command for command in COMMANDS if "  # " in command]

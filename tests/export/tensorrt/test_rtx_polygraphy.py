@@ -17,10 +17,8 @@ from lopa.runtime.bundle import Bundle
 
 pytestmark = pytest.mark.tensorrt_rtx
 
-PAGE = Path(__file__).parents[3] / "docs" / "polygraphy.md"
-COMMANDS = re.findall(
-    r"^    (POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy .*?)  # needs the wheels$", PAGE.read_text(), re.M
-)
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "engines.md"
+COMMANDS = re.findall(r"^(POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy .*?)  # needs the wheels$", PAGE.read_text(), re.M)
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
 """Program of Polygraphy's command, whose script may be installed for another Python."""
 

@@ -78,7 +78,7 @@ def test_table_of_another_bundle_or_device_raises(bundle: Bundle, changes: dict[
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "cpu", 1)
     assert received in caught.value.received
-    assert f"lopa-export bench {bundle.path} --costs --device cpu --threads 1 " in caught.value.remedy
+    assert f"lopa-export bench costs {bundle.path} --device cpu --threads 1 " in caught.value.remedy
 
 
 def test_invalid_table_raises(bundle: Bundle) -> None:
@@ -113,7 +113,7 @@ def test_remedy_is_a_command_for_this_bundle_device_and_threads(
         (named.path / costs_name(device)).write_text(content)
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(named, device, threads)
-    assert caught.value.remedy.startswith(f"measure one: lopa-export bench '{named.path}' --costs {options} (")
+    assert caught.value.remedy.startswith(f"measure one: lopa-export bench costs '{named.path}' {options} (")
     assert "again" not in caught.value.remedy
 
 

@@ -178,7 +178,7 @@ REQUIRED = {
 
 @pytest.mark.parametrize("record", REQUIRED)
 def test_bundles_of_earlier_versions_are_readable(record: str) -> None:
-    """New fields must have a default, as docs/public-api.md promises."""
+    """New fields must have a default, as docs/reference/python.md promises."""
     assert manifest.SCHEMA_VERSION == 2, "list the required fields of the new schema"
     found = {field.name: field.required for field in msgspec.structs.fields(getattr(manifest, record))}
     assert [name for name, required in found.items() if required] == REQUIRED[record].split()

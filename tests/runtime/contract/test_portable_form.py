@@ -1,4 +1,4 @@
-"""Conversion to the portable form and back, compared with docs/contract.md number by number."""
+"""Conversion to the portable form and back, compared with docs/concepts/contract.md number by number."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The embedded model's tokens as grammars see them."""
+"""Return the embedded model's tokens as grammars see them."""
 
 from pathlib import Path
 

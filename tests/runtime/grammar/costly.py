@@ -1,4 +1,4 @@
-"""Grammars of few bytes that take seconds or gigabytes, and usual ones."""
+"""Short grammars that take seconds or gigabytes, and ordinary ones."""
 
 import json
 from typing import Any
@@ -22,9 +22,9 @@ COSTLY: dict[str, dict[str, Any]] = {
     },
     "constant": {"json_schema": json.dumps({"const": {f"k{number}": list(range(100)) for number in range(200)}})},
 }
-"""Options by name. Each takes more than a second of processor time."""
+"""Costly options by name. Each takes more than a second of processor time."""
 KEPT = {"json_schema": json.dumps({"allOf": _multiples(311, 307)})}
-"""It takes 0.3 s and 20 MB to compile for each of two matchers, and little to find an ending for."""
+"""Grammar that takes 0.3 s and 20 MB to compile for each of two matchers, and little time for an ending."""
 USUAL: dict[str, dict[str, Any]] = {
     "object": {
         "json_schema": json.dumps(

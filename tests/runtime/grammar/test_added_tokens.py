@@ -1,4 +1,4 @@
-"""A grammar asks for an added token such as <tool_call> by its name; the text that spells it is another matter."""
+"""A grammar names an added token such as <tool_call>; text that spells it is something else."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
-from lopa.runtime.grammar.library import tokenizer_of_bytes
+from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -31,7 +31,7 @@ OBJECT: /\\{"n": [0-9]+\\}/
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny bundle with added tokens that are not special, and Qwen's template, which writes some of them."""
+    """Return the tiny bundle with added tokens that are not special, and Qwen's template, which writes some."""
     copy = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("added") / "bundle"))
     tokenizer, settings = (
         json.loads((copy / name).read_bytes()) for name in ("tokenizer.json", "tokenizer_config.json")
@@ -57,7 +57,7 @@ def marked(bundle: Path) -> Vocabulary:
     return vocabulary_from_tokenizer(Tokenizer.open(opened), opened.manifest)
 
 
-def state_of(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
+def state_after_text(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
     return state_of_nothing(
         reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), room
     )
@@ -67,23 +67,26 @@ def token(name: str) -> int:
     return 975 + ADDED.index(name)
 
 
-def test_the_template_s_marks_come_first_and_have_a_symbol(marked: Vocabulary) -> None:
+def test_template_markup_comes_first_and_has_a_symbol(marked: Vocabulary) -> None:
     assert list(marked.added.values())[:4] == [b"</tool_call>", b"</think>", b"<tool_call>", b"<think>"]
     assert len(marked.added) == len(ADDED) > len(SYMBOLS)
     assert [marked.texts[token(name)] for name in ADDED] == [name.encode() for name in ADDED]
     symbols = [marked.symbols[each] for each in marked.added]
     assert symbols == [*(bytes([each]) for each in SYMBOLS), b"", b""]
     assert marked.writes_all_bytes
-    for written in (marked.fewest(b"<tool_call>"), marked.usual(b"<tool_call>")):
+    for written in (marked.fewest_tokens(b"<tool_call>"), marked.tokenizer_tokens(b"<tool_call>")):
         assert written is not None
         assert token("<tool_call>") not in written
         assert b"".join(marked.texts[each] for each in written) == b"<tool_call>"
-    assert marked.fewest(b"a" + symbols[2]) == (*marked.encode("a"), token("<tool_call>"))
-    assert marked.usual(b"<unused>") is None  # the tokenizer would write the token, which is not that text
+    assert marked.fewest_tokens(b"a" + symbols[2]) == (*marked.encode("a"), token("<tool_call>"))
+    assert marked.tokenizer_tokens(b"<unused>") is None  # the tokenizer would write the token instead of the text
 
 
-def test_a_name_is_the_token_and_a_literal_is_its_text(marked: Vocabulary) -> None:
-    named, spelt = state_of('start: <tool_call> "x"', marked), state_of('start: "<tool_call>" "x"', marked)
+def test_names_are_tokens_and_literals_are_text(marked: Vocabulary) -> None:
+    named, spelt = (
+        state_after_text('start: <tool_call> "x"', marked),
+        state_after_text('start: "<tool_call>" "x"', marked),
+    )
     assert np.flatnonzero(named.reading.allowed).tolist() == [token("<tool_call>")]
     assert named.reading.allows(token("<tool_call>"))
     assert not spelt.reading.allows(token("<tool_call>"))
@@ -97,18 +100,18 @@ def test_a_name_is_the_token_and_a_literal_is_its_text(marked: Vocabulary) -> No
     assert behind.forced() == spelt.forced() == tuple(marked.encode("x"))
 
 
-def test_free_text_never_holds_the_token(marked: Vocabulary) -> None:
-    state = state_of("start: /(.|\\n)*/", marked)
+def test_free_text_never_contains_the_token(marked: Vocabulary) -> None:
+    state = state_after_text("start: /(.|\\n)*/", marked)
     assert not state.reading.allows(token("<tool_call>"))
     assert state.after(token("<tool_call>"), 50) is None
 
 
-def test_a_call_behind_free_text_ends_in_its_room(marked: Vocabulary) -> None:
-    """However little room there is, the call that is open can be closed, and one that must come can come."""
+def test_call_after_free_text_ends_within_its_room(marked: Vocabulary) -> None:
+    """Check any room: an open call can be closed, and a required call can be written."""
     rng = np.random.default_rng(0)
     for room in (13, 14, 20, 40):
         for _ in range(10):
-            state, written = state_of(CALLS, marked, room), list[int]()
+            state, written = state_after_text(CALLS, marked, room), list[int]()
             for left in range(room - 1, -1, -1):
                 forced = state.forced()
                 if forced:
@@ -132,30 +135,30 @@ def test_a_call_behind_free_text_ends_in_its_room(marked: Vocabulary) -> None:
             assert text.endswith(b"}\n</tool_call>")
 
 
-def test_the_room_that_a_call_takes_is_said(marked: Vocabulary) -> None:
+def test_required_length_of_a_call_is_reported(marked: Vocabulary) -> None:
     with pytest.raises(BadInputError, match="takes 13 tokens") as caught:
-        state_of(CALLS, marked, 6)
+        state_after_text(CALLS, marked, 6)
     need = int(str(caught.value.remedy).split()[3])
-    assert state_of(CALLS, marked, need)
+    assert state_after_text(CALLS, marked, need)
 
 
-def test_a_name_that_the_vocabulary_lacks_is_refused(marked: Vocabulary, vocabulary: Vocabulary) -> None:
+def test_unknown_names_are_rejected(marked: Vocabulary, vocabulary: Vocabulary) -> None:
     with pytest.raises(BadInputError, match="unknown special token"):
-        state_of("start: <nothing>", marked)
+        state_after_text("start: <nothing>", marked)
     with pytest.raises(BadInputError, match="unknown special token"):
-        state_of("start: <tool_call>", vocabulary)
+        state_after_text("start: <tool_call>", vocabulary)
     with pytest.raises(BadInputError, match="unknown special token"):
-        state_of("start: <more_8>", marked)  # behind the last symbol
+        state_after_text("start: <more_8>", marked)  # after the last symbol
 
 
-def test_a_vocabulary_without_names_is_what_it_was() -> None:
-    plain, named = tokenizer_of_bytes(), tokenizer_of_bytes([b"<a>"])
+def test_vocabulary_without_names() -> None:
+    plain, named = byte_tokenizer(), byte_tokenizer([b"<a>"])
     assert plain.decode_bytes([SYMBOLS[0]]) == SYMBOLS[:1]
     assert named.is_special_token(SYMBOLS[0])
     assert not plain.is_special_token(SYMBOLS[0])
 
 
-def test_an_answer_has_the_call_that_its_grammar_asks_for(bundle: Path) -> None:
+def test_answer_contains_the_required_call(bundle: Path) -> None:
     with Decoder.open(bundle, threads=1) as decoder:
         grammar = CALLS.replace('TEXT call ("\\n" call)*', "call").replace("[0-9]+", "[0-9]{1,3}")
         options: list[dict[str, Any]] = [{}, {"branches": 3}, {"temperature": 1.0, "seed": 1}, {"strategy": "vanilla"}]
@@ -170,8 +173,8 @@ def test_an_answer_has_the_call_that_its_grammar_asks_for(bundle: Path) -> None:
             assert result.stop_reason == "eos"
 
 
-def test_the_helper_reads_the_same_symbols(bundle: Path) -> None:
-    """Also with a chat template in the place of the bundle's own, which decides which tokens have a symbol."""
+def test_helper_uses_the_same_symbols(bundle: Path) -> None:
+    """Check replacement chat templates too, since the template decides which tokens have symbols."""
     template = "{% for m in messages %}<more_8>{{ m.content }}<more_7>{% endfor %}"
     for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
         with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
@@ -182,9 +185,9 @@ def test_the_helper_reads_the_same_symbols(bundle: Path) -> None:
         assert next(iter(vocabulary.added)) == token(first)
 
 
-def test_a_token_does_not_stand_for_the_text_that_spells_it(marked: Vocabulary) -> None:
-    """The shortest way to the end goes by the text; behind the token, another one is needed."""
-    state = GrammarState(state_of('start: "<think>" | <think> "ok"', marked).reading, b"<think>")
+def test_token_differs_from_the_text_that_spells_it(marked: Vocabulary) -> None:
+    """Check that the shortest ending is text, and that another one is used after the token."""
+    state = GrammarState(state_after_text('start: "<think>" | <think> "ok"', marked).reading, b"<think>")
     behind = state.after(token("<think>"), 40)
     assert behind is not None
     assert behind.ending == b"ok"

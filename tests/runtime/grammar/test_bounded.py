@@ -1,4 +1,4 @@
-"""The shortest way to match a regular expression, against Python's own over all texts of a small alphabet."""
+"""Shortest matches of a regular expression, compared with Python's over all texts of a small alphabet."""
 
 import re
 from itertools import product
@@ -9,7 +9,7 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
-from lopa.runtime.grammar.library import tokenizer_of_bytes
+from lopa.runtime.grammar.llguidance_library import byte_tokenizer
 from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -21,10 +21,10 @@ LETTERS = "ab/"
     "expression",
     ["a*b", "(ab|ba){2}", "[ab]{1,3}/b", "(a|b/)*/", "a?b?a?/a", ".{2,4}b.{0,2}a", "(aab|a)(b|/)+a", "", "a{3}|b{2}"],
 )
-def test_nothing_is_shorter(expression: str) -> None:
+def test_endings_are_shortest(expression: str) -> None:
     texts = ["".join(each) for size in range(7) for each in product(LETTERS, repeat=size)]
     matching = [text for text in texts if re.fullmatch(expression, text)]
-    bounded = BoundedExpression(tokenizer_of_bytes(), expression)
+    bounded = BoundedExpression(byte_tokenizer(), expression)
     for begun in [text for text in texts if len(text) < 3]:
         shortest = min((len(text) - len(begun) for text in matching if text.startswith(begun)), default=None)
         found = bounded.ending(begun.encode(), 8)
@@ -37,52 +37,52 @@ def test_nothing_is_shorter(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["a*b", "(ab|ba){2}", "[ab]{1,3}/b", "(aab|a)(b|/)+a"])
-def test_with_few_matchers_endings_still_match(expression: str) -> None:
-    """They may be longer than the shortest, and some are not found; no more matchers are made."""
-    bounded = BoundedExpression(tokenizer_of_bytes(), expression, max_matchers=3)
+def test_endings_match_with_few_matchers(expression: str) -> None:
+    """Check a limit on matchers: endings may be longer or missing, but all match."""
+    bounded = BoundedExpression(byte_tokenizer(), expression, max_matchers=3)
     found = {begun: bounded.ending(begun.encode(), 12) for begun in ("", "a", "ab", "aab")}
     assert found[""] is not None
     for begun, ending in found.items():
         assert ending is None or re.fullmatch(expression, begun + ending.decode())
-    assert len(bounded.made) == 3
+    assert len(bounded.matchers) == 3
 
 
-def test_characters_count_not_bytes() -> None:
-    bounded = BoundedExpression(tokenizer_of_bytes(), "é{5}|a{6}")
+def test_length_is_in_characters() -> None:
+    bounded = BoundedExpression(byte_tokenizer(), "é{5}|a{6}")
     assert bounded.ending(b"", 8) == "ééééé".encode()
     assert bounded.ending("éé".encode() + b"\xc3", 8) == b"\xa9" + "éé".encode()
 
 
 @pytest.mark.parametrize("expression", ["a/b", r"a\/b", r"\\/b", "[/]", "a\nb", 'a"b', "(?x) a  # b/"])
 def test_slashes_and_line_ends(expression: str) -> None:
-    found = BoundedExpression(tokenizer_of_bytes(), expression).ending(b"", 8)
+    found = BoundedExpression(byte_tokenizer(), expression).ending(b"", 8)
     assert found is not None
     assert re.fullmatch(expression, found.decode())
 
 
-def test_what_is_further_than_that_is_not_looked_for() -> None:
-    bounded = BoundedExpression(tokenizer_of_bytes(), "a{1000}")
+def test_search_is_limited() -> None:
+    bounded = BoundedExpression(byte_tokenizer(), "a{1000}")
     assert bounded.ending(b"", 50) is None
     assert bounded.ending(b"a" * 990, 50) == b"a" * 10
-    assert BoundedExpression(tokenizer_of_bytes(), "(a").ending(b"", 50) is None
+    assert BoundedExpression(byte_tokenizer(), "(a").ending(b"", 50) is None
 
 
 @pytest.mark.parametrize(
     "expression", [r"(?s:.{1,400})\n#### [0-9]{1,4}", r"x{5}.{1,300}<end>", r"(?s:.{1,900})Z(?s:.{3,500})Y", "é{9}"]
 )
-def test_an_answer_between_any_texts_is_found(vocabulary: Vocabulary, expression: str) -> None:
+def test_answer_within_free_text_is_found(vocabulary: Vocabulary, expression: str) -> None:
     state = state_of_nothing(
         reading_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
     )
     assert re.fullmatch(expression, state.ending.decode())
 
 
-def test_a_long_text_that_has_to_end_in_a_certain_way(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_long_text_with_a_fixed_end(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     expression = r"(?s:.{1,400})\n#### [0-9]{1,4}"
     for options in ({}, {"strategy": "d2f", "skip_threshold": 0.3}, {"temperature": 1.0, "block_size": 8}):
         config = decoder.config(regex=expression, max_new_tokens=60, **options)
         (result,) = decoder.generate([prompt], config)
         assert re.fullmatch(expression, result.text)
         assert result.stop_reason == "eos"
-    with pytest.raises(GrammarRefusedError, match=r"takes \d tokens, its end-of-text included, with max_new_tokens 3"):
+    with pytest.raises(GrammarRefusedError, match=r"takes \d tokens with its end-of-text; max_new_tokens is 3"):
         decoder.generate([prompt], decoder.config(regex=expression, max_new_tokens=3))

@@ -1,4 +1,4 @@
-"""Ways to the end of a text, against Python's own regular expressions and JSON."""
+"""Endings of texts, compared with Python's own regular expressions and JSON."""
 
 import json
 import re
@@ -9,8 +9,8 @@ import pytest
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.ending import IDLE, likely_ends, shortest_ending, straight_ending
-from lopa.runtime.grammar.library import library, matcher
+from lopa.runtime.grammar.ending import IDLE_COST, likely_endings, shortest_ending, straight_ending
+from lopa.runtime.grammar.llguidance_library import library, matcher
 from lopa.runtime.grammar.source import reading_from_request, request_from_config
 from lopa.runtime.grammar.state import state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
@@ -26,12 +26,12 @@ def of_property(schema: dict[str, Any], *more: str) -> dict[str, Any]:
     [
         of_property(
             {"type": "number", "exclusiveMinimum": 0.37, "maximum": 47.01}, "b"
-        ),  # 0.37 and no more is too little
+        ),  # 0.37 alone is below the minimum
         of_property({"type": "integer", "minimum": 1, "multipleOf": 7}, "b"),
         of_property({"type": "string", "minLength": 300}),
         {"type": "array", "items": {"type": "object"}, "minItems": 40},
         {"type": "integer", "exclusiveMinimum": 7919, "multipleOf": 7919},
-        {  # two patterns, of which one is a text that the other's string may hold, too
+        {  # two patterns; a text of one may occur in the other's string
             "type": "object",
             "properties": {
                 "a": {"type": "string", "pattern": "^(yes|no)$"},
@@ -41,7 +41,7 @@ def of_property(schema: dict[str, Any], *more: str) -> dict[str, Any]:
         },
     ],
 )
-def test_a_way_straight_on_is_an_answer(vocabulary: Vocabulary, schema: dict[str, Any]) -> None:
+def test_straight_ending_is_an_answer(vocabulary: Vocabulary, schema: dict[str, Any]) -> None:
     reading = reading_from_request(request_from_config(GenerationConfig(json_schema=schema), 0), vocabulary)
     found = straight_ending(reading.bytes, reading.hints)
     assert found is not None
@@ -58,13 +58,13 @@ def test_a_way_straight_on_is_an_answer(vocabulary: Vocabulary, schema: dict[str
         ({"regex": r"[\s\S]*(needle|nail)"}, b"nail"),
     ],
 )
-def test_what_stands_between_any_texts_is_found(vocabulary: Vocabulary, grammar: dict[str, str], found: bytes) -> None:
+def test_required_text_within_free_text_is_found(vocabulary: Vocabulary, grammar: dict[str, str], found: bytes) -> None:
     reading = reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary)  # type: ignore[arg-type]
     assert found in state_of_nothing(reading, 40).ending
 
 
 @pytest.mark.parametrize("grammar", ['start: "ab" start | "z"', 'start: "ab" start "c" | "z"'])
-def test_a_circle_is_left(vocabulary: Vocabulary, grammar: str) -> None:
+def test_cycles_are_left(vocabulary: Vocabulary, grammar: str) -> None:
     found = straight_ending(matcher(vocabulary.bytes, grammar))
     assert found is not None
     assert re.fullmatch(rb"(ab)*zc*", found)
@@ -74,37 +74,35 @@ def test_a_circle_is_left(vocabulary: Vocabulary, grammar: str) -> None:
 @pytest.mark.parametrize(
     ("regex", "min"), [("(abc|d)(abc|d)", 2), ("(aa|b){3}", 3), ("[0-9]{4}-x|[0-9]{2}y", 3), ("a*", 0)]
 )
-def test_a_short_one_is_found(vocabulary: Vocabulary, regex: str, min: int) -> None:
+def test_short_ending_is_found(vocabulary: Vocabulary, regex: str, min: int) -> None:
     read = matcher(vocabulary.bytes, library().LLMatcher.grammar_from_regex(regex))
     found = shortest_ending(read, steps=4000).found
     assert found is not None
     assert re.fullmatch(regex.encode(), found)
-    assert min <= len(found) < min + IDLE
+    assert min <= len(found) < min + IDLE_COST
     assert shortest_ending(read, steps=4000, below=min).found is None or not min
 
 
-def test_what_is_likely_behind_a_token_that_was_written_instead() -> None:
-    assert list(likely_ends(b'ab"}', b"ab")) == [b'"}']
-    assert list(likely_ends(b'"}', b"x")) == [b'"}']
-    assert list(likely_ends(b'"}', b'x"')) == [b'"}', b"}"]
+def test_likely_endings_after_another_token() -> None:
+    assert list(likely_endings(b'ab"}', b"ab")) == [b'"}']
+    assert list(likely_endings(b'"}', b"x")) == [b'"}']
+    assert list(likely_endings(b'"}', b'x"')) == [b'"}', b"}"]
 
 
 @pytest.mark.parametrize(
-    ("grammar", "said"),
+    ("grammar", "message"),
     [
-        ('start: "a" X\nX: /b/ & /c/', "nothing may follow, not even the end"),
-        ('start: "a" start | "b" start', "no answer was found in 4000 steps"),
+        ('start: "a" X\nX: /b/ & /c/', "can neither continue nor end"),
+        ('start: "a" start | "b" start', "no answer to the grammar was found in 4000 steps"),
     ],
 )
-def test_a_grammar_without_an_answer_and_a_search_that_gave_up_are_told_apart(
-    vocabulary: Vocabulary, grammar: str, said: str
-) -> None:
+def test_unsatisfiable_grammar_differs_from_a_failed_search(vocabulary: Vocabulary, grammar: str, message: str) -> None:
     request = request_from_config(GenerationConfig(grammar=grammar), 0)
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         state_of_nothing(reading_from_request(request, vocabulary), 40)
 
 
-def test_what_was_read_once_is_not_read_again(vocabulary: Vocabulary) -> None:
+def test_results_are_cached(vocabulary: Vocabulary) -> None:
     request = request_from_config(GenerationConfig(regex="[ab]+"), 0)
     state = state_of_nothing(reading_from_request(request, vocabulary), 20)
     token = vocabulary.ids[b"a"]

@@ -1,4 +1,4 @@
-"""The helper process: it finds what this process finds, within limits, ends with its caller and is started anew."""
+"""The helper process: same results as in this process, limits, restart, and end with its caller."""
 
 import os
 import resource
@@ -36,15 +36,15 @@ def wanted() -> bool:
     return True
 
 
-def until(happened: Callable[[], bool]) -> None:
+def until(predicate: Callable[[], bool]) -> None:
     end = time.monotonic() + WAIT
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
+    while not predicate():
+        assert time.monotonic() < end, "the condition never became true"
         time.sleep(0.01)
 
 
 def children(process: int) -> list[int]:
-    """Started by any thread of `process`."""
+    """Return the children that any thread of `process` started."""
     lists = Path(f"/proc/{process}/task").glob("*/children")
     return [int(each) for threads in lists for each in threads.read_text().split()]
 
@@ -56,7 +56,7 @@ def process_of(helper: GrammarHelper) -> int:
 
 @pytest.fixture(scope="module")
 def helper(tiny_bundle: Path) -> Iterator[GrammarHelper]:
-    """With little processor time, so that a costly grammar is soon refused."""
+    """Yield a helper with little processor time, so that it rejects costly grammars soon."""
     made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=0.4))
     yield made
     made.close()
@@ -64,14 +64,14 @@ def helper(tiny_bundle: Path) -> Iterator[GrammarHelper]:
 
 @pytest.fixture
 def patient(tiny_bundle: Path) -> Iterator[GrammarHelper]:
-    """With more processor time than any test waits for."""
+    """Yield a helper with more processor time than any test needs."""
     made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34))
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_it_finds_what_this_process_finds(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
+def test_results_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(USUAL[name])
     here = state_of_request(request, vocabulary)
     there = state_of_checked(request, helper.prepare(request, wanted), vocabulary)
@@ -81,27 +81,25 @@ def test_it_finds_what_this_process_finds(helper: GrammarHelper, vocabulary: Voc
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_refuses_what_this_process_refuses_and_in_the_same_words(
-    helper: GrammarHelper, vocabulary: Vocabulary, name: str
-) -> None:
+def test_errors_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(REFUSED[name])
     with pytest.raises(BadInputError) as here:
         state_of_request(request, vocabulary)
-    for _ in range(2):  # the second time it is known
+    for _ in range(2):  # cached the second time
         with pytest.raises(BadInputError) as there:
             helper.prepare(request, wanted)
         assert str(there.value) == str(here.value)
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_costly_grammar_is_refused(helper: GrammarHelper, name: str) -> None:
+def test_costly_grammar_is_rejected(helper: GrammarHelper, name: str) -> None:
     with pytest.raises(BadInputError, match="is too complex: "):
         helper.prepare(request_of(COSTLY[name]), wanted)
     assert helper.prepare(request_of(USUAL["object"]), wanted).ending
 
 
-def test_a_process_with_many_open_files_can_ask(helper: GrammarHelper) -> None:
-    """A server with more than 1,024 connections is one."""
+def test_process_with_many_open_files(helper: GrammarHelper) -> None:
+    """Check more than 1,024 open files, as in a server with many connections."""
     files = [
         os.open(os.devnull, os.O_RDONLY) for _ in range(min(1100, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200))
     ]
@@ -112,10 +110,8 @@ def test_a_process_with_many_open_files_can_ask(helper: GrammarHelper) -> None:
             os.close(file)
 
 
-def test_endings_that_take_long_are_not_looked_for_while_decoding(
-    helper: GrammarHelper, vocabulary: Vocabulary
-) -> None:
-    """Other requests wait meanwhile: for 7 s of one step, in the second case."""
+def test_slow_exact_endings_are_skipped(helper: GrammarHelper, vocabulary: Vocabulary) -> None:
+    """Check slow exact endings, which would delay other requests: for 7 s in the second case."""
     for expression, exact in ((" The answer is [0-9]{1,4}\\.", True), (r"(((.*a.*\d{200})*){2})*", False)):
         request = request_of({"regex": expression})
         checked = helper.prepare(request, wanted)
@@ -134,8 +130,8 @@ def test_memory_is_bounded(tiny_bundle: Path) -> None:
         little.close()
 
 
-def test_what_would_cost_this_process_too_much_is_refused(tiny_bundle: Path) -> None:
-    """It is within the limits of the helper, but not within the part that is compiled again here."""
+def test_grammar_too_costly_for_this_process_is_rejected(tiny_bundle: Path) -> None:
+    """Check a grammar within the helper's limits whose compilation here would exceed its share."""
     helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=512 * 2**20))
     try:
         with pytest.raises(BadInputError, match=r"compiling it takes [\d.]+ s and \d+ MiB"):
@@ -144,8 +140,8 @@ def test_what_would_cost_this_process_too_much_is_refused(tiny_bundle: Path) -> 
         helper.close()
 
 
-def test_cheap_grammars_pass_costly_ones(patient: GrammarHelper) -> None:
-    """Two that take longer than this test; another is prepared meanwhile, and they stop when nobody wants them."""
+def test_cheap_grammars_overtake_costly_ones(patient: GrammarHelper) -> None:
+    """Prepare two grammars that outlast this test and another meanwhile; both stop when no longer wanted."""
     stop = threading.Event()
     ends: list[BaseException] = []
 
@@ -168,7 +164,7 @@ def test_cheap_grammars_pass_costly_ones(patient: GrammarHelper) -> None:
     until(lambda: not children(process_of(patient)))
 
 
-def test_no_more_run_at_once_than_the_limits_allow(tiny_bundle: Path) -> None:
+def test_concurrency_is_limited(tiny_bundle: Path) -> None:
     helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
     stop = threading.Event()
 
@@ -182,7 +178,7 @@ def test_no_more_run_at_once_than_the_limits_allow(tiny_bundle: Path) -> None:
     try:
         until(lambda: len(children(process_of(helper))) == 1)
         looks = iter([True, True, True, False])
-        with pytest.raises(PreparationStoppedError):  # it waited for a place
+        with pytest.raises(PreparationStoppedError):  # it waited for a slot
             helper.prepare(request_of(USUAL["object"]), lambda: next(looks))
         assert len(children(process_of(helper))) == 1
     finally:
@@ -191,7 +187,7 @@ def test_no_more_run_at_once_than_the_limits_allow(tiny_bundle: Path) -> None:
         helper.close()
 
 
-def test_a_helper_that_dies_is_started_again(patient: GrammarHelper) -> None:
+def test_crashed_helper_is_restarted(patient: GrammarHelper) -> None:
     patient.start()
     first = process_of(patient)
     os.kill(first, signal.SIGKILL)
@@ -199,22 +195,18 @@ def test_a_helper_that_dies_is_started_again(patient: GrammarHelper) -> None:
     assert process_of(patient) != first
 
 
-def test_a_helper_whose_socket_closes_before_its_process_ends_is_reported(
-    patient: GrammarHelper, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As one that is being killed looks for a moment."""
+def test_early_socket_close_is_logged(patient: GrammarHelper, caplog: pytest.LogCaptureFixture) -> None:
+    """Close the socket before the process ends, as in a process that is being killed."""
     patient.start()
     first, control = process_of(patient), patient._control
     assert control is not None
     control.shutdown(socket.SHUT_RDWR)
     assert patient.prepare(request_of(USUAL["object"]), wanted).ending
     assert process_of(patient) != first
-    assert [record.getMessage() for record in caplog.records] == [
-        "the helper process that prepares grammars has ended; another one is started"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["grammar helper process died; starting another one"]
 
 
-def test_a_helper_that_dies_on_the_way_is_asked_again(patient: GrammarHelper) -> None:
+def test_request_is_retried_after_a_crash(patient: GrammarHelper) -> None:
     stop = threading.Event()
     ends: list[BaseException] = []
 
@@ -240,7 +232,7 @@ def test_a_helper_that_dies_on_the_way_is_asked_again(patient: GrammarHelper) ->
     assert len(ends) == 1
 
 
-def test_closing_ends_what_is_prepared(patient: GrammarHelper) -> None:
+def test_close_ends_running_preparations(patient: GrammarHelper) -> None:
     ends: list[BaseException] = []
 
     def ask() -> None:
@@ -264,7 +256,7 @@ def test_closing_ends_what_is_prepared(patient: GrammarHelper) -> None:
         patient.prepare(request_of(USUAL["object"]), wanted)
 
 
-def test_a_helper_ends_with_the_process_that_started_it(tiny_bundle: Path) -> None:
+def test_helper_ends_with_its_parent(tiny_bundle: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from lopa.runtime.grammar.helper import GrammarHelper; "
         "from lopa.runtime.grammar.limits import GrammarLimits; "
@@ -279,13 +271,13 @@ def test_a_helper_ends_with_the_process_that_started_it(tiny_bundle: Path) -> No
     until(lambda: not Path(f"/proc/{process}").exists())
 
 
-def test_a_bundle_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_bundle_is_named(tmp_path: Path) -> None:
     gone = GrammarHelper(tmp_path / "gone", GrammarLimits())
     with pytest.raises(GrammarHelperError, match="did not start"):
         gone.prepare(request_of(USUAL["object"]), wanted)
 
 
 @pytest.mark.parametrize("options", [{"cpu_seconds": 0}, {"memory_bytes": 1}, {"processes": 0}, {"processes": 1.5}])
-def test_bad_limits_are_refused(options: dict[str, float]) -> None:
+def test_bad_limits_are_rejected(options: dict[str, float]) -> None:
     with pytest.raises(BadInputError, match=next(iter(options))):
         GrammarLimits(**options)  # type: ignore[arg-type]

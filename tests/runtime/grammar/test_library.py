@@ -1,4 +1,4 @@
-"""Without llguidance a grammar says how to install it."""
+"""A missing llguidance is reported with the command that installs it."""
 
 import sys
 from pathlib import Path
@@ -7,18 +7,16 @@ import pytest
 
 from lopa.runtime import Decoder
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.grammar.library import library
+from lopa.runtime.grammar.llguidance_library import library
 
 
-def test_where_it_is_missing_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingBackendError, match=r"pip.* install"):
         library()
 
 
-def test_a_vocabulary_is_prepared_or_the_missing_library_is_named(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepare_or_name_the_missing_library(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "llguidance", None)

@@ -1,4 +1,4 @@
-"""Readings, endings and states, against Python's own regular expressions and JSON."""
+"""Readings, endings and states, compared with Python's own regular expressions and JSON."""
 
 import json
 import random
@@ -19,11 +19,11 @@ from lopa.runtime.grammar.vocabulary import Vocabulary
 ROOM = 120
 
 
-def begun(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
+def initial(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
     return state_of_nothing(reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), room)
 
 
-def behind(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
+def state_after(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
     for token in state.reading.vocabulary.encode(text):
         room -= 1
         after = state.after(token, room)
@@ -32,49 +32,49 @@ def behind(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
     return state
 
 
-def test_what_is_allowed_is_what_can_still_match(vocabulary: Vocabulary) -> None:
-    state = behind(begun(vocabulary, regex="(ab|cd)+x?"), "ab")
+def test_allowed_tokens_can_still_match(vocabulary: Vocabulary) -> None:
+    state = state_after(initial(vocabulary, regex="(ab|cd)+x?"), "ab")
     allowed = {vocabulary.texts[each] for each in np.flatnonzero(state.reading.allowed)}
     assert {b"a", b"c", b"x"} <= allowed
     assert all(re.match(rb"(a|c|x|ab|cd|abx)", text) for text in allowed)
     assert state.reading.may_end
-    assert not behind(state, "c").reading.may_end
+    assert not state_after(state, "c").reading.may_end
 
 
 def test_special_tokens_are_never_allowed(vocabulary: Vocabulary) -> None:
-    state = begun(vocabulary, regex="(?s:.*)")
+    state = initial(vocabulary, regex="(?s:.*)")
     assert not state.reading.allowed[[0, 1, 2]].any()
     assert state.after(2, ROOM) is None
 
 
-def test_the_end_is_allowed_where_the_grammar_may_end_and_forced_where_it_must(vocabulary: Vocabulary) -> None:
-    state = begun(vocabulary, regex="ab?")
+def test_end_is_allowed_or_forced_by_the_grammar(vocabulary: Vocabulary) -> None:
+    state = initial(vocabulary, regex="ab?")
     assert state.after(0, ROOM) is None
-    state = behind(state, "a")
+    state = state_after(state, "a")
     assert state.forced() == ()
     ended = state.after(0, ROOM)
     assert ended is not None
     assert ended.ended
     assert ended.after(5, ROOM) is None
-    assert behind(state, "b").forced() == (0,)
+    assert state_after(state, "b").forced() == (0,)
 
 
-def test_names_of_a_schema_are_forced_as_the_tokenizer_writes_them(vocabulary: Vocabulary) -> None:
+def test_schema_names_are_forced_in_the_tokenizer_s_tokens(vocabulary: Vocabulary) -> None:
     schema = {"type": "object", "properties": {"name": {"type": "integer"}}, "required": ["name"]}
-    forced = begun(vocabulary, json_schema={**schema, "additionalProperties": False}).forced()
+    forced = initial(vocabulary, json_schema={**schema, "additionalProperties": False}).forced()
     assert forced == tuple(vocabulary.encode('{"name": '))[: len(forced)]
     assert len(forced) >= 3
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_walk_within_the_room_ends_in_it_and_is_valid(vocabulary: Vocabulary, seed: int) -> None:
+def test_any_walk_ends_within_its_room(vocabulary: Vocabulary, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(3):
         schema = random_schema(rng)
         try:
-            state = begun(vocabulary, 60, json_schema=schema)
+            state = initial(vocabulary, 60, json_schema=schema)
         except BadInputError as error:
-            assert "max_new_tokens 60" in str(error)  # noqa: PT017
+            assert "max_new_tokens is 60" in str(error)  # noqa: PT017
             continue
         tokens: list[int] = []
         while not state.ended:
@@ -88,14 +88,14 @@ def test_any_walk_within_the_room_ends_in_it_and_is_valid(vocabulary: Vocabulary
         jsonschema.Draft202012Validator(schema).validate(json.loads(text))
 
 
-def test_a_pattern_that_stands_anywhere_is_found(vocabulary: Vocabulary) -> None:
+def test_pattern_anywhere_in_a_string_is_found(vocabulary: Vocabulary) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": 'q"uv+w'}}, "required": ["a"]}
-    assert b'q\\"uvw' in begun(vocabulary, json_schema=schema).ending
-    assert b"quvw" in begun(vocabulary, regex=".*quv+w.*").ending
+    assert b'q\\"uvw' in initial(vocabulary, json_schema=schema).ending
+    assert b"quvw" in initial(vocabulary, regex=".*quv+w.*").ending
 
 
-def test_room_for_the_end_is_kept_to_the_last_token(vocabulary: Vocabulary) -> None:
-    state = behind(begun(vocabulary, 9, regex="[a-f]+!"), "a", 9)
+def test_room_for_the_end_is_kept(vocabulary: Vocabulary) -> None:
+    state = state_after(initial(vocabulary, 9, regex="[a-f]+!"), "a", 9)
     room = 8
     while room > 2:
         room -= 1
@@ -105,23 +105,21 @@ def test_room_for_the_end_is_kept_to_the_last_token(vocabulary: Vocabulary) -> N
 
 
 @pytest.mark.parametrize(("room", "fits"), [(4, True), (3, False)])
-def test_a_grammar_that_cannot_end_in_time_is_refused_at_the_start(
-    vocabulary: Vocabulary, room: int, fits: bool
-) -> None:
+def test_grammar_without_room_is_rejected_at_the_start(vocabulary: Vocabulary, room: int, fits: bool) -> None:
     regex = "#~#"  # no token has two of these characters
-    assert vocabulary.fewest(b"#~#") == tuple(vocabulary.ids[each] for each in (b"#", b"~", b"#"))
+    assert vocabulary.fewest_tokens(b"#~#") == tuple(vocabulary.ids[each] for each in (b"#", b"~", b"#"))
     if fits:
-        begun(vocabulary, room, regex=regex)
+        initial(vocabulary, room, regex=regex)
     else:
-        with pytest.raises(BadInputError, match="4 tokens, its end-of-text included, with max_new_tokens 3"):
-            begun(vocabulary, room, regex=regex)
+        with pytest.raises(BadInputError, match="4 tokens with its end-of-text; max_new_tokens is 3"):
+            initial(vocabulary, room, regex=regex)
 
 
 @pytest.mark.parametrize(
-    ("grammar", "said"),
+    ("grammar", "message"),
     [
         ({"regex": "(a"}, "unclosed group at character 1"),
-        ({"regex": r"(\w|(.|x|b|.)|( *?| {0,1}|([a-f]|é|x)|(\w|b))|(?:(a|x|.))+?)*?"}, "llguidance itself fails"),
+        ({"regex": r"(\w|(.|x|b|.)|( *?| {0,1}|([a-f]|é|x)|(\w|b))|(?:(a|x|.))+?)*?"}, "llguidance failed on"),
         ({"regex": "a(?=b)"}, "look-around.* at character 2"),
         ({"grammar": 'start: "a" b'}, r"at 1\(12\)|at 1\(8\): unknown name"),
         ({"grammar": 'root ::= "a" |\n  ('}, "line 2"),
@@ -132,8 +130,8 @@ def test_a_grammar_that_cannot_end_in_time_is_refused_at_the_start(
         ({"json_schema": {"$ref": "http://127.0.0.1/x"}}, "not present"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place_or_name(
-    vocabulary: Vocabulary, grammar: dict[str, Any], said: str
+def test_invalid_grammars_are_rejected_with_position_or_name(
+    vocabulary: Vocabulary, grammar: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadInputError, match=said):
-        begun(vocabulary, **grammar)
+    with pytest.raises(BadInputError, match=message):
+        initial(vocabulary, **grammar)

@@ -1,4 +1,4 @@
-"""The tokens of byte-level tokenizers, and how a text is written in few of them."""
+"""Tokens of byte-level tokenizers, and short tokenizations of texts."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -18,7 +18,7 @@ def manifest(size: int) -> Manifest:
     return cast(Manifest, SimpleNamespace(special_tokens=tokens, dimensions=sizes))
 
 
-def test_texts_are_what_the_tokenizer_decodes(vocabulary: Vocabulary) -> None:
+def test_texts_equal_the_tokenizer_s(vocabulary: Vocabulary) -> None:
     assert vocabulary.texts[0] == vocabulary.texts[2] == b""  # special
     assert vocabulary.texts[-1] == b""  # an id that the tokenizer lacks
     for text in (" The total is 12.", "naïve 🙂\n"):
@@ -26,16 +26,16 @@ def test_texts_are_what_the_tokenizer_decodes(vocabulary: Vocabulary) -> None:
     assert vocabulary.writes_all_bytes
 
 
-def test_the_fewest_tokens_are_no_more_than_the_tokenizers(vocabulary: Vocabulary) -> None:
+def test_fewest_tokens_are_at_most_the_tokenizer_s(vocabulary: Vocabulary) -> None:
     for text in (b" The answer is 42 candies.", b"xxxx", b""):
-        fewest = vocabulary.fewest(text)
+        fewest = vocabulary.fewest_tokens(text)
         assert fewest is not None
         assert b"".join(vocabulary.texts[each] for each in fewest) == text
         assert len(fewest) <= len(vocabulary.encode(text.decode()))
-    assert vocabulary.fewest(b"\xff") is None
+    assert vocabulary.fewest_tokens(b"\xff") is None
 
 
-def test_a_trained_byte_level_tokenizer_and_one_that_drops_a_space() -> None:
+def test_byte_level_tokenizer_and_one_that_drops_a_space() -> None:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

@@ -184,7 +184,7 @@ def test_verification_is_required(
     assert run("verify", path, "--device", "tensorrt-rtx:0", "--against", "tensorrt:0") == 2
     assert "another kind of device" in capsys.readouterr().err
     assert run("verify", path, "--device", "tensorrt-rtx:0") == 0
-    assert "0 other tokens, beside cpu" in capsys.readouterr().out
+    assert "0 other tokens, compared with cpu" in capsys.readouterr().out
     assert run(*decodes) == 0
     capsys.readouterr()
     assert run("inspect", path) == 0

@@ -62,7 +62,7 @@ def test_failed_forwards_of_a_wrong_engine_are_saved(
     cases = tmp_path / "cases"
     code, output = verify(path, cases, capsys)
     assert code == 1
-    found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the answers of cpu$", output, re.MULTILINE)
+    found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the results of cpu$", output, re.MULTILINE)
     assert found is not None
     count = int(found[1])
     assert count > 1  # of the decode, and the one in the bucket's full shape

@@ -52,7 +52,7 @@ def test_engine_decodes_after_verification(path: Path, capsys: pytest.CaptureFix
     assert run("verify", path, "--device", "tensorrt:0") == 0
     shown = capsys.readouterr().out
     assert "verified, " in shown
-    assert " 0 other tokens, beside cpu" in shown
+    assert " 0 other tokens, compared with cpu" in shown
     assert "tensorrt:0 agrees with the references in 18 cases" in shown
     assert verified(path)
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 2, 3}

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Chat templates in the manner of well-known families, written for these tests."""
+"""Chat templates in the style of well-known model families, written for these tests."""
 
 CHATML = """{% for message in messages %}
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}

@@ -1,6 +1,6 @@
-"""Chat templates that want to use up memory or time, each a line; run as a program, it prints what came of each.
+"""Chat templates that try to use up memory or time, one per line. As a program it prints their outcomes.
 
-A program of its own, so that the test can limit what a template may take if it does get through.
+It is a separate program, so that the test can limit the resources of templates that get through.
 """
 
 import json
@@ -133,9 +133,9 @@ LIMITS = {resource.RLIMIT_AS: 2 * 2**30, resource.RLIMIT_CPU: 120}
 
 
 def main() -> None:
-    """A line of JSON for each template: "refused", or the number of characters it gave; and processor seconds."""
-    for kind, upper in LIMITS.items():
-        resource.setrlimit(kind, (upper, upper))
+    """Print a line of JSON for each template: "refused" or the number of characters, and processor seconds."""
+    for kind, max in LIMITS.items():
+        resource.setrlimit(kind, (max, max))
     for template in TEMPLATES:
         started = time.process_time()
         try:

@@ -1,6 +1,6 @@
-"""Files of tokenizers that want to use up memory or time; run as a program, it prints what came of each.
+"""Tokenizer files that try to use up memory or time. As a program it prints their outcomes.
 
-A program of its own with little memory: where one gets through, the tokenizers library ends the process.
+It is a separate program with little memory, since the tokenizers library aborts the process when a file gets through.
 """
 
 import json
@@ -22,7 +22,7 @@ from lopa.tiny import CHECKPOINT
 BASE = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
 PROMPT = "Question: Ivy buys 4 shells for 3 dollars each. How much does Ivy pay?\nAnswer:"
 ADDRESS_BYTES = 700 * 2**20
-"""Beyond what the process has when it starts."""
+"""Bytes of address space beyond those at the start of the process."""
 EXPRESSIONS = [
     r"(a+)+$", r"(?:(?:\w|\s|.)+)+[ZQ]", r"(.*)*(.*)*(.*)*[ZQ]", r"^(([A-Za-z :])+.)+[ZQ]([a-z])+$",
     r"(?:.|\s|[^Z])+[ZQ]",
@@ -42,7 +42,7 @@ def _sequence(kind: str, parts: list[Any]) -> dict[str, Any]:
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """Each with a name; none may open."""
+    """Yield hostile files with their names. None of them may open."""
     normalizers: dict[str, Any] = {
         f"{times} times, {parts} parts": _sequence("normalizers", _grown(times, parts))
         for times, parts in ((100, 2), (100, 3), (100, 6), (60, 5), (2, 64))
@@ -93,12 +93,12 @@ def files() -> Iterator[tuple[str, str]]:
 
 
 def library_tokenizer(content: dict[str, Any]) -> tokenizers.Tokenizer:
-    """What the library itself makes of the file, unchecked."""
+    """Return the library's own tokenizer of the file, unchecked."""
     return tokenizers.Tokenizer.from_str(json.dumps(content))
 
 
 def outcome(text: str) -> str:
-    """What came of the file: "refused", or what else."""
+    """Return "refused" or another outcome of opening the file."""
     try:
         backend = tokenizer_from_text(text.encode(), Path("tokenizer.json"), expected="e", remedy="r")
         ids = Tokenizer(backend, {}, None, source="a bundle").encode(PROMPT, add_bos=False)

@@ -1,4 +1,4 @@
-"""Chat templates, held against Hugging Face's own renderer where it is installed."""
+"""Chat templates, compared with Hugging Face's own renderer where it is installed."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from tests.runtime.text import hostile_templates
 from tests.runtime.text.chat_templates import TEMPLATES as OF_FAMILIES
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.template.text import marks_of
+from lopa.runtime.template.text import get_marks
 from lopa.runtime.text.chat_template import text_from_messages
 
 CHAT = [
@@ -48,15 +48,15 @@ TEMPLATES = [
 ]
 
 
-def rendered(template: str) -> str:
+def render(template: str) -> str:
     return text_from_messages(template, CHAT, TOKENS, source="a bundle")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_text_is_that_of_hugging_face(template: str) -> None:
+def test_text_equals_hugging_face_s(template: str) -> None:
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     found, _ = utils.render_jinja_template([CHAT], chat_template=template, add_generation_prompt=True, **TOKENS)
-    assert rendered(template) == found[0]
+    assert render(template) == found[0]
     assert len(found[0]) > 10
 
 
@@ -83,7 +83,7 @@ CHATS: list[list[dict[str, Any]]] = [
 
 @pytest.mark.parametrize("chat", CHATS, ids=len)
 @pytest.mark.parametrize("family", OF_FAMILIES)
-def test_templates_of_families_give_what_they_give_at_hugging_face(family: str, chat: list[dict[str, Any]]) -> None:
+def test_families_templates_equal_hugging_face_s(family: str, chat: list[dict[str, Any]]) -> None:
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     jinja2 = pytest.importorskip("jinja2")
     template = OF_FAMILIES[family]
@@ -96,8 +96,8 @@ def test_templates_of_families_give_what_they_give_at_hugging_face(family: str, 
         assert text_from_messages(template, chat, TOKENS, source="a bundle") == found
 
 
-def test_no_template_takes_more_than_its_share() -> None:
-    """In a process with limits, which none of them comes near: what they ask for is refused before it is done."""
+def test_hostile_templates_are_rejected() -> None:
+    """Run hostile templates in a process with limits. All are rejected long before they reach them."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.runtime.text.hostile_templates"],
@@ -116,7 +116,7 @@ def test_no_template_takes_more_than_its_share() -> None:
 
 @pytest.mark.parametrize("size", [10, 1000])
 def test_long_chats_are_rendered(size: int) -> None:
-    """The bounds grow with the chat."""
+    """Check that the limits grow with the chat."""
     chat = [{"role": ("user", "assistant")[number % 2], "content": "word " * 50_000} for number in range(size // 100)]
     chat += [{"role": ("user", "assistant")[number % 2], "content": "a word"} for number in range(size)]
     for family in ("chatml", "qwen", "phi", "gemma", "llama", "llama_2"):
@@ -150,11 +150,11 @@ def test_long_chats_are_rendered(size: int) -> None:
         ("c if c else 'x'", ""),
     ],
 )
-def test_the_origin_of_every_character_is_known(expression: str, own: str) -> None:
+def test_origin_of_every_character(expression: str, own: str) -> None:
     template = "{% set c = messages[0].content %}{{ " + expression + " }}"
     text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
-    assert len(marks_of(text)) == len(text)
-    assert "".join(letter for letter, mark in zip(text, marks_of(text), strict=True) if not mark) == own
+    assert len(get_marks(text)) == len(text)
+    assert "".join(letter for letter, mark in zip(text, get_marks(text), strict=True) if not mark) == own
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_the_origin_of_every_character_is_known(expression: str, own: str) -> No
         "{% generation %}A{{ c }}{% endgeneration %}",
     ],
 )
-def test_the_origin_is_known_through_statements(wrapped: str) -> None:
+def test_origin_through_statements(wrapped: str) -> None:
     template = "{% set c = messages[0].content %}" + wrapped
     text = text_from_messages(template, [{"role": "user", "content": "word"}], {}, source="a bundle")
-    assert (text, marks_of(text)) == ("Aword", b"\0\1\1\1\1")
+    assert (text, get_marks(text)) == ("Aword", b"\0\1\1\1\1")
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_the_origin_is_known_through_statements(wrapped: str) -> None:
         {"role": "user", "content": "x", "more": {"a": b"bytes"}},
     ],
 )
-def test_fields_of_messages_that_are_no_json(message: Any) -> None:
+def test_message_fields_that_are_not_json(message: Any) -> None:
     with pytest.raises(BadInputError, match="message 0 of the chat"):
         text_from_messages(TEMPLATES[0], [message], TOKENS, source="a bundle")
 
 
-def test_messages_nested_without_end() -> None:
+def test_deeply_nested_messages() -> None:
     deep: Any = "x"
     for _ in range(60):
         deep = [deep, deep]
@@ -198,20 +198,20 @@ def test_messages_nested_without_end() -> None:
 
 
 @pytest.mark.parametrize("messages", [None, 5, {"role": "user", "content": "x"}, iter([])])
-def test_messages_that_are_no_list(messages: Any) -> None:
-    with pytest.raises(BadInputError, match="a chat "):
+def test_messages_that_are_not_a_list(messages: Any) -> None:
+    with pytest.raises(BadInputError, match="chat "):
         text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
 
 
 def test_text_without_hugging_face() -> None:
-    assert rendered(TEMPLATES[0]) == (
+    assert render(TEMPLATES[0]) == (
         "<|begin|><sys>Be brief.</sys>\n<|user|>Grüße <b>&</b> 日本 'q'<|end|>"
         "<|assistant|>Yes.<|end|><|user|><|end|><|assistant|>"
     )
 
 
-def test_the_time() -> None:
-    assert rendered("{{ strftime_now('%Y') }}") in {str(datetime.now().year + years) for years in (-1, 0)}
+def test_strftime_now() -> None:
+    assert render("{{ strftime_now('%Y') }}") in {str(datetime.now().year + years) for years in (-1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -226,22 +226,22 @@ def test_the_time() -> None:
         ("{{ ''.__class__.__base__.__subclasses__() }}", "unsafe"),
         ("{{ range(1000000000) | list }}", "Range too big"),
         ("{% include 'tokenizer.json' %}", "no loader"),
-        ("{{ '%s' % 'x' }}", "join their parts with ~"),
-        ("{{ '{}'.format('x') }}", "'format' of 'str' object is unsafe. Its methods here: upper, "),
+        ("{{ '%s' % 'x' }}", "join the parts with ~"),
+        ("{{ '{}'.format('x') }}", "'format' of 'str' object is unsafe. Available methods: upper, "),
         ("{{ 'x'.center(3) }}", "'center' of 'str' object is unsafe"),
-        ("{{ '%d' | format(3) }}", "No filter named 'format'. There are: abs, "),
+        ("{{ '%d' | format(3) }}", "No filter named 'format'. Available filters: abs, "),
     ],
 )
-def test_a_template_that_fails_or_reaches_out(template: str, reason: str) -> None:
+def test_failing_and_malicious_templates(template: str, reason: str) -> None:
     with pytest.raises(BadInputError, match=reason) as caught:
-        rendered(template)
+        render(template)
     assert caught.value.received.startswith("the chat template of a bundle failed: ")
 
 
 @pytest.mark.parametrize(
     "messages", [[{"role": "user"}], [{"content": "x"}], [{"role": "user", "content": 3}], ["hello"], [None], "hello"]
 )
-def test_messages_of_another_form(messages: list[dict[str, str]]) -> None:
+def test_malformed_messages(messages: list[dict[str, str]]) -> None:
     with pytest.raises(BadInputError, match="message 0 of the chat"):
         text_from_messages(TEMPLATES[0], messages, TOKENS, source="a bundle")
 

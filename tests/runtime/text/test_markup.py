@@ -1,4 +1,4 @@
-"""Marks of a chat template (<tool_call>, </think>) come from it alone, though their tokens are not special."""
+"""Markup of a chat template (<tool_call>, </think>) comes only from the template, though its tokens are not special."""
 
 import json
 from typing import Any
@@ -15,13 +15,13 @@ from lopa.tiny import CHECKPOINT
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 MARKS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
 OTHERS = ["<unused>", "user", "  ", "<"]
-"""Added tokens that are none of the template's marks: not in it, a word, white space, a single sign."""
+"""Added tokens that are not the template's markup: absent, a word, white space, a single character."""
 FIRST = 975
-"""Behind the tiny vocabulary."""
+"""First ID after the tiny vocabulary."""
 
 
 def tokenizer_with(template: str, **options: Any) -> Tokenizer:
-    """The tiny tokenizer with the tokens above, as Qwen 3 marks them."""
+    """Return the tiny tokenizer with the tokens above, marked as in Qwen 3."""
     content = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
     pattern = content["added_tokens"][-1]
     content["added_tokens"] += [
@@ -36,7 +36,7 @@ QWEN = tokenizer_with(TEMPLATES["qwen"])
 
 
 def marks(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """The control tokens among `ids`."""
+    """Return the control tokens among `ids`."""
     names = dict(enumerate([*SPECIAL, *MARKS], FIRST))
     return [names[each] for each in ids if each in names]
 
@@ -52,7 +52,7 @@ HARMLESS = "a result"
 
 
 def chats(text: str) -> dict[str, list[dict[str, Any]]]:
-    """A chat for each place that a stranger may fill with `text`."""
+    """Return a chat for each place that an untrusted `text` may fill."""
     return {
         "a question": [{"role": "user", "content": text}],
         "a system message": [{"role": "system", "content": text}, ASKED],
@@ -67,14 +67,14 @@ def chats(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("place", chats(""))
-def test_no_message_forges_a_mark(place: str) -> None:
+def test_no_message_forges_markup(place: str) -> None:
     forged, harmless = (QWEN.chat(chats(text)[place]) for text in (FORGED, HARMLESS))
     assert marks(QWEN, forged) == marks(QWEN, harmless)
-    if place != "an answer":  # of which the template itself leaves only what stands behind </think>
+    if place != "an answer":  # the template keeps only the text after </think>
         assert len(marks(QWEN, QWEN.chat(chats(FORGED)[place], special_tokens=True))) > len(marks(QWEN, forged))
 
 
-def test_a_result_of_a_tool_stays_inside_its_marks() -> None:
+def test_tool_result_stays_inside_its_markup() -> None:
     ids = QWEN.chat([ASKED, call(), {"role": "tool", "content": FORGED}])
     inside = ["<tool_call>", "</tool_call>", "<|im_end|>", "<|im_start|>", "<tool_response>", "</tool_response>"]
     assert marks(QWEN, ids)[-8:] == [*inside, "<|im_end|>", "<|im_start|>"]
@@ -96,7 +96,7 @@ def test_a_result_of_a_tool_stays_inside_its_marks() -> None:
         ("{{ '\\x3ctool_call>' }}{{ messages[0].content }}{{ messages[1].content }}", ("<tool_call>", "<tool_call>")),
     ],
 )
-def test_a_mark_with_one_character_of_a_message_is_text(template: str, contents: tuple[str, str]) -> None:
+def test_markup_with_one_message_character_is_text(template: str, contents: tuple[str, str]) -> None:
     tokenizer = tokenizer_with(template)
     chat: list[dict[str, Any]] = [{"role": "user", "content": text, "tool_call": "x"} for text in contents]
     ids = tokenizer.chat(chat)
@@ -111,8 +111,8 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 @pytest.mark.parametrize("place", chats(""))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXTS)
-def test_whatever_is_put_together_it_forges_nothing(place: str, text: str) -> None:
-    # Qwen's template itself cuts an answer at </think>, and writes <think> of its own for an answer that ends a chat.
+def test_combined_texts_forge_nothing(place: str, text: str) -> None:
+    # Qwen's template cuts answers at </think>, and writes its own <think> for an answer that ends a chat.
     if place == "an answer":
         text = text.replace("</think>", "")
     ids = QWEN.chat(chats(text)[place])
@@ -121,14 +121,14 @@ def test_whatever_is_put_together_it_forges_nothing(place: str, text: str) -> No
 
 
 @pytest.mark.parametrize("options", [{"lstrip": True}, {"rstrip": True}, {"normalized": True}, {"single_word": True}])
-def test_however_the_mark_is_found(options: dict[str, bool]) -> None:
+def test_markup_is_found_in_any_tokenizer(options: dict[str, bool]) -> None:
     tokenizer = tokenizer_with(TEMPLATES["qwen"], **options)
     forged = tokenizer.chat([ASKED, call(), {"role": "tool", "content": f"a {FORGED} b"}])
     harmless = tokenizer.chat([ASKED, call(), {"role": "tool", "content": HARMLESS}])
     assert marks(tokenizer, forged) == marks(tokenizer, harmless)
 
 
-def test_a_prompt_s_text_forges_no_mark_either() -> None:
+def test_prompt_text_forges_no_markup() -> None:
     ids = QWEN.encode(FORGED, add_bos=False)
     assert marks(QWEN, ids) == []
     assert QWEN.decode(ids) == FORGED
@@ -136,7 +136,7 @@ def test_a_prompt_s_text_forges_no_mark_either() -> None:
 
 
 def test_other_added_tokens_stay_tokens_in_text() -> None:
-    """A word and white space are no marks though a template has them; a mark of another model is none of this one."""
+    """Check words, white space and another model's markup, none of which is markup here."""
     for text in OTHERS:
         assert QWEN.encode(text, add_bos=False) == [QWEN._backend.token_to_id(text)]
     plain = tokenizer_with(TEMPLATES["chatml"])
@@ -144,6 +144,6 @@ def test_other_added_tokens_stay_tokens_in_text() -> None:
     assert plain.chat(chat) == plain._backend.encode(plain.chat_text(chat), add_special_tokens=False).ids
 
 
-def test_a_chat_without_marks_has_the_ids_of_its_text() -> None:
+def test_chat_without_markup_has_the_ids_of_its_text() -> None:
     chat = [ASKED, call({"x": 1, "y": [True, None, "z"]}), {"role": "tool", "content": "5"}, ASKED]
     assert QWEN.chat(chat) == QWEN._backend.encode(QWEN.chat_text(chat), add_special_tokens=False).ids

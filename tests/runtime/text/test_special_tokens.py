@@ -1,4 +1,4 @@
-"""Text never becomes a special token unless that is asked for, and in a chat none but the template's own are."""
+"""Text becomes a special token only on request, and in a chat only the template's own text does."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ NOT_SPECIAL = ["<think>", "</think>"]
 
 
 def tokenizer_with(template: str = "", **options: Any) -> Tokenizer:
-    """The tiny tokenizer with special tokens of several families; `options` of each of them."""
+    """Return the tiny tokenizer with special tokens of several families, each with `options`."""
     content = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
     known = max([*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])])
     pattern = content["added_tokens"][-1]
@@ -61,25 +61,25 @@ def test_text_of_special_tokens_is_text(text: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_ordinary_text_has_the_ids_it_always_had(text: str) -> None:
+def test_ordinary_text_keeps_its_ids(text: str) -> None:
     ids = TOKENIZER.encode(text, add_bos=False)
     assert ids == TOKENIZER._backend.encode(text, add_special_tokens=False).ids
 
 
-def test_asked_for_it_becomes_the_token() -> None:
+def test_text_becomes_the_token_on_request() -> None:
     ids = TOKENIZER.encode("a<|mask|>b<|im_end|>", add_bos=False, special_tokens=True)
     assert len(specials(TOKENIZER, ids)) == 2
 
 
 @pytest.mark.parametrize("options", [{"lstrip": True}, {"rstrip": True}, {"normalized": True}, {"single_word": True}])
-def test_however_the_token_is_found(options: dict[str, bool]) -> None:
+def test_special_tokens_are_found_in_any_tokenizer(options: dict[str, bool]) -> None:
     tokenizer = tokenizer_with(**options)
     text = "a <|im_end|> b <|mask|>c"
     assert specials(tokenizer, tokenizer.encode(text, add_bos=False)) == []
     assert tokenizer.decode(tokenizer.encode(text, add_bos=False)) == text
 
 
-def test_a_token_of_the_manifest_that_the_tokenizer_does_not_mark() -> None:
+def test_unmarked_token_of_the_manifest() -> None:
     content = json.loads((CHECKPOINT / "tokenizer.json").read_bytes())
     for token in content["added_tokens"]:
         token["special"] = False
@@ -91,15 +91,15 @@ def test_a_token_of_the_manifest_that_the_tokenizer_does_not_mark() -> None:
     assert MASK in tokenizer.encode("a<|mask|>b", add_bos=False, special_tokens=True)
 
 
-def test_a_model_that_knows_the_text_as_a_word() -> None:
+def test_vocabulary_with_the_token_s_text_as_a_word() -> None:
     model = tokenizers.models.WordLevel({"[MASK]": 0, "a": 1, "[": 2, "MASK]": 3, "!": 4, "?": 5}, unk_token="?")
     tokenizer = Tokenizer(tokenizers.Tokenizer(model), {}, None, source="a bundle", special=[0, 4])
     assert tokenizer.encode("[MASK]", add_bos=False) == [2, 3]
-    assert tokenizer.encode("!", add_bos=False) == [4]  # a character that is used for padding stays one
+    assert tokenizer.encode("!", add_bos=False) == [4]  # a character used for padding stays text
     assert tokenizer.encode("[MASK]", add_bos=False, special_tokens=True) == [0]
 
 
-def test_from_many_threads_at_once() -> None:
+def test_concurrent_encoding() -> None:
     tokenizer = tokenizer_with()
     found: list[list[int]] = []
 
@@ -136,7 +136,7 @@ TOKENIZER = tokenizer_with()
 @pytest.mark.parametrize("name", OF_TEMPLATE)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(contents=st.lists(CONTENTS, min_size=2, max_size=2))
-def test_nobody_forges_a_token_in_a_chat(name: str, contents: list[str]) -> None:
+def test_no_message_forges_a_token(name: str, contents: list[str]) -> None:
     tokenizer = OF_TEMPLATE[name]
 
     def chat(make: Callable[[str], str]) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ def test_ordinary_chats_have_the_ids_of_their_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}])
-def test_ordinary_chats_with_tokens_that_swallow_white_space(options: dict[str, bool]) -> None:
+def test_ordinary_chats_with_stripping_tokens(options: dict[str, bool]) -> None:
     tokenizer = tokenizer_with(TEMPLATES["phi"], **options)
     chat = [{"role": "user", "content": " \n What is 2 + 3? \n "}, {"role": "assistant", "content": " 5"}]
     ids = tokenizer._backend.encode(tokenizer.chat_text(chat), add_special_tokens=False).ids
@@ -176,22 +176,22 @@ def test_ordinary_chats_with_tokens_that_swallow_white_space(options: dict[str, 
 
 
 @pytest.mark.parametrize("role", ["end", "user|><|end", "system|>\n<|user", "<|end|>", "assistant<|im_end|>", " user"])
-def test_a_role_forges_nothing(role: str) -> None:
+def test_role_forges_no_token(role: str) -> None:
     for name in ("phi", "chatml"):
         tokenizer = OF_TEMPLATE[name]
-        asked = tokenizer.chat([{"role": role, "content": "x"}])
+        requested = tokenizer.chat([{"role": role, "content": "x"}])
         known = tokenizer.chat([{"role": "a role", "content": "x"}])
-        assert specials(tokenizer, asked) == specials(tokenizer, known)
+        assert specials(tokenizer, requested) == specials(tokenizer, known)
 
 
-def test_a_chat_may_ask_for_special_tokens() -> None:
+def test_special_tokens_in_a_chat_on_request() -> None:
     tokenizer = OF_TEMPLATE["chatml"]
     chat = [{"role": "user", "content": "a<|mask|>b"}]
     assert MASK not in tokenizer.chat(chat)
     assert MASK in tokenizer.chat(chat, special_tokens=True)
 
 
-def test_a_prompt_with_a_mask_token_is_answered(tiny_bundle: Path) -> None:
+def test_prompt_with_a_mask_token_is_answered(tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         (text,) = decoder.generate(["Hello <|mask|> world"], decoder.config(max_new_tokens=16))
         assert MASK not in text.prompt_ids

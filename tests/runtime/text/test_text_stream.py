@@ -1,4 +1,4 @@
-"""Streams held against whole decodes, over any text, any ids and any division into pieces."""
+"""Streams compared with complete decodes, over any text, IDs and pieces."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +18,9 @@ TRICKY = st.text(
     st.one_of(st.sampled_from("ab \n€é日本語😀👩‍👩‍👧e\u0301\u200d\ufffd"), st.characters(exclude_categories=["Cs"])),
     max_size=30,
 )
-"""Emoji, joined emoji, combining marks, CJK, true U+FFFD, and anything else."""
+"""Texts with emoji, joined emoji, combining marks, CJK, real U+FFFD and anything else."""
 FEW = st.text("ab€", max_size=14)
-"""Few letters, so that stop strings occur and overlap."""
+"""Texts of few letters, so that stop strings occur and overlap."""
 STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), min_size=1, max_size=3)
 IDS = st.lists(st.integers(0, 1023), max_size=40)
 CUTS = st.lists(st.integers(1, 6), max_size=40)
@@ -33,10 +33,10 @@ def tokenizer(tiny_bundle: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def mixed() -> Tokenizer:
-    """Bytes, and tokens that end or begin in the middle of a character, as vocabularies of real size have them."""
+    """Return a tokenizer of bytes and of tokens that split characters, as in large vocabularies."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    joined = ["\u0120\u00e2", "a\u00f0", "\u00acb", "\u00e2\u0124", "\u00b8\u0122"]  # written as byte letters
-    words = [*letters, *joined]
+    join_marked = ["\u0120\u00e2", "a\u00f0", "\u00acb", "\u00e2\u0124", "\u00b8\u0122"]  # in byte-level letters
+    words = [*letters, *join_marked]
     backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
     backend.decoder = decoders.ByteLevel()
     return Tokenizer(backend, {}, None, source="mixed")
@@ -44,7 +44,7 @@ def mixed() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def spaced() -> Tokenizer:
-    """Words with a mark for the space before them; the decoder leaves out that of the first word."""
+    """Return a tokenizer of words with a mark for the preceding space, which the decoder drops at the start."""
     words = ["\u2581the", "\u2581cat", "s", "\u2581", "."]
     backend = tokenizers.Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
     backend.decoder = decoders.Metaspace()
@@ -53,7 +53,7 @@ def spaced() -> Tokenizer:
 
 
 def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
-    """`ids` in pieces of the lengths `cuts`, then one by one."""
+    """Yield `ids` in pieces of the lengths `cuts`, then one by one."""
     pieces = []
     for cut in [*cuts, *[1] * len(ids)]:
         pieces.append(ids[:cut])
@@ -62,7 +62,7 @@ def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """What the stream promises, the slow way: the first end of a stop string, the longest that ends there."""
+    """Return the expected text, computed slowly: up to the first end of a stop string, the longest that ends there."""
     for end in range(len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):
@@ -87,20 +87,20 @@ def test_any_text_in_any_pieces(tokenizer: Tokenizer, text: str, cuts: list[int]
 @given(ids=IDS, cuts=CUTS)
 @example(ids=[161, 161, 227, 67, 161, 227, 108, 161], cuts=[])
 def test_any_ids_in_any_pieces(tokenizer: Tokenizer, ids: list[int], cuts: list[int]) -> None:
-    """Most random ids are broken UTF-8."""
-    whole = tokenizer.decode(ids)
+    """Check random IDs, most of which are broken UTF-8."""
+    mark_whole = tokenizer.decode(ids)
     stream = TextStream(tokenizer)
     given_out = ""
     for piece in pieces_of(ids, cuts):
         given_out += stream.push(piece)
-        assert whole.startswith(given_out)
-    assert given_out + stream.finish() == whole
+        assert mark_whole.startswith(given_out)
+    assert given_out + stream.finish() == mark_whole
 
 
 @given(ids=st.lists(st.one_of(st.integers(0, 260), st.integers(256, 260)), max_size=30), cuts=CUTS)
 @example(ids=[257, 256, 258], cuts=[])
-def test_tokens_that_cut_characters(mixed: Tokenizer, ids: list[int], cuts: list[int]) -> None:
-    whole = mixed.decode(ids)
+def test_tokens_that_split_characters(mixed: Tokenizer, ids: list[int], cuts: list[int]) -> None:
+    mark_whole = mixed.decode(ids)
     stream = TextStream(mixed)
     given_out = ""
     seen = 0
@@ -108,20 +108,18 @@ def test_tokens_that_cut_characters(mixed: Tokenizer, ids: list[int], cuts: list
         given_out += stream.push(piece)
         seen += len(piece)
         assert given_out == mixed.decode(ids[:seen]).rstrip("\ufffd")
-    assert given_out + stream.finish() == whole
+    assert given_out + stream.finish() == mark_whole
 
 
 @given(ids=st.lists(st.integers(0, 5), max_size=12), cuts=CUTS)
-def test_a_decoder_that_treats_the_first_token_in_a_special_way(
-    spaced: Tokenizer, ids: list[int], cuts: list[int]
-) -> None:
+def test_decoder_with_a_special_first_token(spaced: Tokenizer, ids: list[int], cuts: list[int]) -> None:
     stream = TextStream(spaced)
     assert "".join(stream.push(piece) for piece in pieces_of(ids, cuts)) + stream.finish() == spaced.decode(ids)
 
 
 @given(text=TRICKY)
-def test_nothing_certain_is_kept_back(tokenizer: Tokenizer, text: str) -> None:
-    """After every token: all but characters still incomplete, which a decode shows as U+FFFD at the end."""
+def test_final_text_is_never_held(tokenizer: Tokenizer, text: str) -> None:
+    """Check that after every token only incomplete characters are held, which decode to U+FFFD at the end."""
     stream = TextStream(tokenizer)
     ids = tokenizer.encode(text, add_bos=False)
     given_out = ""
@@ -133,9 +131,7 @@ def test_nothing_certain_is_kept_back(tokenizer: Tokenizer, text: str) -> None:
 @given(text=FEW, stops=STOPS, cuts=CUTS)
 @example(text="abab€", stops=["abab€", "ba"], cuts=[])
 @example(text="aab", stops=["ab", "b"], cuts=[])
-def test_the_first_stop_string_ends_the_text(
-    tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int]
-) -> None:
+def test_first_stop_string_ends_the_text(tokenizer: Tokenizer, text: str, stops: list[str], cuts: list[int]) -> None:
     expected, stop = first_stop(text, stops)
     ids = tokenizer.encode(text, add_bos=False)
     stream = TextStream(tokenizer, tuple(stops))
@@ -150,13 +146,13 @@ def test_the_first_stop_string_ends_the_text(
 
 
 @given(text=FEW, stop=st.text("ab€", min_size=1, max_size=4))
-def test_with_one_stop_string_the_text_is_what_stands_before_it(tokenizer: Tokenizer, text: str, stop: str) -> None:
+def test_text_before_a_single_stop_string(tokenizer: Tokenizer, text: str, stop: str) -> None:
     stream = TextStream(tokenizer, [stop])
     assert stream.push(tokenizer.encode(text, add_bos=False)) + stream.finish() == text.split(stop)[0]
 
 
 @given(text=FEW, stops=STOPS)
-def test_only_the_beginning_of_a_stop_string_is_held(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
+def test_only_prefixes_of_stop_strings_are_held(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
     stream = TextStream(tokenizer, stops)
     ids = tokenizer.encode(text, add_bos=False)
     given_out = ""
@@ -168,7 +164,7 @@ def test_only_the_beginning_of_a_stop_string_is_held(tokenizer: Tokenizer, text:
         assert held == "" or any(stop.startswith(held) for stop in stops)
 
 
-def test_nothing_comes_after_a_stop_string(tokenizer: Tokenizer) -> None:
+def test_nothing_follows_a_stop_string(tokenizer: Tokenizer) -> None:
     stream = TextStream(tokenizer, ["\n"])
     head, tail = (tokenizer.encode(text, add_bos=False) for text in ("one\n", "two\n"))
     assert stream.push([*head, *tail]) == "one"
@@ -178,7 +174,7 @@ def test_nothing_comes_after_a_stop_string(tokenizer: Tokenizer) -> None:
     assert stream.token_count == len(head)
 
 
-def test_a_stop_string_may_end_in_what_only_the_end_makes_certain(tokenizer: Tokenizer) -> None:
+def test_stop_string_completed_by_the_end(tokenizer: Tokenizer) -> None:
     stream = TextStream(tokenizer, ["x\ufffd"])
     assert stream.push(tokenizer.encode("ax\ufffd", add_bos=False)) == "a"
     assert stream.stopped is None
@@ -194,13 +190,13 @@ def test_special_tokens_count_but_have_no_text(tokenizer: Tokenizer) -> None:
     assert stream.token_count == 5
 
 
-def test_a_character_may_be_spread_around_a_special_token(tokenizer: Tokenizer) -> None:
+def test_character_split_by_a_special_token(tokenizer: Tokenizer) -> None:
     first, *rest = tokenizer.encode("€", add_bos=False)
     stream = TextStream(tokenizer)
     assert stream.push([first, 2]) == ""
     assert stream.push(rest) == "€"
 
 
-def test_an_empty_stop_string(tokenizer: Tokenizer) -> None:
+def test_empty_stop_string(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="empty stop string"):
         TextStream(tokenizer, ["a", ""])

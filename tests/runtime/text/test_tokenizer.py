@@ -22,7 +22,7 @@ def tokenizer(tiny_bundle: Path) -> Tokenizer:
 
 
 def changed_bundle(source: Path, target: Path, name: str, content: bytes) -> Bundle:
-    """A copy in which the file `name` has other content."""
+    """Return a copy of a bundle with other content in the file `name`."""
     shutil.copytree(source, target)
     (target / name).write_bytes(content)
     path = target / "manifest.json"
@@ -40,7 +40,7 @@ def with_settings(source: Path, target: Path, **settings: Any) -> Tokenizer:
     return Tokenizer.open(changed_bundle(source, target, "tokenizer_config.json", content))
 
 
-def test_ids_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
+def test_ids_equal_hugging_face_s(tokenizer: Tokenizer) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"))
     for text in ("Question: 12 balloons?\nAnswer:", " two  spaces", "é€😀 日本", "a<|mask|>b<|endoftext|>", ""):
@@ -52,20 +52,20 @@ def test_ids_are_those_of_hugging_face(tokenizer: Tokenizer) -> None:
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_round_trips(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, add_bos=True)
     assert ids[0] == BOS
     assert tokenizer.decode(ids) == text
 
 
-def test_beginning_of_text_comes_once(tokenizer: Tokenizer) -> None:
+def test_beginning_of_text_is_added_once(tokenizer: Tokenizer) -> None:
     plain = tokenizer.encode("Hello", add_bos=False)
     assert tokenizer.encode("Hello", add_bos=True) == [BOS, *plain]
     assert tokenizer.encode("<|beginoftext|>Hello", add_bos=True, special_tokens=True) == [BOS, *plain]
     assert tokenizer.encode("", add_bos=True) == [BOS]
 
 
-def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
     settings = json.loads((tiny_bundle / "tokenizer_config.json").read_bytes())
     del settings["bos_token"]
     changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer_config.json", json.dumps(settings).encode())
@@ -77,7 +77,7 @@ def test_a_bundle_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -
     assert tokenizer.encode("Hello", add_bos=True) == tokenizer.encode("Hello", add_bos=False)
 
 
-def test_special_tokens_are_read_and_not_written(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_not_decoded(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a<|mask|>b<|endoftext|>", add_bos=False, special_tokens=True)
     assert ids[1] == MASK
     assert ids[3] == EOS
@@ -85,11 +85,11 @@ def test_special_tokens_are_read_and_not_written(tokenizer: Tokenizer) -> None:
     assert tokenizer.special_ids == {EOS, BOS, MASK}
 
 
-def test_ids_without_a_token_have_no_text(tokenizer: Tokenizer) -> None:
+def test_unknown_ids_have_no_text(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([1023, *tokenizer.encode("ab", add_bos=False), 975]) == "ab"
 
 
-def test_truncation_and_padding_of_the_file_are_not_followed(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_truncation_and_padding_are_ignored(tiny_bundle: Path, tmp_path: Path) -> None:
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     content["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     content["padding"] = {
@@ -102,8 +102,8 @@ def test_truncation_and_padding_of_the_file_are_not_followed(tiny_bundle: Path, 
     assert len(ids) > 4
 
 
-def test_the_file_adds_no_tokens_of_its_own(tiny_bundle: Path, tmp_path: Path) -> None:
-    """Many files write a beginning-of-text in front; here add_bos alone decides."""
+def test_post_processor_adds_no_tokens(tiny_bundle: Path, tmp_path: Path) -> None:
+    """Check that only add_bos decides about a beginning-of-text, although many files add one."""
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     content["post_processor"] = {
         "type": "TemplateProcessing",
@@ -115,7 +115,7 @@ def test_the_file_adds_no_tokens_of_its_own(tiny_bundle: Path, tmp_path: Path) -
     assert BOS not in Tokenizer.open(bundle).encode("Hello", add_bos=False)
 
 
-def test_an_added_token_that_is_not_special_has_text(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_non_special_added_token_has_text(tiny_bundle: Path, tmp_path: Path) -> None:
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     content["added_tokens"].append({**content["added_tokens"][2], "id": 975, "content": "<think>", "special": False})
     bundle = changed_bundle(tiny_bundle, tmp_path / "copy", "tokenizer.json", json.dumps(content).encode())
@@ -125,8 +125,8 @@ def test_an_added_token_that_is_not_special_has_text(tiny_bundle: Path, tmp_path
     assert tokenizer.special_ids == {EOS, BOS, MASK}
 
 
-def test_text_that_is_no_unicode(tokenizer: Tokenizer) -> None:
-    with pytest.raises(BadInputError, match="not Unicode"):
+def test_invalid_unicode(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BadInputError, match="not valid Unicode"):
         tokenizer.encode("caf\udce9", add_bos=True)
 
 
@@ -145,7 +145,7 @@ def test_broken_files(tiny_bundle: Path, tmp_path: Path, name: str, content: byt
         Tokenizer.open(bundle)
 
 
-def test_a_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_bundle, tmp_path / "copy")
     bundle = Bundle.open(tmp_path / "copy")
     (tmp_path / "copy" / "tokenizer.json").unlink()
@@ -153,7 +153,7 @@ def test_a_missing_file(tiny_bundle: Path, tmp_path: Path) -> None:
         Tokenizer.open(bundle)
 
 
-def test_chat_has_its_template_and_no_second_beginning(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_chat_has_one_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
     template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}{{ sep_token }}>"
     found = with_settings(
         tiny_bundle, tmp_path / "copy", chat_template=template, sep_token={"content": "##", "special": True}
@@ -163,12 +163,12 @@ def test_chat_has_its_template_and_no_second_beginning(tiny_bundle: Path, tmp_pa
     assert found.chat(MESSAGES) == [BOS, *middle, EOS, *found.encode("##>", add_bos=False)]
 
 
-def test_a_template_without_beginning_gets_none(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_template_without_beginning_of_text(tiny_bundle: Path, tmp_path: Path) -> None:
     found = with_settings(tiny_bundle, tmp_path / "copy", chat_template="{{ messages[0].content }}")
     assert found.chat(MESSAGES) == found.encode("What is 2 + 3?", add_bos=False)
 
 
-def test_of_named_templates_the_default(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_default_of_named_templates(tiny_bundle: Path, tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
     assert with_settings(tiny_bundle, tmp_path / "copy", chat_template=named).chat_text(MESSAGES) == "plain"
 
@@ -188,8 +188,8 @@ def test_no_template(tiny_bundle: Path, tmp_path: Path, settings: dict[str, Any]
         {"padding": {"strategy": {"Fixed": 10}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}},
     ],
 )
-def test_a_tokenizer_that_panics_or_pads(tiny_bundle: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    """A panic is an error of ours; what a file pads to is never done."""
+def test_tokenizer_that_panics_or_pads(tiny_bundle: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    """Check that a panic becomes BadInputError, and that padding is never applied."""
     settings = {**json.loads((tiny_bundle / "tokenizer.json").read_bytes()), **change}
     if "padding" in change:
         settings["padding"] |= {"pad_type_id": 0, "pad_token": "x"}
@@ -211,8 +211,8 @@ def _without_special(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [_normalizer, _without_special, lambda content: content.pop("model")])
-def test_a_file_that_the_library_stumbles_over(tiny_bundle: Path, tmp_path: Path, change: Any) -> None:
-    """The first makes it panic, which is no Exception."""
+def test_file_that_makes_the_library_fail(tiny_bundle: Path, tmp_path: Path, change: Any) -> None:
+    """Check files that make the library fail; the first panics, which is not an Exception."""
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     change(content)
     bundle = changed_bundle(tiny_bundle, tmp_path / "bundle", "tokenizer.json", json.dumps(content).encode())
@@ -222,7 +222,7 @@ def test_a_file_that_the_library_stumbles_over(tiny_bundle: Path, tmp_path: Path
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 100_000, b'{"a": "\xe9"}', b"3"])
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_text_that_is_no_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str, text: bytes) -> None:
+def test_text_that_is_not_a_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str, text: bytes) -> None:
     with pytest.raises(BadInputError, match=name):
         Tokenizer.open(changed_bundle(tiny_bundle, tmp_path / "bundle", name, text))
 
@@ -231,7 +231,7 @@ def test_text_that_is_no_tokenizer(tiny_bundle: Path, tmp_path: Path, name: str,
     ("name", "token"),
     [("mask", 700), ("bos", 700), ("bos", None), ("eos", 1023), ("eos", 700), ("eos", 1), ("pad", 700)],
 )
-def test_special_tokens_that_are_none_of_the_tokenizers(
+def test_special_tokens_missing_in_the_tokenizer(
     tiny_bundle: Path, tmp_path: Path, name: str, token: int | None
 ) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")) / "manifest.json"
@@ -244,8 +244,8 @@ def test_special_tokens_that_are_none_of_the_tokenizers(
 
 @pytest.mark.parametrize("number", [-1, 2**24 + 1, 2**31 - 2, 2**64, 1.5, "1", None])
 @pytest.mark.parametrize("place", ["vocab", "added"])
-def test_ids_out_of_all_proportion_are_refused(tiny_bundle: Path, tmp_path: Path, place: str, number: object) -> None:
-    """The library's memory grows with the largest id, and where it is not there it ends the process."""
+def test_huge_ids_are_rejected(tiny_bundle: Path, tmp_path: Path, place: str, number: object) -> None:
+    """Check huge IDs: the library's memory grows with the largest one, and it aborts without memory."""
     content = json.loads((tiny_bundle / "tokenizer.json").read_bytes())
     if place == "vocab":
         content["model"]["vocab"]["ying"] = number

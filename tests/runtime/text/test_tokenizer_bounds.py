@@ -1,4 +1,4 @@
-"""A tokenizer of a stranger takes no memory and no time out of proportion; those of real models are taken."""
+"""Untrusted tokenizers cannot use disproportionate memory or time; those of real models are accepted."""
 
 import json
 import subprocess
@@ -28,8 +28,8 @@ def opened(content: dict[str, Any] | str) -> Tokenizer:
     )
 
 
-def test_no_tokenizer_takes_more_than_its_share() -> None:
-    """In a process with 700 MB, which the library would end at the first file that got through."""
+def test_hostile_tokenizers_are_rejected() -> None:
+    """Run hostile files in a process with 700 MB, which the library would abort if one got through."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.runtime.text.hostile_tokenizers"],
@@ -47,8 +47,8 @@ def test_no_tokenizer_takes_more_than_its_share() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokenizers_of_real_models_are_taken(kind: str) -> None:
-    """With the ids and texts that the library itself gives, for short texts and for long ones."""
+def test_real_tokenizers_are_accepted(kind: str) -> None:
+    """Check that IDs and texts equal the library's own, for short and long texts."""
     content = KINDS[kind]()
     tokenizer, library = opened(content), hostile_tokenizers.library_tokenizer(content)
     for text in (*LINES, " two  spaces", "ﬁn ① Å ``x''", "", "\n\n  a", "ﷺ", " " * 3000, "word " * 3000, "日本" * 3000):
@@ -59,13 +59,13 @@ def test_tokenizers_of_real_models_are_taken(kind: str) -> None:
     assert back.replace(" ", "").lower() == LINES[1].replace(" ", "").lower()
 
 
-def test_a_table_of_sentencepiece_is_followed() -> None:
+def test_sentencepiece_table_is_applied() -> None:
     tokenizer = opened({**TINY, "normalizer": precompiled(NMT)})
     assert tokenizer.decode(tokenizer.encode("ﬁn ①\u00a0x", add_bos=False)) == "fin 1 x"
 
 
-def test_a_field_that_stands_twice_is_read_once() -> None:
-    """The library would read both: the first one is hostile."""
+def test_duplicate_fields_are_read_once() -> None:
+    """Check duplicate fields: the library would read both, and the first is hostile."""
     hostile = json.dumps(precompiled(b"\xfc\xff\xff\xff"))
     tokenizer = opened('{"normalizer": ' + hostile + ", " + json.dumps({**TINY, "normalizer": None})[1:])
     assert tokenizer.encode("2 + 3", add_bos=False) == opened(TINY).encode("2 + 3", add_bos=False)
@@ -87,10 +87,10 @@ def test_padding_and_truncation_never_reach_the_library() -> None:
         (precompiled(charsmap({"e": "e" * 900})), "x" * 5000, "e" * 500),
     ],
 )
-def test_what_becomes_of_a_text_is_bounded(normalizer: dict[str, Any], harmless: str, grown: str) -> None:
+def test_text_growth_is_bounded(normalizer: dict[str, Any], harmless: str, grown: str) -> None:
     tokenizer = opened({**TINY, "normalizer": normalizer})
     assert tokenizer.encode(harmless, add_bos=False)
-    with pytest.raises(BadInputError, match="of which the bundle's tokenizer may make") as caught:
+    with pytest.raises(BadInputError, match="which the bundle's tokenizer may turn into") as caught:
         tokenizer.encode(grown, add_bos=False)
     assert caught.value.exit_code == 2
 
@@ -103,10 +103,10 @@ def test_what_becomes_of_a_text_is_bounded(normalizer: dict[str, Any], harmless:
         ("decoder", {"type": "Sequence", "decoders": [{"type": "X"}]}, r"decoder.decoders\[0\]: type 'X'"),
         ("post_processor", {"type": "Fuse"}, "post_processor: type 'Fuse'"),
         ("normalizer", {"type": "Replace", "content": "x"}, "normalizer: "),
-        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}, "a repeat inside a repeat"),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}, "repeat inside an"),
     ],
 )  # fmt: skip
-def test_an_error_says_what_is_wrong_and_what_is_taken(field: str, part: dict[str, Any], received: str) -> None:
+def test_errors_name_the_problem_and_what_is_accepted(field: str, part: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received) as caught:
         opened({**TINY, field: part})
     assert caught.value.received.startswith("tokenizer.json: ")

@@ -1,4 +1,4 @@
-"""Tokenizers of the usual kinds, made with the tokenizers library, and tables for its `Precompiled` normalizer."""
+"""Tokenizers of the usual kinds, built with the tokenizers library, and tables for its `Precompiled` normalizer."""
 
 import base64
 import json
@@ -38,11 +38,11 @@ EXPRESSIONS += [r"[一-龥ࠀ-一가-퟿]+", r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N
 
 
 def charsmap(texts: Mapping[str, str]) -> bytes:
-    """The table that turns the keys of `texts` into their values: a length, a trie of Darts, and the values."""
+    """Return the table that maps the keys of `texts` to their values: a length, a Darts trie, and the values."""
     pool, units = b"", [0] * 256
     places = {b"": 0}
     keys = {key.encode(): value.encode() for key, value in texts.items()}
-    for key in sorted({whole[:size] for whole in keys for size in range(len(whole) + 1)}, key=len):
+    for key in sorted({mark_whole[:size] for mark_whole in keys for size in range(len(mark_whole) + 1)}, key=len):
         base, place = len(units), places[key]
         units += [0] * 256
         if key in keys:
@@ -59,7 +59,7 @@ NMT = charsmap({"ﬁ": "fi", "①": "1", "ﷺ": "صلى الله عليه وسل
 
 
 def precompiled(table: bytes) -> dict[str, Any]:
-    """A normalizer with the table, as tokenizer.json has it."""
+    """Return a normalizer with the table, as in tokenizer.json."""
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
 
 
@@ -120,7 +120,7 @@ def _word_piece() -> dict[str, Any]:
 
 
 def _old_gpt_2() -> dict[str, Any]:
-    """Files of 2020 do not say the type of their model."""
+    """Return a file of 2020, which lacks the type of its model."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Connections of a real server: answers that come before a body is read, and clients that read nothing."""
+"""Connections of a real server: answers before the body was read, and clients that read nothing."""
 
 import http.client
 import json
@@ -41,43 +41,43 @@ def until_end(client: socket.socket) -> bytes:
 
 
 def next_answer(received: BinaryIO) -> tuple[int, Any]:
-    """Status and body of the next of several answers."""
+    """Return status and body of the next answer."""
     status = int(received.readline().split()[1])
     length = int(http.client.parse_headers(received)["content-length"])
     return status, json.loads(received.read(length))
 
 
-def connected(server: Server, seconds: float = 60.0) -> socket.socket:
+def open_connection(server: Server, seconds: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=seconds)
 
 
 @pytest.mark.parametrize("megabytes", [8, 100])
-def test_a_client_that_sends_first_and_reads_then_hears_that_it_is_too_large(server: Server, megabytes: int) -> None:
-    before = most_memory(server)
-    with connected(server) as client:
+def test_client_that_sends_first_and_reads_later_gets_413(server: Server, megabytes: int) -> None:
+    before = peak_memory(server)
+    with open_connection(server) as client:
         client.sendall(head(megabytes * MEGABYTE))
         for _ in range(megabytes):
             client.sendall(bytes(MEGABYTE))
         received = until_end(client)
     assert received.startswith(b"HTTP/1.1 413 ")
     assert b"body_too_large" in received
-    assert most_memory(server) - before < 4 * MEGABYTE, "it is dropped as it comes"
+    assert peak_memory(server) - before < 4 * MEGABYTE, "the body is dropped as it arrives"
 
 
-def most_memory(server: Server) -> int:
-    """Bytes that its process has ever had at once."""
+def peak_memory(server: Server) -> int:
+    """Return the peak memory of the server's process in bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
-def test_the_official_client_hears_it_too(server: Server) -> None:
-    with pytest.raises(openai.APIStatusError) as refused:
+def test_official_client_gets_413(server: Server) -> None:
+    with pytest.raises(openai.APIStatusError) as is_rejected:
         server.client.completions.create(model="tiny", prompt="x" * 30 * MEGABYTE)
-    assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+    assert (is_rejected.value.status_code, is_rejected.value.code) == (413, "body_too_large")
 
 
-def is_hung_up_on(client: socket.socket, piece: bytes, times: int, pause: float) -> bool:
-    """Whether somebody who sends `piece` again and again is stopped before the last time."""
+def is_cut_off(client: socket.socket, piece: bytes, times: int, pause: float) -> bool:
+    """Return whether the server hangs up before a client has sent `piece` the last time."""
     try:
         for _ in range(times):
             client.sendall(piece)
@@ -90,71 +90,71 @@ def is_hung_up_on(client: socket.socket, piece: bytes, times: int, pause: float)
 @pytest.mark.parametrize(
     ("piece", "times", "pause"), [(bytes(MEGABYTE), 2000, 0.0), (b"x", 100, 0.1)], ids=["fast", "slow"]
 )
-def test_what_never_ends_is_not_read_for_ever(server: Server, piece: bytes, times: int, pause: float) -> None:
-    """Neither at full speed nor byte by byte."""
-    with connected(server) as client:
+def test_endless_bodies_are_cut_off(server: Server, piece: bytes, times: int, pause: float) -> None:
+    """Check at full speed and byte by byte."""
+    with open_connection(server) as client:
         client.sendall(head(10**12))
-        assert is_hung_up_on(client, piece, times, pause)
+        assert is_cut_off(client, piece, times, pause)
 
 
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/completions", 401), ("/v1/nothing", 404), ("/v1/models", 405)], ids=str
 )
-def test_what_is_refused_unread_leaves_the_connection_in_order(keyed: Server, path: str, status: int) -> None:
-    """The rest of the body is nobody's request, and what follows it is."""
+def test_rejected_unread_body_keeps_the_connection_usable(keyed: Server, path: str, status: int) -> None:
+    """Check that the unread body is dropped and the next request is answered."""
     body = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50_000  # 2 MB that look like requests
-    with connected(keyed) as client:
+    with open_connection(keyed) as client:
         client.sendall(head(len(body), path=path) + body + b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with client.makefile("rb") as received:
-            told = [next_answer(received) for _ in range(2)]
-        assert [each for each, _ in told] == [status, 200]
-        assert told[1][1] == {"status": "ready"}
+            replies = [next_answer(received) for _ in range(2)]
+        assert [each for each, _ in replies] == [status, 200]
+        assert replies[1][1] == {"status": "ready"}
         client.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert until_end(client).startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_rest_of_what_was_refused_has_to_come_in_time(keyed: Server) -> None:
-    with connected(keyed) as client:
+def test_rest_of_a_rejected_body_times_out(keyed: Server) -> None:
+    with open_connection(keyed) as client:
         client.sendall(head(500))
         assert client.recv(65536).startswith(b"HTTP/1.1 401 ")
-        assert is_hung_up_on(client, b"x", 60, 0.1), "6 seconds, where the server waits for one"
+        assert is_cut_off(client, b"x", 60, 0.1), "6 seconds; the server waits for 1"
 
 
-def test_what_is_no_request_is_never_answered_in_the_midst_of_an_answer(keyed: Server) -> None:
+def test_garbage_is_never_answered_within_an_answer(keyed: Server) -> None:
     body = json.dumps({"model": "tiny", "prompt": "2 + 2", "max_tokens": 500, "stream": True, "lopa": LONG}).encode()
-    asked = head(len(body), "Authorization: Bearer a-key") + body
-    with connected(keyed) as client:
-        client.sendall(asked)
+    raw_request = head(len(body), "Authorization: Bearer a-key") + body
+    with open_connection(keyed) as client:
+        client.sendall(raw_request)
         received = client.recv(65536)
         client.sendall(b"no request\r\n\r\n")
         received += until_end(client)
     assert received.startswith(b"HTTP/1.1 200 ")
     assert received.count(b"HTTP/1.1 ") == 1
     assert b"data: [DONE]" in received
-    for unread in (head(500).replace(b"Content-Length: 500", b"Transfer-Encoding: chunked"), asked[:1]):
-        with connected(keyed) as client:
+    for unread in (head(500).replace(b"Content-Length: 500", b"Transfer-Encoding: chunked"), raw_request[:1]):
+        with open_connection(keyed) as client:
             client.sendall(unread + b"no chunk, no request\r\n\r\n")
             received = until_end(client)
         assert received.endswith(b"\r\n\r\nInvalid HTTP request received.")
         assert received.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_client_that_waits_to_be_asked_for_its_body_is_told_in_time(keyed: Server) -> None:
-    """After that nobody knows whether its body comes, so that nothing more is read from it."""
-    with connected(keyed) as client:
+def test_expect_100_continue_is_answered_and_closes(keyed: Server) -> None:
+    """Check that the connection closes, since the body may or may not follow."""
+    with open_connection(keyed) as client:
         client.sendall(head(len(GOOD), "Expect: 100-continue"))
         received = until_end(client)
         assert received.startswith(b"HTTP/1.1 401 ")
         assert b"connection: close" in received
-    with connected(keyed) as client:
+    with open_connection(keyed) as client:
         client.sendall(head(len(GOOD), "Expect: 100-continue", "Authorization: Bearer a-key"))
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(GOOD)
         assert until_end(client).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_client_that_reads_nothing_loses_its_connection(server: Server) -> None:
-    """More is asked for than any system buffers, and none of it is taken for longer than --stall."""
+def test_client_that_reads_nothing_is_disconnected(server: Server) -> None:
+    """Request more than any system buffers, and read nothing for longer than --stall."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
@@ -164,7 +164,7 @@ def test_a_client_that_reads_nothing_loses_its_connection(server: Server) -> Non
 
 
 def own_connections(server: Server, port: int) -> list[str]:
-    """Those that the server's process holds with a client on `port`."""
+    """Return the server process's connections with a client on `port`."""
     inodes = set()
     for path in Path(f"/proc/{server.process.pid}/fd").iterdir():
         try:
@@ -175,7 +175,7 @@ def own_connections(server: Server, port: int) -> list[str]:
     return [line[9] for line in lines if line[2].endswith(f":{port:04X}") and f"socket:[{line[9]}]" in inodes]
 
 
-def test_answers_of_a_client_library_are_not_lost_either(keyed: Server) -> None:
+def test_client_libraries_get_every_answer(keyed: Server) -> None:
     with httpx.Client(base_url=keyed.url, timeout=60, trust_env=False) as client:
         for _ in range(2):
             assert client.post("/v1/completions", content=b"x" * 8 * MEGABYTE).status_code == 401
@@ -200,29 +200,29 @@ ODD = {
     b"GET http://localhost?a=b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 200,
     b"GET //localhost HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n": 404,
 }
-"""What a connection begins with, and the status of its answer."""
+"""First bytes of a connection, and the status of its answer."""
 
 
-def test_every_method_and_target_gets_an_answer_one_line_and_is_counted(chat_bundle: Path) -> None:
+def test_every_method_and_target_is_answered_logged_and_counted(chat_bundle: Path) -> None:
     with serving(chat_bundle) as server:
         for sent, status in ODD.items():
-            with connected(server) as client:
+            with open_connection(server) as client:
                 client.sendall(sent)
                 received = until_end(client)
             assert received.startswith(b"HTTP/1.1 %d " % status), (sent, received)
             assert received.count(b"HTTP/1.1 ") == 1
         invalid = [sent for sent, status in ODD.items() if status == 400]
         assert server.metric('lopa_rejected_total{model="tiny",reason="bad_request"') == len(invalid)
-        code, said = server.stop()
-    *lines, last = said.splitlines()
+        code, output = server.stop()
+    *lines, last = output.splitlines()
     assert (code, last) == (0, STOPPING)
     assert len(lines) == len(invalid)
-    assert all(INVALID in line for line in lines), said
-    assert "CONNECT, and this server is no proxy" in lines[0]
+    assert all(INVALID in line for line in lines), output
+    assert "CONNECT is not supported" in lines[0]
 
 
-def asking(tokens: int, *, stream: bool = False) -> bytes:
-    """A whole request for an answer of `tokens` tokens, one forward each."""
+def completion_request(tokens: int, *, stream: bool = False) -> bytes:
+    """Return a complete request for an answer of `tokens` tokens, one forward each."""
     body = {"model": "tiny", "prompt": "2 + 2", "max_tokens": tokens, "stream": stream, "lopa": LONG}
     text = json.dumps(body).encode()
     return head(len(text)) + text
@@ -230,7 +230,7 @@ def asking(tokens: int, *, stream: bool = False) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(
-    "behind",
+    "suffix",
     [
         b"GARBAGE\r\n\r\n",
         b"CONNECT localhost:22 HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -240,43 +240,50 @@ def asking(tokens: int, *, stream: bool = False) -> bytes:
     ],
     ids=["garbage", "connect", "header", "chunk", "long"],
 )
-def test_a_whole_request_is_answered_whatever_comes_behind_it(server: Server, behind: bytes, stream: bool) -> None:
-    """In one piece with it, or while it is answered. What comes behind is never answered in its place."""
+def test_complete_request_is_answered_before_garbage(server: Server, suffix: bytes, stream: bool) -> None:
+    """Send the extra bytes with the request or while it is answered. They are never answered in its place."""
     for pause in (0.0, 0.05):
-        with connected(server) as client:
-            client.sendall(asking(250, stream=stream) + (b"" if pause else behind))
+        with open_connection(server) as client:
+            client.sendall(completion_request(250, stream=stream) + (b"" if pause else suffix))
             if pause:
                 time.sleep(pause)
-                client.sendall(behind)
+                client.sendall(suffix)
             received = until_end(client)
         assert received.startswith(b"HTTP/1.1 200 ")
         assert received.count(b"HTTP/1.1 ") == 1
         assert (b"data: [DONE]" if stream else b'"completion_tokens":250') in received
 
 
-def test_of_several_requests_each_is_answered_before_the_garbage(server: Server) -> None:
-    with connected(server) as client:
-        client.sendall(asking(20) + b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n" + asking(3) + b"\x00\x01\r\n\r\n")
+def test_pipelined_requests_are_answered_before_garbage(server: Server) -> None:
+    with open_connection(server) as client:
+        client.sendall(
+            completion_request(20)
+            + b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            + completion_request(3)
+            + b"\x00\x01\r\n\r\n"
+        )
         with client.makefile("rb") as received:
-            told = [next_answer(received) for _ in range(3)]
+            replies = [next_answer(received) for _ in range(3)]
             assert received.read() == b""
-    assert [status for status, _ in told] == [200, 200, 200]
-    assert [each["usage"]["completion_tokens"] for _, each in (told[0], told[2])] == [20, 3]
+    assert [status for status, _ in replies] == [200, 200, 200]
+    assert [each["usage"]["completion_tokens"] for _, each in (replies[0], replies[2])] == [20, 3]
 
 
-def test_half_a_request_behind_a_whole_one_does_not_cut_its_answer(keyed: Server) -> None:
-    """The half is given up after --stall seconds, here one, while the whole one still runs."""
-    asked = asking(1000).replace(b"Host: localhost", b"Host: localhost\r\nAuthorization: Bearer a-key")
-    with connected(keyed) as client:
-        client.sendall(asked + b"POST /v1/comp")
+def test_half_a_request_does_not_cut_the_answer_before(keyed: Server) -> None:
+    """Check that the half times out after --stall (1 second) while the complete request still runs."""
+    raw_request = completion_request(1000).replace(
+        b"Host: localhost", b"Host: localhost\r\nAuthorization: Bearer a-key"
+    )
+    with open_connection(keyed) as client:
+        client.sendall(raw_request + b"POST /v1/comp")
         received = until_end(client)
     assert received.startswith(b"HTTP/1.1 200 ")
     assert b'"completion_tokens":1000' in received
 
 
-def test_an_upgrade_is_ignored_and_the_next_requests_are_answered(server: Server) -> None:
+def test_upgrade_header_is_ignored(server: Server) -> None:
     upgrading = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAA\r\n\r\n"
-    with connected(server) as client, client.makefile("rb") as received:
+    with open_connection(server) as client, client.makefile("rb") as received:
         for together in (1, 3):
             client.sendall((b"GET /ready HTTP/1.1\r\nHost: localhost\r\n" + upgrading) * together)
             assert [next_answer(received) for _ in range(together)] == [(200, {"status": "ready"})] * together
@@ -284,12 +291,12 @@ def test_an_upgrade_is_ignored_and_the_next_requests_are_answered(server: Server
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("tokens", [4, 600], ids=["short", "long"])
-def test_a_client_that_closes_its_sending_half_is_answered(server: Server, stream: bool, tokens: int) -> None:
-    """A long one is asked whether it is still there, by interim answers or by comments of the stream."""
+def test_half_closed_client_is_answered(server: Server, stream: bool, tokens: int) -> None:
+    """Check half-closed clients. The server probes long ones with interim responses or stream comments."""
     server.until_idle()
     cancelled = server.metric("lopa_cancelled_total")
-    with connected(server) as client:
-        client.sendall(asking(tokens, stream=stream))
+    with open_connection(server) as client:
+        client.sendall(completion_request(tokens, stream=stream))
         client.shutdown(socket.SHUT_WR)
         received = until_end(client)
     while received.startswith(interim := b"HTTP/1.1 100 Continue\r\n\r\n"):
@@ -301,10 +308,10 @@ def test_a_client_that_closes_its_sending_half_is_answered(server: Server, strea
     assert server.metric("lopa_cancelled_total") == cancelled
 
 
-def test_pipelined_requests_are_all_answered_to_a_client_that_closed_its_sending_half(server: Server) -> None:
+def test_half_closed_client_gets_all_pipelined_answers(server: Server) -> None:
     ready = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with connected(server) as client:
-        client.sendall(asking(10) + ready + asking(5) + ready + b"POST /v1/comp")
+    with open_connection(server) as client:
+        client.sendall(completion_request(10) + ready + completion_request(5) + ready + b"POST /v1/comp")
         client.shutdown(socket.SHUT_WR)
         with client.makefile("rb") as received:
             assert [next_answer(received)[0] for _ in range(4)] == [200] * 4
@@ -313,14 +320,14 @@ def test_pipelined_requests_are_all_answered_to_a_client_that_closed_its_sending
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-@pytest.mark.parametrize("way", ["close", "close after its half", "reset"])
-def test_a_client_that_leaves_altogether_stops_the_work(server: Server, stream: bool, version: bytes, way: str) -> None:
+@pytest.mark.parametrize("way", ["close", "half-close then close", "reset"])
+def test_client_disconnect_cancels_the_request(server: Server, stream: bool, version: bytes, way: str) -> None:
     server.until_idle()
     cancelled, steps = server.metric("lopa_cancelled_total"), server.metric("lopa_steps_total")
-    with connected(server) as client:
-        client.sendall(asking(1000, stream=stream).replace(b"HTTP/1.1", b"HTTP/" + version))
+    with open_connection(server) as client:
+        client.sendall(completion_request(1000, stream=stream).replace(b"HTTP/1.1", b"HTTP/" + version))
         server.until(lambda: server.metric("lopa_requests_running") == 1)
-        if way == "close after its half":
+        if way == "half-close then close":
             client.shutdown(socket.SHUT_WR)
             time.sleep(0.1)
         elif way == "reset":
@@ -330,11 +337,11 @@ def test_a_client_that_leaves_altogether_stops_the_work(server: Server, stream: 
     assert server.metric("lopa_steps_total") - steps < 990
 
 
-def test_a_client_that_leaves_while_a_second_request_waits_stops_the_first(server: Server) -> None:
+def test_client_disconnect_cancels_pipelined_requests(server: Server) -> None:
     server.until_idle()
     cancelled = server.metric("lopa_cancelled_total")
-    with connected(server) as client:
-        client.sendall(asking(1000) + asking(5))
+    with open_connection(server) as client:
+        client.sendall(completion_request(1000) + completion_request(5))
         server.until(lambda: server.metric("lopa_requests_running") == 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     server.until_idle()

@@ -1,4 +1,4 @@
-"""A client that takes nothing is given up, without a socket: how much a system buffers is its own."""
+"""Stalled clients are dropped. The test uses no socket, since systems buffer different amounts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ async def endless() -> AsyncIterator[bytes]:
 
 
 def types_sent(receive: Any, takes: float) -> list[str]:
-    """What is sent to a client that takes `takes` messages and then no more; its end is told once."""
+    """Return the message types sent to a client that accepts `takes` messages. Checks that the end is reported once."""
     taken: list[str] = []
     ended: list[bool] = []
 
@@ -32,14 +32,14 @@ def types_sent(receive: Any, takes: float) -> list[str]:
     return taken
 
 
-def test_a_client_that_takes_nothing_more_is_given_up() -> None:
+def test_stalled_client_is_dropped() -> None:
     async def receive() -> Any:
         await asyncio.sleep(60)
 
     assert len(types_sent(receive, 20)) == 20
 
 
-def test_a_client_that_goes_ends_it() -> None:
+def test_client_disconnect_ends_the_stream() -> None:
     async def receive() -> Any:
         await asyncio.sleep(0.02)
         return {"type": "http.disconnect"}

@@ -1,4 +1,4 @@
-"""Fields of other servers: mapped to options of ours, taken where they change nothing, else refused by name."""
+"""Fields of other servers: mapped to lopa options, accepted if neutral, else rejected by name."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
 from lopa.serve.openai.options import CHATS, COMPLETIONS, options_of_body
 
 SCHEMA = {"type": "object"}
-TAKEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
+ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"guided_json": SCHEMA}, {"json_schema": SCHEMA}),
     ({"guided_json": '{"type": "object"}'}, {"json_schema": '{"type": "object"}'}),
     ({"guided_regex": "a+"}, {"regex": "a+"}),
@@ -37,7 +37,7 @@ TAKEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"skip_special_tokens": True, "stop_token_ids": [], "add_generation_prompt": True}, {}),
     ({"cache_salt": "x", "priority": 3, "request_id": "y"}, {}),
 ]
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REJECTED: list[tuple[dict[str, Any], str]] = [
     ({"repetition_penalty": 1.05}, "repetition_penalty"),
     ({"repetition_penalty": True}, "repetition_penalty"),
     ({"min_p": 0.1}, "min_p"),
@@ -66,28 +66,28 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("endpoint", [CHATS, COMPLETIONS])
 @pytest.mark.parametrize("ignore_unknown", [True, False], ids=["server", "batch"])
-def test_fields_that_mean_what_an_option_of_ours_means(endpoint: str, ignore_unknown: bool) -> None:
-    for body, expected in TAKEN:
+def test_equivalent_fields_are_mapped(endpoint: str, ignore_unknown: bool) -> None:
+    for body, expected in ACCEPTED:
         found = options_of_body(body, endpoint, ignore_unknown=ignore_unknown)
         assert found.values == expected, body
         assert set(found.params.values()) <= set(body)
 
 
-@pytest.mark.parametrize(("body", "param"), REFUSED, ids=lambda value: str(value)[:60])
-def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any], param: str) -> None:
+@pytest.mark.parametrize(("body", "param"), REJECTED, ids=lambda value: str(value)[:60])
+def test_unsupported_values_are_rejected_by_name(body: dict[str, Any], param: str) -> None:
     for endpoint in (CHATS, COMPLETIONS):
-        with pytest.raises(FieldError) as refused:
+        with pytest.raises(FieldError) as caught:
             options_of_body(body, endpoint, ignore_unknown=True)
-        assert refused.value.param in body
-        assert refused.value.param == param or len(body) > 1
+        assert caught.value.param in body
+        assert caught.value.param == param or len(body) > 1
 
 
-def test_each_field_is_known_once_and_its_neutral_values_are_taken() -> None:
+def test_each_field_is_known_once_and_accepts_neutral_values() -> None:
     assert not NEUTRAL.keys() & MAPPED.keys()
     for name, values in NEUTRAL.items():
         for value in (None, *values):
             assert options_of_body({name: value}, CHATS, ignore_unknown=True).values == {}
-        with pytest.raises(FieldError) as refused:
+        with pytest.raises(FieldError) as caught:
             options_of_body({name: "something else"}, CHATS, ignore_unknown=True)
-        assert refused.value.param == name
-        assert "change the answer" in str(refused.value)
+        assert caught.value.param == name
+        assert "is not supported" in str(caught.value)

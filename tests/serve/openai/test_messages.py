@@ -1,4 +1,4 @@
-"""Chats as OpenAI's clients send them: calls of tools without a text, results of tools, contents in parts."""
+"""Chats in the form of OpenAI's clients: tool calls without text, tool results and content parts."""
 
 import json
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.runtime.text.test_markup import QWEN, tokenizer_with
 
-from lopa.cli.batch.asked_line import asked_of_line
-from lopa.cli.batch.openai_line import asked_of_openai_line
+from lopa.cli.batch.openai_line import parse_openai_line
+from lopa.cli.batch.plain_line import parse_plain_line
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.request import messages_of_field
-from lopa.serve.triton.asked import _messages
+from lopa.serve.openai.request import messages_from_field
+from lopa.serve.triton.triton_request import _messages
 
 
 def history(arguments: Any = '{"city": "Oslo", "days": 2}', **fields: Any) -> list[dict[str, Any]]:
-    """As a client sends it back: no content, arguments as text, fields that are null."""
+    """Return a history as a client sends it: no content, arguments as text, null fields."""
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
     return [
         {"role": "user", "content": [{"type": "text", "text": "And in "}, {"type": "text", "text": "Oslo?"}]},
@@ -34,32 +34,37 @@ RENDERED = (
 
 def by_openai_batch(messages: list[dict[str, Any]]) -> Any:
     body = {"model": "m", "messages": messages}
-    return asked_of_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
+    return parse_openai_line({"custom_id": "1", "url": "/v1/chat/completions", "body": body}).messages
 
 
-DOORS: dict[str, Callable[[Any], Any]] = {
-    "server": messages_of_field,
+ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "server": messages_from_field,
     "Triton": lambda messages: _messages(json.dumps(messages)),
-    "a batch of OpenAI's": by_openai_batch,
-    "a batch of ours": lambda messages: asked_of_line({"messages": messages}).messages,
+    "OpenAI batch file": by_openai_batch,
+    "lopa batch file": lambda messages: parse_plain_line({"messages": messages}).messages,
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_history_with_calls_reaches_the_template(door: str) -> None:
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_tool_calls_reach_the_template(entry: str) -> None:
     sent = history()
-    messages = DOORS[door](sent)
+    messages = ENTRIES[entry](sent)
     assert QWEN.chat_text(messages) == RENDERED
-    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"city": "Oslo", "days": 2}  # |items needs these
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == {
+        "city": "Oslo",
+        "days": 2,
+    }  # |items needs an object
     assert sent == history()
 
 
-def test_a_decoder_takes_what_hugging_face_takes() -> None:
+def test_decoder_accepts_hugging_face_messages() -> None:
     assert QWEN.chat_text(history({"city": "Oslo", "days": 2})) == RENDERED
     without = history({"city": "Oslo", "days": 2})
     del without[1]["content"]
     assert QWEN.chat_text(without) == RENDERED
-    assert '"arguments": {"city": "Oslo", "days": 2}' in QWEN.chat_text(history())  # as text, which Qwen's writes too
+    assert '"arguments": {"city": "Oslo", "days": 2}' in QWEN.chat_text(
+        history()
+    )  # as text, as Qwen's template writes it
 
 
 @pytest.mark.parametrize(
@@ -70,8 +75,8 @@ def test_a_decoder_takes_what_hugging_face_takes() -> None:
     ],
 )
 def test_arguments_of_every_form(arguments: Any, shown: str) -> None:
-    """What was cut off is for the template to show: a history with it can go on."""
-    text = QWEN.chat_text(messages_of_field(history(arguments)))
+    """Check that truncated arguments reach the template as text, so that the conversation can go on."""
+    text = QWEN.chat_text(messages_from_field(history(arguments)))
     assert f'"arguments": {shown}}}\n</tool_call>' in text
 
 
@@ -79,26 +84,26 @@ def test_two_calls_and_their_results() -> None:
     messages = history()
     messages[1]["tool_calls"] *= 2
     messages.append({**messages[-1], "content": "sun"})
-    text = QWEN.chat_text(messages_of_field(messages))
+    text = QWEN.chat_text(messages_from_field(messages))
     assert text.count("</tool_call>") == 2
     assert "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>" in text
 
 
 @pytest.mark.parametrize("calls", [None, []])
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
-def test_no_content_and_no_call_is_refused(role: str, calls: Any) -> None:
+def test_neither_content_nor_call_is_rejected(role: str, calls: Any) -> None:
     message = {"role": role, "content": None, "tool_calls": calls}
     with pytest.raises(BadInputError, match="message 0 of the chat"):
-        QWEN.chat(messages_of_field([message]))
+        QWEN.chat(messages_from_field([message]))
 
 
-def test_a_template_that_cannot_says_so_itself() -> None:
+def test_template_failure_is_reported() -> None:
     fussy = tokenizer_with("{% for m in messages %}{{ m.content.strip() }}{% endfor %}")
     with pytest.raises(BadInputError, match="the chat template of a bundle failed"):
-        fussy.chat(messages_of_field(history()))
+        fussy.chat(messages_from_field(history()))
 
 
 @pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "text"}, "x", None, {"type": "text", "text": 1}])
-def test_parts_that_are_no_text(part: Any) -> None:
+def test_non_text_parts_are_rejected(part: Any) -> None:
     with pytest.raises(BadInputError, match="text only"):
         QWEN.chat([{"role": "user", "content": [part]}])

@@ -1,4 +1,4 @@
-"""Whatever a body holds, it is either understood within the limits or refused with the name of a field."""
+"""Any body is either parsed within the limits or rejected with the name of a field."""
 
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,7 @@ from lopa.runtime.generation_config import GenerationConfig, resolve
 from lopa.serve.limits import ServeLimits
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import CHATS, COMPLETIONS
-from lopa.serve.openai.request import request_of_body
+from lopa.serve.openai.request import request_from_body
 
 LIMITS = ServeLimits(max_tokens=100, max_branches=3, max_seconds=5.0, max_choices=4)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -39,18 +39,18 @@ def usual(endpoint: str) -> dict[str, Any]:
 @given(
     endpoint=st.sampled_from([CHATS, COMPLETIONS]),
     changes=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),
-    ours=OURS | VALUES,
+    lopa_fields=OURS | VALUES,
 )
-def test_any_body_is_understood_or_refused(endpoint: str, changes: dict[str, Any], ours: Any) -> None:
+def test_any_body_is_parsed_or_rejected(endpoint: str, changes: dict[str, Any], lopa_fields: Any) -> None:
     try:
-        asked = request_of_body({**usual(endpoint), **changes, "lopa": ours}, endpoint, LIMITS)
+        checked = request_from_body({**usual(endpoint), **changes, "lopa": lopa_fields}, endpoint, LIMITS)
     except FieldError:
         return
-    assert 1 <= asked.copies * max(1, len(asked.prompts)) <= 4
-    assert asked.deadline is not None
-    assert 0 < asked.deadline <= 5
+    assert 1 <= checked.copies * max(1, len(checked.prompts)) <= 4
+    assert checked.deadline is not None
+    assert 0 < checked.deadline <= 5
     try:
-        config = GenerationConfig(**asked.options.values)
+        config = GenerationConfig(**checked.options.values)
     except BadInputError:
         return
     assert config.max_new_tokens is not None
@@ -64,24 +64,24 @@ def test_any_body_is_understood_or_refused(endpoint: str, changes: dict[str, Any
 
 
 @pytest.mark.parametrize("branches", [None, 1, 3])
-def test_a_ceiling_is_kept_also_where_nothing_is_asked_for(branches: int | None) -> None:
-    ours = {} if branches is None else {"branches": branches}
-    asked = request_of_body({**usual(CHATS), "lopa": ours}, CHATS, LIMITS)
-    assert asked.options.values == {"max_new_tokens": 100, "branches": branches or 1}
-    for wrong in ("auto", 4):
-        with pytest.raises(FieldError) as refused:
-            request_of_body({**usual(CHATS), "lopa": {"branches": wrong}}, CHATS, LIMITS)
-        assert refused.value.param == "lopa.branches"
+def test_limits_apply_to_missing_values(branches: int | None) -> None:
+    lopa_fields = {} if branches is None else {"branches": branches}
+    checked = request_from_body({**usual(CHATS), "lopa": lopa_fields}, CHATS, LIMITS)
+    assert checked.options.values == {"max_new_tokens": 100, "branches": branches or 1}
+    for too_many in ("auto", 4):
+        with pytest.raises(FieldError) as caught:
+            request_from_body({**usual(CHATS), "lopa": {"branches": too_many}}, CHATS, LIMITS)
+        assert caught.value.param == "lopa.branches"
 
 
-def test_null_is_what_was_not_given() -> None:
-    """A ceiling holds for it; a seed that is null is drawn."""
-    ours = {"max_new_tokens": None, "branches": None, "temperature": None, "seed": None}
-    asked = request_of_body({**usual(CHATS), "lopa": ours}, CHATS, LIMITS)
-    assert asked.options.values == {"max_new_tokens": 100, "branches": 1, "seed": None}
+def test_null_means_not_given() -> None:
+    """Check that null means not given: limits apply, and a null seed is random."""
+    lopa_fields = {"max_new_tokens": None, "branches": None, "temperature": None, "seed": None}
+    checked = request_from_body({**usual(CHATS), "lopa": lopa_fields}, CHATS, LIMITS)
+    assert checked.options.values == {"max_new_tokens": 100, "branches": 1, "seed": None}
 
 
-def test_without_ceilings_there_are_the_usual_values() -> None:
-    asked = request_of_body(usual(COMPLETIONS), COMPLETIONS, ServeLimits())
-    assert asked.options.values == {"max_new_tokens": 256}
-    assert (asked.deadline, asked.copies, asked.stream, asked.prompts) == (None, 1, None, ("x",))
+def test_defaults_without_limits() -> None:
+    checked = request_from_body(usual(COMPLETIONS), COMPLETIONS, ServeLimits())
+    assert checked.options.values == {"max_new_tokens": 256}
+    assert (checked.deadline, checked.copies, checked.stream, checked.prompts) == (None, 1, None, ("x",))

@@ -1,4 +1,4 @@
-"""Runs a command with a network of its own, which has nothing but loopback; without one where that may not be made."""
+"""Run a command in a network namespace with loopback only, or in the machine's network where that is not allowed."""
 
 import fcntl
 import os
@@ -26,5 +26,5 @@ if __name__ == "__main__":
     allowed = shutil.which(_UNSHARE[0]) and subprocess.run([*_UNSHARE, "true"], capture_output=True).returncode == 0
     if allowed:
         os.execvp(_UNSHARE[0], [*_UNSHARE, sys.executable, __file__, _INSIDE, *command])
-    print("no network of its own may be made here: Ray will listen on this machine's", file=sys.stderr)
+    print("cannot create a network namespace: Ray will listen on this machine's network", file=sys.stderr)
     os.execvp(command[0], command)

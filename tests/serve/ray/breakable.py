@@ -1,12 +1,12 @@
-"""Replicas that tests can break: by files in a folder that processes of Ray know from their environment."""
+"""Replicas that tests can break, with files in a folder named by an environment variable."""
 
 import os
 from pathlib import Path
 from typing import Any
 
 from lopa.runtime.sessions import onnxruntime_session
-from lopa.serve.ray.opened import OpenedBundle
-from lopa.serve.ray.replica import BundleReplica
+from lopa.serve.ray.bundle_replica import BundleReplica
+from lopa.serve.ray.open_bundle import OpenedBundle
 
 FOLDER = "LOPA_RAY_TESTS"
 
@@ -16,7 +16,7 @@ def file_of(name: str) -> Path:
 
 
 class Failing(onnxruntime_session.HostSession):
-    """A device that fails in the process for which there is a file."""
+    """Device that fails in a process with a file for it."""
 
     def forward(self, batch: Any) -> Any:
         if file_of(f"fail-{os.getpid()}").exists():
@@ -24,23 +24,23 @@ class Failing(onnxruntime_session.HostSession):
         return super().forward(batch)
 
 
-class Breakable(BundleReplica):
+class BreakableReplica(BundleReplica):
     async def __init__(self, *args: Any) -> None:
         onnxruntime_session.HostSession = Failing  # type: ignore[misc]
         await super().__init__(*args)
         file_of(self._name).write_text(str(os.getpid()))
 
 
-class Poor(BundleReplica):
-    """It finds no memory for its bundle."""
+class OutOfMemoryReplica(BundleReplica):
+    """Replica without memory for its bundle."""
 
     def open(self, model: str) -> OpenedBundle:
         raise MemoryError(f"no memory for {model}")
 
 
-class Killed(BundleReplica):
-    """Its process is ended while it opens its bundle, as the kernel does where there is no memory."""
+class KilledReplica(BundleReplica):
+    """Replica whose process is killed while it opens its bundle, as by the kernel's out-of-memory killer."""
 
     def open(self, model: str) -> OpenedBundle:  # noqa: ARG002
         os.kill(os.getpid(), 9)
-        raise AssertionError("it has ended")
+        raise AssertionError("the process was killed")

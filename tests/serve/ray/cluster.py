@@ -1,4 +1,4 @@
-"""Ray of one machine for the tests, and applications on it."""
+"""Single-machine Ray for the tests, and applications on it."""
 
 import os
 import time
@@ -9,14 +9,14 @@ from typing import Any
 import httpx2 as httpx
 import ray
 from ray import serve
-from tests.serve.ray.breakable import FOLDER, Breakable, file_of
+from tests.serve.ray.breakable import FOLDER, BreakableReplica, file_of
 
-from lopa.serve.ray.application import DOOR, REPLICAS, application_of_options
-from lopa.serve.ray.options import options_from_args
-from lopa.serve.ray.replica import REPLICA_HEADER, BundleReplica
+from lopa.serve.ray.application import INGRESS, REPLICAS, application_from_options
+from lopa.serve.ray.bundle_replica import REPLICA_HEADER, BundleReplica
+from lopa.serve.ray.ray_options import options_from_args
 
 WAIT = 90.0
-"""Seconds after which something that has to happen counts as lost."""
+"""Seconds after which an expected event counts as lost."""
 HEADER = REPLICA_HEADER.decode()
 _PORT = 18431
 _ROOT = Path(__file__).resolve().parents[3]
@@ -30,11 +30,11 @@ _QUIET = {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",
     "OMP_NUM_THREADS": "1",
 }
-"""No telemetry, no token file, and time for a machine that is busy."""
+"""Environment: no telemetry, no token file, and long timeouts for a busy machine."""
 
 
 def start_ray(folder: Path) -> None:
-    """On loopback, with its files in `folder`; Serve's proxy on a port of ours."""
+    """Start Ray on loopback with its files in `folder`, and Serve's proxy on a fixed port."""
     (folder / "tests").mkdir()
     os.environ.update(_QUIET, PYTHONPATH=f"{_ROOT / 'src'}:{_ROOT}", **{FOLDER: str(folder / "tests")})
     ray.init(
@@ -54,27 +54,29 @@ def stop_ray() -> None:
     ray.shutdown()
 
 
-def until(happened: Callable[[], Any], seconds: float = WAIT) -> Any:
-    """What `happened` gives once it is true."""
+def until(predicate: Callable[[], Any], seconds: float = WAIT) -> Any:
+    """Wait until `predicate` returns a true value and return it."""
     end = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < end, "it did not happen"
+    while not (found := predicate()):
+        assert time.monotonic() < end, "the condition never became true"
         time.sleep(0.1)
     return found
 
 
 class Served:
-    """An application at a path of its own."""
+    """Application at its own path."""
 
     def __init__(
-        self, name: str, args: dict[str, Any], replica: type[BundleReplica] = Breakable, *, wait: bool = True
+        self, name: str, args: dict[str, Any], replica: type[BundleReplica] = BreakableReplica, *, wait: bool = True
     ) -> None:
         self.name = name
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{_PORT}/{name}", timeout=WAIT, trust_env=False)
         self.deploy(args, replica, wait=wait)
 
-    def deploy(self, args: dict[str, Any], replica: type[BundleReplica] = Breakable, *, wait: bool = True) -> None:
-        application = application_of_options(options_from_args({"health_seconds": 1, **args}), replica)
+    def deploy(
+        self, args: dict[str, Any], replica: type[BundleReplica] = BreakableReplica, *, wait: bool = True
+    ) -> None:
+        application = application_from_options(options_from_args({"health_seconds": 1, **args}), replica)
         target = serve.RunTarget(application, name=self.name, route_prefix=f"/{self.name}")
         serve.run_many([target], wait_for_ingress_deployment_creation=wait, wait_for_applications_running=wait)
 
@@ -88,19 +90,19 @@ class Served:
 
     @property
     def running(self) -> int:
-        """Replicas that answer."""
+        """Number of running replicas."""
         return int(self.status.deployments[REPLICAS].replica_states.get("RUNNING", 0))
 
     def until_steady(self, replicas: int) -> None:
-        states = {DOOR: {"RUNNING": 1}, REPLICAS: {"RUNNING": replicas}}
+        states = {INGRESS: {"RUNNING": 1}, REPLICAS: {"RUNNING": replicas}}
         until(lambda: {name: each.replica_states for name, each in self.status.deployments.items()} == states)
 
     def metrics(self, line: str) -> dict[str, float]:
-        """The metric of every replica that answers, by the replica."""
+        """Return the metric of every running replica, by replica."""
         found: dict[str, float] = {}
         end = time.monotonic() + WAIT
         while len(found) < self.running:
-            assert time.monotonic() < end, "not every replica answered"
+            assert time.monotonic() < end, "a replica did not answer"
             answer = self.http.get("/metrics")
             (value,) = [each.split()[-1] for each in answer.text.splitlines() if each.startswith(line)]
             found[answer.headers[HEADER]] = float(value)

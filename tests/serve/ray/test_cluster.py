@@ -1,4 +1,5 @@
-"""Real Ray, real bundles: two replicas behind a door, some of which die. `make test-ray`; alone on its machine."""
+"""Real Ray and real bundles: two replicas behind an ingress, some of which fail. `make test-ray`, alone on its
+machine."""
 
 import json
 import os
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 BUNDLE = "LOPA_RAY_BUNDLE"
 TEMPLATE = "{% for m in messages %}{{ m.content ~ '\\n' }}{% endfor %}Answer:"
 LONG = {"strategy": "vanilla", "stop_at_eos": False}
-"""A step a token, and no end before all are there."""
+"""One token per step, and no end before the last token."""
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 
 
@@ -50,7 +51,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def cluster(bundles: dict[str, Path]) -> Iterator[None]:
     from tests.serve.ray.cluster import start_ray, stop_ray
 
-    with tempfile.TemporaryDirectory(prefix="lopa-ray-", ignore_cleanup_errors=True) as folder:  # sockets: a short path
+    with tempfile.TemporaryDirectory(
+        prefix="lopa-ray-", ignore_cleanup_errors=True
+    ) as folder:  # sockets need a short path
         try:
             start_ray(Path(folder))
         except Exception as error:
@@ -82,7 +85,7 @@ def main(shared: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def text_of(bundles: dict[str, Path]) -> Iterator[Callable[..., str]]:
-    """What a decoder says that does nothing else."""
+    """Return a function that decodes with a decoder of its own."""
     with Decoder.open(bundles["tiny"], threads=1) as decoder:
 
         def text(number: int = 9, tokens: int = 24, **options: Any) -> str:
@@ -93,19 +96,19 @@ def text_of(bundles: dict[str, Path]) -> Iterator[Callable[..., str]]:
 
 
 class Stream:
-    """A streamed answer, read on a thread of its own from its first event on."""
+    """Streamed answer, read on its own thread from its first event on."""
 
-    def __init__(self, served: Any, asked: dict[str, Any]) -> None:
+    def __init__(self, served: Any, request_body: dict[str, Any]) -> None:
         self.lines: list[str] = []
         self.replica = ""
-        self._served, self._asked = served, asked
+        self._served, self._request_body = served, request_body
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
         assert self._begun.wait(60)
 
     def _read(self) -> None:
-        with self._served.http.stream("POST", COMPLETIONS, json={**self._asked, "stream": True}) as answer:
+        with self._served.http.stream("POST", COMPLETIONS, json={**self._request_body, "stream": True}) as answer:
             self.replica = answer.headers.get("x-lopa-replica", "")
             for line in filter(None, answer.iter_lines()):
                 self.lines.append(line)
@@ -128,23 +131,23 @@ class Stream:
         return "".join(each["choices"][0]["text"] for each in self.events if each.get("choices"))
 
 
-def at_once(count: int, ask: Callable[[int], Any]) -> list[Any]:
+def run_concurrently(count: int, ask: Callable[[int], Any]) -> list[Any]:
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(ask, range(count)))
 
 
-def test_answers_are_those_of_one_decoder(main: Any, text_of: Callable[..., str]) -> None:
+def test_answers_equal_the_decoder_s(main: Any, text_of: Callable[..., str]) -> None:
     def ask(number: int) -> tuple[str, str]:
         answer = main.http.post(COMPLETIONS, json=body(number)).json()
         return answer["choices"][0]["text"], Stream(main, body(number)).end().text
 
-    assert at_once(4, ask) == [(text_of(number), text_of(number)) for number in range(4)]
+    assert run_concurrently(4, ask) == [(text_of(number), text_of(number)) for number in range(4)]
 
 
-def test_a_chat_and_a_text_by_model(main: Any) -> None:
-    talk = [{"role": "user", "content": prompt(9).removesuffix("\nAnswer:")}]
-    for name, status in (("chat", 200), ("tiny", 400)):  # which has no template
-        answer = main.http.post(CHATS, json={"model": name, "messages": talk, "max_tokens": 24})
+def test_chat_and_completion_by_model(main: Any) -> None:
+    chat_messages = [{"role": "user", "content": prompt(9).removesuffix("\nAnswer:")}]
+    for name, status in (("chat", 200), ("tiny", 400)):  # tiny has no chat template
+        answer = main.http.post(CHATS, json={"model": name, "messages": chat_messages, "max_tokens": 24})
         assert answer.status_code == status
     names = [each["id"] for each in main.http.get("/v1/models").json()["data"]]
     assert names == ["tiny", "chat"]
@@ -152,28 +155,28 @@ def test_a_chat_and_a_text_by_model(main: Any) -> None:
     assert (main.http.get("/health").status_code, main.http.get("/ready").status_code) == (200, 200)
 
 
-def test_structured_output_and_grammars_that_cost_too_much(main: Any) -> None:
+def test_structured_output_and_too_costly_grammars(main: Any) -> None:
     found = main.http.post(COMPLETIONS, json=body(tokens=48, lopa=USUAL["object"])).json()
     assert set(json.loads(found["choices"][0]["text"])) == {"name", "age"}
-    refused = main.http.post(COMPLETIONS, json=body(lopa=COSTLY["patterns"]))
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "lopa.json_schema")
-    assert "too complex" in refused.json()["error"]["message"]
+    rejected = main.http.post(COMPLETIONS, json=body(lopa=COSTLY["patterns"]))
+    assert (rejected.status_code, rejected.json()["error"]["param"]) == (400, "lopa.json_schema")
+    assert "too complex" in rejected.json()["error"]["message"]
 
 
-def test_what_is_wrong_is_told_as_the_server_tells_it(main: Any) -> None:
+def test_errors_equal_the_server_s(main: Any) -> None:
     unknown = main.http.post(COMPLETIONS, json=body(model="nobody"))
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     assert main.http.get("/v1/models/nobody").status_code == 404
     broken = main.http.post(COMPLETIONS, content=b"{")
     assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
-    wrong = main.http.post(COMPLETIONS, json=body(lopa={"branches": 0}))
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lopa.branches")
+    invalid = main.http.post(COMPLETIONS, json=body(lopa={"branches": 0}))
+    assert (invalid.status_code, invalid.json()["error"]["param"]) == (400, "lopa.branches")
     large = main.http.post(COMPLETIONS, content=b" " * (5 * 2**20))
     assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
     assert main.http.get("/v1/completions").status_code == 405
 
 
-def test_equal_prompts_meet_one_replica_which_has_their_rows(main: Any) -> None:
+def test_equal_prompts_go_to_the_replica_that_caches_them(main: Any) -> None:
     homes: dict[int, set[str]] = {}
     for round_ in range(2):
         for number in range(12):
@@ -182,16 +185,16 @@ def test_equal_prompts_meet_one_replica_which_has_their_rows(main: Any) -> None:
             used = answer.json()["usage"]
             assert used["prompt_tokens_details"]["cached_tokens"] == round_ * used["prompt_tokens"]
     assert {len(found) for found in homes.values()} == {1}
-    assert len(set.union(*homes.values())) == 2, "all prompts on one"
+    assert len(set.union(*homes.values())) == 2, "all prompts went to one replica"
 
 
-def test_other_prompts_go_where_the_fewest_are(main: Any) -> None:
+def test_other_prompts_go_to_the_least_busy_replica(main: Any) -> None:
     streams = [Stream(main, long_body(200)) for _ in range(4)]
     assert [stream.end().whole for stream in streams] == [True] * 4
     assert sorted(Counter(stream.replica for stream in streams).values()) == [2, 2]
 
 
-def test_a_client_that_goes_frees_its_place(main: Any) -> None:
+def test_client_disconnect_frees_its_slot(main: Any) -> None:
     cancelled = sum(main.metrics("lopa_cancelled_total").values())
     with main.http.stream("POST", COMPLETIONS, json=long_body(1900, stream=True)) as answer:
         next(answer.iter_lines())
@@ -199,11 +202,11 @@ def test_a_client_that_goes_frees_its_place(main: Any) -> None:
     assert sum(main.metrics("lopa_cancelled_total").values()) - cancelled == 1
 
 
-def test_beyond_all_places_is_429(main: Any, text_of: Callable[..., str]) -> None:
-    answers = at_once(40, lambda _: main.http.post(COMPLETIONS, json=long_body(60)))
-    told = Counter(answer.status_code for answer in answers)
-    assert set(told) == {200, 429}
-    assert told[200] >= 2 * (2 + 2)
+def test_full_replicas_answer_429(main: Any, text_of: Callable[..., str]) -> None:
+    answers = run_concurrently(40, lambda _: main.http.post(COMPLETIONS, json=long_body(60)))
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 429}
+    assert statuses[200] >= 2 * (2 + 2)
     expected = text_of(9, 60, **LONG)
     for answer in answers:
         if answer.status_code == 200:
@@ -213,7 +216,7 @@ def test_beyond_all_places_is_429(main: Any, text_of: Callable[..., str]) -> Non
             assert answer.headers["retry-after"] == "1"
 
 
-def test_a_replica_killed_while_it_answers(main: Any, text_of: Callable[..., str]) -> None:
+def test_replica_killed_while_answering(main: Any, text_of: Callable[..., str]) -> None:
     streams = [Stream(main, long_body(600)) for _ in range(4)]
     lost = streams[0].replica
     os.kill(main.pid_of(lost), signal.SIGKILL)
@@ -232,14 +235,14 @@ def test_a_replica_killed_while_it_answers(main: Any, text_of: Callable[..., str
     assert main.http.post(COMPLETIONS, json=body()).status_code == 200
 
 
-def test_a_replica_whose_engine_fails_is_replaced(main: Any) -> None:
+def test_replica_with_a_failed_engine_is_replaced(main: Any) -> None:
     from tests.serve.ray.breakable import file_of
 
     broken = main.http.post(COMPLETIONS, json=body()).headers["x-lopa-replica"]
     pid = main.pid_of(broken)
     file_of(f"fail-{pid}").touch()
-    told = (main.http.post(COMPLETIONS, json=body()) for _ in range(40))  # of idle replicas either may be asked
-    failed = next(answer for answer in told if answer.status_code != 200)
+    statuses = (main.http.post(COMPLETIONS, json=body()) for _ in range(40))  # either idle replica may be chosen
+    failed = next(answer for answer in statuses if answer.status_code != 200)
     assert (failed.status_code, failed.json()["error"]["code"]) == (503, "engine_failed")
     from tests.serve.ray.cluster import until
 
@@ -248,7 +251,7 @@ def test_a_replica_whose_engine_fails_is_replaced(main: Any) -> None:
     assert [main.http.post(COMPLETIONS, json=body()).status_code for _ in range(4)] == [200] * 4
 
 
-def test_a_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_of: Callable[..., str]) -> None:
+def test_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_of: Callable[..., str]) -> None:
     before = set(main.metrics("lopa_requests_running"))
     expected = text_of(9, 150, **LONG)
     over = threading.Event()
@@ -276,7 +279,7 @@ def test_a_rolling_update_loses_no_answer(main: Any, args: dict[str, Any], text_
     assert main.http.post(COMPLETIONS, json=body(tokens=1001)).status_code == 400
 
 
-def test_it_grows_while_requests_wait_and_shrinks_again(cluster: None, args: dict[str, Any]) -> None:
+def test_replicas_scale_up_and_down(cluster: None, args: dict[str, Any]) -> None:
     from tests.serve.ray.cluster import Served, until
 
     scaling = {"min_replicas": 1, "max_replicas": 2, "scale_up_seconds": 1, "scale_down_seconds": 2, "max_num_seqs": 1}
@@ -284,11 +287,11 @@ def test_it_grows_while_requests_wait_and_shrinks_again(cluster: None, args: dic
     try:
         served.until_steady(1)
         over = threading.Event()
-        told: list[int] = []
+        statuses: list[int] = []
 
         def ask(_: int) -> None:
             while not over.is_set():
-                told.append(served.http.post(COMPLETIONS, json=long_body(100)).status_code)
+                statuses.append(served.http.post(COMPLETIONS, json=long_body(100)).status_code)
 
         with ThreadPoolExecutor(3) as threads:
             asking = [threads.submit(ask, number) for number in range(3)]
@@ -298,38 +301,38 @@ def test_it_grows_while_requests_wait_and_shrinks_again(cluster: None, args: dic
                 over.set()
             for each in asking:
                 each.result()
-        assert set(told) == {200}
+        assert set(statuses) == {200}
         served.until_steady(1)
     finally:
         served.delete()
 
 
-def test_the_bundle_used_longest_ago_makes_room(
-    cluster: None, args: dict[str, Any], text_of: Callable[..., str]
-) -> None:
+def test_least_recently_used_bundle_is_closed(cluster: None, args: dict[str, Any], text_of: Callable[..., str]) -> None:
     from tests.serve.ray.cluster import Served
 
     served = Served("narrow", {**args, "replicas": 1, "bundles_open": 1})
     try:
         stream = Stream(served, long_body(300))
-        talk = {"model": "chat", "messages": [{"role": "user", "content": "2"}], "max_tokens": 2}
-        assert served.http.post(CHATS, json=talk).status_code == 200
-        assert stream.end().whole, "it was closed under an answer"
+        chat_messages = {"model": "chat", "messages": [{"role": "user", "content": "2"}], "max_tokens": 2}
+        assert served.http.post(CHATS, json=chat_messages).status_code == 200
+        assert stream.end().whole, "the bundle was closed while answering"
         assert stream.text == text_of(9, 300, **LONG)
         assert served.http.post(COMPLETIONS, json=body()).json()["choices"][0]["text"] == text_of()
     finally:
         served.delete()
 
 
-@pytest.mark.parametrize(("kind", "said"), [("Poor", "no memory for tiny"), ("Killed", "ActorDiedError")])
-def test_no_memory_for_a_bundle_is_told_and_others_serve(main: Any, args: dict[str, Any], kind: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("OutOfMemoryReplica", "no memory for tiny"), ("KilledReplica", "ActorDiedError")]
+)
+def test_out_of_memory_is_reported_and_others_serve(main: Any, args: dict[str, Any], kind: str, reason: str) -> None:
     from tests.serve.ray import breakable
     from tests.serve.ray.cluster import Served, until
 
     served = Served("poor", {**args, "replicas": 1}, getattr(breakable, kind), wait=False)
     try:
         until(lambda: "Bundles" in served.status.deployments)
-        until(lambda: said in served.status.deployments["Bundles"].message)
+        until(lambda: reason in served.status.deployments["Bundles"].message)
         assert main.http.post(COMPLETIONS, json=body()).status_code == 200
         assert main.running == 2
     finally:

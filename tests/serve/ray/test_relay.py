@@ -1,4 +1,4 @@
-"""An app's answer in lists of messages, over a real bundle; and what the door makes of answers that break off."""
+"""App answers as lists of messages, over a real bundle, and relaying of answers that break off."""
 
 import asyncio
 import gc
@@ -14,12 +14,12 @@ import pytest
 from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.serve.http.api_error import ApiError, overloaded, unavailable
-from lopa.serve.http.visitors import Visitors
+from lopa.serve.http.visitors import OriginPolicy
 from lopa.serve.openai.options import COMPLETIONS
-from lopa.serve.ray.models import models_of_bundles
-from lopa.serve.ray.opened import OpenedBundle
-from lopa.serve.ray.options import options_from_args
-from lopa.serve.ray.relay import Messages, RelayedResponse, messages_of_app, scope_to_carry
+from lopa.serve.ray.open_bundle import OpenedBundle
+from lopa.serve.ray.ray_options import options_from_args
+from lopa.serve.ray.relay import Messages, RelayedResponse, relay_messages, scope_to_carry
+from lopa.serve.ray.served_models import models_from_bundles
 
 PROMPT = "Question: Omar has 6 balloons and buys 3 more. How many balloons are there?\nAnswer:"
 LONG = {"strategy": "vanilla", "stop_at_eos": False}
@@ -36,9 +36,9 @@ def part(body: bytes, more: bool) -> dict[str, Any]:
 
 def opened_bundle(path: Path) -> OpenedBundle:
     options = options_from_args({"bundle": str(path), "model": "tiny", "max_num_seqs": 2, "queue": 2})
-    cards = models_of_bundles(options.bundles).cards
+    cards = models_from_bundles(options.bundles).cards
     return OpenedBundle(
-        options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, visitors=Visitors(), keys=None
+        options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, visitors=OriginPolicy(), keys=None
     )
 
 
@@ -52,10 +52,10 @@ def opened(tiny_bundle: Path) -> Iterator[OpenedBundle]:
 async def all_messages(opened: OpenedBundle, path: str, body: dict[str, Any] | None = None) -> list[Messages]:
     method = "GET" if body is None else "POST"
     content = b"" if body is None else json.dumps(body).encode()
-    return [each async for each in messages_of_app(opened.app, scope(path, method), content)]
+    return [each async for each in relay_messages(opened.app, scope(path, method), content)]
 
 
-def test_an_answer_is_one_list_and_a_stream_is_many(opened: OpenedBundle, tiny_bundle: Path) -> None:
+def test_answer_is_one_list_and_stream_is_many(opened: OpenedBundle, tiny_bundle: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         (expected,) = decoder.generate([PROMPT], decoder.config(max_new_tokens=40))
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40}
@@ -71,26 +71,26 @@ def test_an_answer_is_one_list_and_a_stream_is_many(opened: OpenedBundle, tiny_b
     assert "".join(texts) == expected.text
 
 
-def test_all_models_are_told_and_one_is_answered(opened: OpenedBundle) -> None:
-    ((_, told),) = asyncio.run(all_messages(opened, "/v1/models"))
-    assert [each["id"] for each in json.loads(told["body"])["data"]] == ["tiny", "other"]
+def test_all_models_are_listed_and_one_answers(opened: OpenedBundle) -> None:
+    ((_, body_message),) = asyncio.run(all_messages(opened, "/v1/models"))
+    assert [each["id"] for each in json.loads(body_message["body"])["data"]] == ["tiny", "other"]
     ((head, _),) = asyncio.run(all_messages(opened, "/v1/models/other"))
     assert head["status"] == 200
-    ((head, told),) = asyncio.run(all_messages(opened, COMPLETIONS, {"model": "nobody", "prompt": "1"}))
-    assert (head["status"], json.loads(told["body"])["error"]["code"]) == (404, "model_not_found")
-    for name in ("nobody", "other"):  # whose replies come from elsewhere
+    ((head, body_message),) = asyncio.run(all_messages(opened, COMPLETIONS, {"model": "unknown", "prompt": "1"}))
+    assert (head["status"], json.loads(body_message["body"])["error"]["code"]) == (404, "model_not_found")
+    for name in ("unknown", "other"):  # answered by other replicas
         ((head, _),) = asyncio.run(all_messages(opened, COMPLETIONS, {"model": name, "prompt": "1"}))
         assert head["status"] == 404
-    assert "'tiny', 'other'" in json.loads(told["body"])["error"]["message"]
+    assert "'tiny', 'other'" in json.loads(body_message["body"])["error"]["message"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_who_stops_reading_frees_the_slot(opened: OpenedBundle, streamed: bool) -> None:
+def test_client_disconnect_frees_the_slot(opened: OpenedBundle, streamed: bool) -> None:
     engine = opened._engine
 
     async def leave() -> None:
         body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 1500, "lopa": LONG, "stream": streamed}
-        messages = messages_of_app(opened.app, scope(COMPLETIONS), json.dumps(body).encode())
+        messages = relay_messages(opened.app, scope(COMPLETIONS), json.dumps(body).encode())
         reading = asyncio.create_task(anext(messages))
         while not engine.status.running:
             await asyncio.sleep(0.01)
@@ -106,21 +106,21 @@ def test_who_stops_reading_frees_the_slot(opened: OpenedBundle, streamed: bool) 
     assert engine.status.rounds < 1500
 
 
-def test_an_app_that_raises_before_its_answer_is_heard() -> None:
+def test_error_before_the_answer_is_raised() -> None:
     async def broken(*_: Any) -> None:
         raise ValueError("no answer")
 
     async def read() -> None:
-        async for _ in messages_of_app(broken, scope("/"), b""):
+        async for _ in relay_messages(broken, scope("/"), b""):
             raise AssertionError
 
     with pytest.raises(ValueError, match="no answer"):
         asyncio.run(read())
 
 
-def test_a_bundle_in_use_is_closed_when_nobody_uses_it(tiny_bundle: Path) -> None:
+def test_bundle_closes_after_its_last_request(tiny_bundle: Path) -> None:
     found = opened_bundle(tiny_bundle)
-    with found.used(), found.used():
+    with found.in_use(), found.in_use():
         closing = threading.Thread(target=found.close)
         closing.start()
         time.sleep(0.05)
@@ -130,26 +130,26 @@ def test_a_bundle_in_use_is_closed_when_nobody_uses_it(tiny_bundle: Path) -> Non
     found.close()
 
 
-def test_a_bundle_that_does_not_open_leaves_nothing(tiny_bundle: Path) -> None:
+def test_failed_open_leaves_nothing(tiny_bundle: Path) -> None:
     options = options_from_args({"bundle": str(tiny_bundle), "devices": "cpu:4095"})
     with pytest.raises(BadInputError, match="no core 4095"):
-        OpenedBundle(options.bundles[0], options, cards={}, visitors=Visitors(), keys=None)
-    gc.collect()  # what was begun is closed without a word
+        OpenedBundle(options.bundles[0], options, cards={}, visitors=OriginPolicy(), keys=None)
+    gc.collect()  # partly opened resources are closed silently
 
 
-def test_a_scope_travels_without_its_prefix() -> None:
+def test_scope_is_carried_without_its_prefix() -> None:
     carried = scope_to_carry({**scope("/lopa/v1/models", root_path="/lopa"), "app": object(), "client": ("a", 1)})
     assert carried == {**scope("/v1/models"), "client": ("a", 1)}
     assert scope_to_carry(scope("/lopa", root_path="/lopa"))["path"] == "/"
     assert scope_to_carry(scope("/x", root_path="/"))["path"] == "/x"
 
 
-async def relayed(answers: list[Messages | Exception], *, leave: bool = False) -> tuple[list[Any], int]:
-    """What a client gets of `answers`, and how often their end was told."""
+async def relay_answers(answers: list[Messages | Exception], *, leave: bool = False) -> tuple[list[Any], int]:
+    """Return what a client receives of `answers`, and how often the end was reported."""
     got: list[Any] = []
     ends: list[None] = []
 
-    async def coming() -> AsyncIterator[Messages]:
+    async def stream_answers() -> AsyncIterator[Messages]:
         for each in answers:
             if isinstance(each, Exception):
                 raise each
@@ -165,43 +165,46 @@ async def relayed(answers: list[Messages | Exception], *, leave: bool = False) -
     async def send(message: Any) -> None:
         got.append(message)
 
-    def told(error: Exception) -> ApiError:
+    def error_reply(error: Exception) -> ApiError:
         return overloaded("full") if isinstance(error, OverflowError) else unavailable(str(error), "engine_failed")
 
-    response = RelayedResponse(coming(), error_of=told, on_end=lambda: ends.append(None))
+    response = RelayedResponse(stream_answers(), error_reply=error_reply, on_end=lambda: ends.append(None))
     await asyncio.wait_for(response({"type": "http", "method": "POST"}, receive, send), 20)
     return got, len(ends)
 
 
-def test_a_relayed_answer_is_what_was_sent() -> None:
+def test_relayed_answer_is_unchanged() -> None:
     answers = [[START, part(b"a", True)], [part(b"b", False)]]
-    assert asyncio.run(relayed([*answers])) == ([START, part(b"a", True), part(b"b", False)], 1)
+    assert asyncio.run(relay_answers([*answers])) == ([START, part(b"a", True), part(b"b", False)], 1)
 
 
-def test_an_error_before_the_answer_is_the_answer() -> None:
-    (head, told), ends = asyncio.run(relayed([OverflowError()]))
-    assert (head["status"], json.loads(told["body"])["error"]["code"], ends) == (429, "queue_full", 1)
+def test_error_before_the_answer_becomes_the_answer() -> None:
+    (head, body_message), ends = asyncio.run(relay_answers([OverflowError()]))
+    assert (head["status"], json.loads(body_message["body"])["error"]["code"], ends) == (429, "queue_full", 1)
     assert (b"retry-after", b"1") in head["headers"]
 
 
-def test_an_error_within_a_stream_is_its_last_event() -> None:
+def test_error_within_a_stream_is_its_last_event() -> None:
     lost = EngineFailedError("gone", expected="it", remedy="none")
-    got, ends = asyncio.run(relayed([[START, part(b"data: {}\n\n", True)], lost]))
+    got, ends = asyncio.run(relay_answers([[START, part(b"data: {}\n\n", True)], lost]))
     assert ends == 1
     assert got[-1]["more_body"] is False
     assert json.loads(got[-1]["body"].removeprefix(b"data: "))["error"]["code"] == "engine_failed"
 
 
-def test_an_error_within_a_whole_answer_cuts_it() -> None:
+def test_error_within_a_complete_answer_cuts_it() -> None:
     plain = {**START, "headers": [(b"content-length", b"9")]}
     with pytest.raises(ValueError, match="gone"):
-        asyncio.run(relayed([[plain, part(b"half", True)], ValueError("gone")]))
+        asyncio.run(relay_answers([[plain, part(b"half", True)], ValueError("gone")]))
 
 
-def test_an_error_behind_an_answer_is_nobodys() -> None:
-    assert asyncio.run(relayed([[START, part(b"a", False)], ValueError("late")])) == ([START, part(b"a", False)], 1)
+def test_error_after_an_answer_is_ignored() -> None:
+    assert asyncio.run(relay_answers([[START, part(b"a", False)], ValueError("late")])) == (
+        [START, part(b"a", False)],
+        1,
+    )
 
 
-def test_a_client_that_goes_ends_the_answer() -> None:
-    got, ends = asyncio.run(relayed([[START, part(b"a", True)]], leave=True))
+def test_client_disconnect_ends_the_answer() -> None:
+    got, ends = asyncio.run(relay_answers([[START, part(b"a", True)]], leave=True))
     assert (len(got), ends) == (2, 1)

@@ -1,4 +1,4 @@
-"""Reads config.pbtxt into what Triton tells a model in JSON, as far as our configurations go."""
+"""Reader of config.pbtxt into Triton's JSON form, for the syntax that lopa writes."""
 
 import re
 from typing import Any
@@ -7,23 +7,23 @@ _TOKEN = re.compile(r'\s*(?:#[^\n]*\n\s*)*(?:("(?:[^"\\\n]|\\.)*")|([A-Za-z_]\w*
 
 
 def config_of_text(text: str) -> dict[str, Any]:
-    """Fields that are given several times are lists; `parameters` is a mapping, as in Triton's JSON."""
+    """Return the config. Repeated fields are lists; `parameters` is a mapping, as in Triton's JSON."""
     tokens = _Tokens(text)
     found = _message(tokens, end="")
     parameters = found.get("parameters", [])
-    told = {each["key"]: each["value"] for each in (parameters if isinstance(parameters, list) else [parameters])}
-    return {**found, "parameters": told}
+    by_key = {each["key"]: each["value"] for each in (parameters if isinstance(parameters, list) else [parameters])}
+    return {**found, "parameters": by_key}
 
 
 class _Tokens:
     def __init__(self, text: str) -> None:
         self._found = []
-        place, text = 0, text.rstrip()
-        while place < len(text):
-            match = _TOKEN.match(text, place)
-            assert match is not None, f"not of the text form: {text[place : place + 40]!r}"
+        position, text = 0, text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            assert match is not None, f"not in text form: {text[position : position + 40]!r}"
             self._found.append(match)
-            place = match.end()
+            position = match.end()
         self._next = 0
 
     def peek(self) -> str:
@@ -39,7 +39,7 @@ def _message(tokens: _Tokens, end: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while tokens.peek() != end:
         name = tokens.take()[2]
-        assert name, "a field has a name"
+        assert name, "a field needs a name"
         colon = tokens.peek() == ":"
         if colon:
             tokens.take()
@@ -65,7 +65,7 @@ def _value(tokens: _Tokens, *, colon: bool) -> Any:
                 tokens.take()
         tokens.take()
         return values
-    assert colon, "a scalar stands behind a colon"
+    assert colon, "a scalar needs a colon"
     if match[1]:
         return re.sub(r"\\(?:(\d{3})|(.))", lambda one: chr(int(one[1], 8)) if one[1] else one[2], match[1][1:-1])
     if match[3]:

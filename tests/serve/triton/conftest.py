@@ -1,4 +1,4 @@
-"""A repository with one model, loaded by a stand-in for Triton (and, in test_tritonserver.py, by the real one)."""
+"""A repository with one model, loaded by a stand-in for Triton; test_tritonserver.py uses the real one."""
 
 import importlib.util
 import sys
@@ -20,34 +20,34 @@ MAX_NUM_SEQS, QUEUE = 2, 30
 
 @pytest.fixture(scope="session")
 def triton_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a chat template that makes what the tiny model was taught."""
+    """Return a bundle with a chat template in the form that the tiny model was trained on."""
     return with_chat_template(tiny_bundle, tmp_path_factory.mktemp("triton") / "chat", TEMPLATE)
 
 
 @pytest.fixture(scope="session")
-def alone(triton_bundle: Path) -> Iterator[Decoder]:
-    """What answers have to be."""
+def reference_decoder(triton_bundle: Path) -> Iterator[Decoder]:
+    """Yield a decoder that gives the expected answers."""
     with Decoder.open(triton_bundle, threads=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
-def written() -> Callable[..., Path]:
-    """The folder of a model, written by the command with these options."""
+def write_model() -> Callable[..., Path]:
+    """Return a function that writes a model with the command's options and returns its folder."""
 
     def write(bundle: Path, repository: Path, *options: object) -> Path:
-        said = CliRunner().invoke(
+        done = CliRunner().invoke(
             cli, ["triton", str(bundle), "-o", str(repository), *map(str, options)], catch_exceptions=False
         )
-        assert said.exit_code == 0
-        return Path(said.output.partition(": ")[0])
+        assert done.exit_code == 0
+        return Path(done.output.partition(": ")[0])
 
     return write
 
 
 @pytest.fixture(scope="session")
-def loaded() -> Callable[..., Loaded]:
-    """A model of a repository's folder, by its own model.py."""
+def load_model() -> Callable[..., Loaded]:
+    """Return a function that loads a model's folder with its own model.py."""
 
     def load(folder: Path, log: list[str] | None = None, **instance: Any) -> Loaded:
         place = folder / "1" / "model.py"
@@ -68,16 +68,16 @@ def loaded() -> Callable[..., Loaded]:
 @pytest.fixture(scope="session")
 def model(
     triton_bundle: Path,
-    written: Callable[..., Path],
-    loaded: Callable[..., Loaded],
+    write_model: Callable[..., Path],
+    load_model: Callable[..., Loaded],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Loaded]:
-    folder = written(
+    folder = write_model(
         triton_bundle,
         tmp_path_factory.mktemp("repository") / "models",
         *("--model", "tiny", "--threads", 1, "--max-num-seqs", MAX_NUM_SEQS, "--queue", QUEUE),
         *("--max-tokens", 512, "--max-branches", 8, "--max-seconds", 50),
     )
-    found = loaded(folder)
+    found = load_model(folder)
     yield found
     found.model.finalize()

@@ -1,8 +1,8 @@
-"""Asks over Triton's gRPC stream, in .venv-triton: `grpc_client.py ADDRESS MODEL JSON`; prints JSON.
+"""Client of Triton's gRPC stream, run in .venv-triton: `grpc_client.py ADDRESS MODEL JSON`. It prints JSON.
 
-Each request of the list is asked at once with the others: {"inputs", "parameters", "cancel_after": parts}. What came:
-{"parts": [outputs], "error": text or null, "cancelled": bool}. Each says "running" on standard error
-with its first part.
+The JSON is a list of requests {"inputs", "parameters", "cancel_after": parts}, all sent at once. For each the output
+has {"parts": [outputs], "error": text or null, "cancelled": bool}. A request prints "running" to standard error with
+its first part.
 """
 
 import json
@@ -15,17 +15,20 @@ from tritonclient import grpc
 
 WAIT = 60.0
 SETTLE = 0.5
-"""Seconds before a stream is ended behind a whole answer. Without cancelling it, tritonclient hangs now and then; a
-cancel in the moment of the last part has Triton 2.51 keep the stream, and with it the model, for ever."""
+"""Seconds between a complete answer and the end of its stream.
+
+Without cancelling, tritonclient sometimes hangs. If a cancel coincides with the last part, Triton 2.51 keeps the stream
+and its model forever.
+"""
 
 
 def main() -> None:
     address, model, text = sys.argv[1:]
-    asked = json.loads(text)
-    clients = [grpc.InferenceServerClient(address) for _ in asked]
-    news = [queue.Queue() for _ in asked]
-    for client, each, came in zip(clients, asked, news, strict=True):
-        client.start_stream(callback=lambda result, error, came=came: came.put((result, error)))
+    jobs = json.loads(text)
+    clients = [grpc.InferenceServerClient(address) for _ in jobs]
+    queues = [queue.Queue() for _ in jobs]
+    for client, each, updates in zip(clients, jobs, queues, strict=True):
+        client.start_stream(callback=lambda result, error, updates=updates: updates.put((result, error)))
         inputs = []
         for name, value in each["inputs"].items():
             flag = isinstance(value, bool)
@@ -34,16 +37,16 @@ def main() -> None:
             inputs.append(tensor)
         parameters = each.get("parameters") or None
         client.async_stream_infer(model, inputs, parameters=parameters, enable_empty_final_response=True)
-    together = zip(news, clients, asked, strict=True)
-    print(json.dumps([outcome(came, client, each.get("cancel_after")) for came, client, each in together]))
+    together = zip(queues, clients, jobs, strict=True)
+    print(json.dumps([outcome(updates, client, each.get("cancel_after")) for updates, client, each in together]))
 
 
-def outcome(came: "queue.Queue", client: grpc.InferenceServerClient, cancel_after: "int | None") -> dict:
+def outcome(updates: "queue.Queue", client: grpc.InferenceServerClient, cancel_after: "int | None") -> dict:
     parts = []
     while True:
-        result, error = came.get(timeout=WAIT)
+        result, error = updates.get(timeout=WAIT)
         if error is not None:
-            return ended(client, {"parts": parts, "error": str(error), "cancelled": False})
+            return close_stream(client, {"parts": parts, "error": str(error), "cancelled": False})
         response = result.get_response()
         if response.outputs:
             parts.append({each.name: result.as_numpy(each.name)[0].decode() for each in response.outputs})
@@ -53,10 +56,10 @@ def outcome(came: "queue.Queue", client: grpc.InferenceServerClient, cancel_afte
             client.stop_stream(cancel_requests=True)
             return {"parts": parts, "error": None, "cancelled": True}
         if response.parameters["triton_final_response"].bool_param:
-            return ended(client, {"parts": parts, "error": None, "cancelled": False})
+            return close_stream(client, {"parts": parts, "error": None, "cancelled": False})
 
 
-def ended(client: grpc.InferenceServerClient, found: dict) -> dict:
+def close_stream(client: grpc.InferenceServerClient, found: dict) -> dict:
     time.sleep(SETTLE)
     client.stop_stream(cancel_requests=True)
     return found

@@ -1,7 +1,7 @@
-"""A stand-in for triton_python_backend_utils and what calls a decoupled model: it holds a model to Triton's contract.
+"""Stand-in for triton_python_backend_utils and for Triton's calls of a decoupled model; it enforces Triton's contract.
 
-Written after the python backend's documentation: a response has the outputs of the configuration, in their types and
-shapes, or an error; a sender ends once, and takes nothing after that; `execute` of a decoupled model returns None.
+It follows the python backend's documentation. A response has either an error or the configured outputs in their types
+and shapes. A sender ends once and accepts nothing afterwards. `execute` of a decoupled model returns None.
 """
 
 import json
@@ -53,17 +53,17 @@ class InferenceResponse:
 
 @dataclass
 class Sender:
-    """Of one request; what it was sent."""
+    """Response sender of a request; it records what was sent."""
 
     config: Mapping[str, Any]
     parts: list[dict[str, str]] = field(default_factory=list)
     error: TritonError | None = None
-    gone: bool = False
-    """Whether the client has cancelled."""
+    client_cancelled: bool = False
+    """True once the client has cancelled."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        assert not self._ended.is_set(), "nothing is sent behind the last response"
+        assert not self._ended.is_set(), "nothing may be sent after the last response"
         assert flags in (0, FINAL)
         assert response is not None or flags == FINAL
         if response is not None and response.error is not None:
@@ -75,11 +75,11 @@ class Sender:
             self._ended.set()
 
     def is_cancelled(self) -> bool:
-        return self.gone
+        return self.client_cancelled
 
     def ended(self) -> "Sender":
-        """Itself, once the last response has come."""
-        assert self._ended.wait(WAIT), "no last response"
+        """Wait for the last response and return the sender."""
+        assert self._ended.wait(WAIT), "the last response is missing"
         return self
 
     @property
@@ -90,9 +90,9 @@ class Sender:
         outputs = {each["name"]: each for each in self.config["output"]}
         assert sorted(outputs) == sorted(each.name() for each in response.tensors)
         for tensor in response.tensors:
-            values, told = tensor.as_numpy(), outputs[tensor.name()]
-            assert list(values.shape) == told["dims"]
-            assert values.dtype == _DTYPES[told["data_type"]]
+            values, declared = tensor.as_numpy(), outputs[tensor.name()]
+            assert list(values.shape) == declared["dims"]
+            assert values.dtype == _DTYPES[declared["data_type"]]
             assert isinstance(values[0], bytes)
         return {each.name(): each.as_numpy()[0].decode() for each in response.tensors}
 
@@ -114,13 +114,13 @@ class Request:
 
 
 class Loaded:
-    """A model of a repository, loaded as Triton loads the first instance of its first group."""
+    """Model of a repository, loaded as Triton loads the first instance of its first group."""
 
     def __init__(self, model: Any, folder: Path, *, instance: str | None = None, device: int = 0) -> None:
         self.config = config_of_text((folder / "config.pbtxt").read_text(encoding="utf-8"))
         assert (self.config["backend"], self.config["max_batch_size"]) == ("python", 0)
         assert self.config["model_transaction_policy"] == {"decoupled": True}
-        assert self.config["name"] == folder.name, "Triton wants the folder's name"
+        assert self.config["name"] == folder.name, "Triton requires the folder's name"
         group = self.config["instance_group"][0]
         args = {
             "model_config": json.dumps(self.config),
@@ -135,14 +135,14 @@ class Loaded:
         model.initialize(args)
 
     def ask(self, parameters: Mapping[str, Any] | None = None, **inputs: Any) -> Sender:
-        """Ask for an answer, which comes by itself."""
+        """Send a request. Its answer arrives asynchronously."""
         request = Request(self.config, inputs, parameters or {})
         assert self.model.execute([request]) is None
         return request.sender
 
 
 def backend(log: list[str] | None = None) -> SimpleNamespace:
-    """The module that Triton gives; what the model logs is added to `log`."""
+    """Return Triton's module; the model's log lines are appended to `log`."""
     kept = [] if log is None else log
     logger = SimpleNamespace(log_verbose=kept.append, log_info=kept.append, log_warn=kept.append, log_error=kept.append)
     return SimpleNamespace(

@@ -1,4 +1,4 @@
-"""lopa-export triton: what it writes, and what it refuses without leaving anything behind."""
+"""Command lopa-export triton: written files, and rejected input that leaves nothing behind."""
 
 import shutil
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
-from lopa.serve.triton.groups import InstanceGroup, devices_of_instance, groups_of_devices
-from lopa.serve.triton.settings import TritonSettings, parameters_of_settings, settings_of_parameters
+from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_of_devices
+from lopa.serve.triton.settings import TritonSettings, parameters_of_settings, settings_from_parameters
 
 
 def tree(folder: Path) -> list[str]:
@@ -24,13 +24,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_repository_has_a_config_the_model_and_a_copy_of_the_bundle(
-    tiny_bundle: Path, written: Callable[..., Path], tmp_path: Path
+def test_repository_has_config_model_and_bundle(
+    tiny_bundle: Path, write_model: Callable[..., Path], tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(tiny_bundle, tmp_path / "source"))
     (source / "engines" / "tensorrt-sm89").mkdir(parents=True)
     (source / "engines" / "tensorrt-sm89" / "engine.plan").write_bytes(b"what a builder made")
-    folder = written(source, tmp_path / "new" / "models", "--model", "tiny")
+    folder = write_model(source, tmp_path / "new" / "models", "--model", "tiny")
     assert folder == tmp_path / "new" / "models" / "tiny"
     assert names(folder) == ["1", "config.pbtxt"]
     assert (folder / "1" / "model.py").read_bytes() == Path(model_file.__file__).read_bytes()
@@ -39,14 +39,14 @@ def test_a_repository_has_a_config_the_model_and_a_copy_of_the_bundle(
     assert names(tmp_path / "new" / "models") == ["tiny"], "nothing else is left"
 
 
-def test_what_the_command_is_told_stands_in_the_config(
-    tiny_bundle: Path, written: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_command_options_are_in_the_config(tiny_bundle: Path, write_model: Callable[..., Path], tmp_path: Path) -> None:
     options = (
         "--link --model m --max-num-seqs 3 --queue 0 --threads 2 --max-tokens 9 --max-branches 4 --max-seconds 1.5"
     )
     devices = "--device cuda:1 --device cpu:0-3 --device cuda:0 --device ascend:0,ascend:1 --instances 2"
-    folder = written(tiny_bundle, tmp_path / "models", *options.split(), *devices.split(), "--python-path", "/a:/b c")
+    folder = write_model(
+        tiny_bundle, tmp_path / "models", *options.split(), *devices.split(), "--python-path", "/a:/b c"
+    )
     config = config_of_text((folder / "config.pbtxt").read_text())
     assert (config["name"], config["backend"], config["max_batch_size"]) == ("m", "python", 0)
     assert config["instance_group"] == [
@@ -70,34 +70,34 @@ def test_what_the_command_is_told_stands_in_the_config(
     assert not (folder / "1" / "bundle").exists()
 
 
-def test_several_models_share_a_repository(tiny_bundle: Path, written: Callable[..., Path], tmp_path: Path) -> None:
-    (tmp_path / "models" / "other" / "3").mkdir(parents=True)  # of another backend, without a configuration
+def test_several_models_share_a_repository(tiny_bundle: Path, write_model: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "models" / "other" / "3").mkdir(parents=True)  # a model of another backend, without a configuration
     for name in ("first", "second"):
-        written(tiny_bundle, tmp_path / "models", "--link", "--model", name)
+        write_model(tiny_bundle, tmp_path / "models", "--link", "--model", name)
     assert names(tmp_path / "models") == ["first", "other", "second"]
     refused = lopa_export("triton", tiny_bundle, "-o", tmp_path / "models", "--model", "first")
     assert refused.returncode == 2
-    assert "has a model 'first' already" in refused.stderr
+    assert "already contains a model 'first'" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{bundle}", "-o", "{full}"], "is not empty, and 'notes.txt' in it is no model"),
+        (["{bundle}", "-o", "{full}"], "contains 'notes.txt', which is not a Triton model"),
         (["{bundle}", "-o", "{full}/notes.txt"], "notes.txt"),
         (["{nothing}", "-o", "{new}"], "has no manifest.json"),
-        (["{bundle}", "-o", "{bundle}/models"], "inside of the bundle"),
-        (["{bundle}", "-o", "{new}", "--model", "a/b"], "the model name 'a/b'"),
-        (["{bundle}", "-o", "{new}", "--model", ".hidden"], "the model name '.hidden'"),
-        (["{bundle}", "-o", "{new}", "--model", ""], "the model name ''"),
-        (["{bundle}", "-o", "{new}", "--model", "ä"], "the model name 'ä'"),
-        (["{bundle}", "-o", "{new}", "--model", "x" * 129], "the model name 'xxx"),
+        (["{bundle}", "-o", "{bundle}/models"], "is inside the bundle"),
+        (["{bundle}", "-o", "{new}", "--model", "a/b"], "model name 'a/b'"),
+        (["{bundle}", "-o", "{new}", "--model", ".hidden"], "model name '.hidden'"),
+        (["{bundle}", "-o", "{new}", "--model", ""], "model name ''"),
+        (["{bundle}", "-o", "{new}", "--model", "ä"], "model name 'ä'"),
+        (["{bundle}", "-o", "{new}", "--model", "x" * 129], "model name 'xxx"),
         (["{bundle}", "-o", "{new}", "--device", "gpu:0"], "device 'gpu:0'"),
         (["{bundle}", "-o", "{new}", "--device", "cpu:0,cpu:0"], "device 'cpu:0' twice"),
         (["{bundle}", "-o", "{new}", "--device", "cpu", "--device", "cpu"], "--device cpu twice"),
         (["{bundle}", "-o", "{new}", "--device", "mpi"], "device 'mpi'"),
         (["{bundle}", "-o", "{new}", "--instances", "0"], "--instances 0"),
-        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "slots 0"),
+        (["{bundle}", "-o", "{new}", "--max-num-seqs", "0"], "max_num_seqs 0"),
         (["{bundle}", "-o", "{new}", "--queue", "-1"], "queue_limit -1"),
         (["{bundle}", "-o", "{new}", "--threads", "0"], "threads 0"),
         (["{bundle}", "-o", "{new}", "--max-branches", "65"], "max_branches 65"),
@@ -105,7 +105,7 @@ def test_several_models_share_a_repository(tiny_bundle: Path, written: Callable[
         (["{bundle}", "-o", "{new}", "--device-timeout", "0"], "device_timeout 0"),
     ],
 )
-def test_bad_input_is_told_and_nothing_is_left(
+def test_bad_input_is_reported_and_nothing_is_left(
     tiny_bundle: Path, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -120,7 +120,7 @@ def test_bad_input_is_told_and_nothing_is_left(
     assert tree(tmp_path) == before
 
 
-def test_a_disk_that_is_full_leaves_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -131,25 +131,25 @@ def test_a_disk_that_is_full_leaves_nothing(tiny_bundle: Path, tmp_path: Path, m
     assert tree(tmp_path) == []
 
 
-def test_texts_are_quoted() -> None:
+def test_strings_are_escaped() -> None:
     odd = 'a "quoted" back\\slash\nline\ttab \x01 ü'
     text = config_text("m", [InstanceGroup("cpu", "KIND_CPU", "cpu", (), 1)], {"bundle": odd})
     assert config_of_text(text)["parameters"]["bundle"]["string_value"] == odd
     assert text.isprintable() or set(text) - {"\n", "ü"} <= set(map(chr, range(32, 127)))
 
 
-def test_settings_are_what_was_written() -> None:
+def test_settings_round_trip() -> None:
     for settings in (
         TritonSettings(),
         TritonSettings(bundle="/b", max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
         TritonSettings(max_branches=2, max_seconds=0.25),
     ):
-        assert settings_of_parameters(parameters_of_settings(settings)) == settings
-    assert settings_of_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).slots == 5
-    assert settings_of_parameters({}).limits.max_tokens is None
+        assert settings_from_parameters(parameters_of_settings(settings)) == settings
+    assert settings_from_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).max_num_seqs == 5
+    assert settings_from_parameters({}).limits.max_tokens is None
 
 
-def test_an_instance_finds_its_devices() -> None:
+def test_instance_finds_its_devices() -> None:
     groups = groups_of_devices(["cpu", "cpu:0", "cuda:0", "cuda:3", "tensorrt-rtx:1"], 2)
     assert [(each.name, each.gpus) for each in groups] == [
         ("cpu", ()),
@@ -160,9 +160,9 @@ def test_an_instance_finds_its_devices() -> None:
     kinds = {each.name: each.kind for each in groups}
     devices = {each.name: each.devices for each in groups}
     found = {
-        (instance, number): devices_of_instance(instance, number, kinds, devices)
+        (instance, number): devices_for_instance(instance, number, kinds, devices)
         for instance, number in (("cpu_0", 0), ("cpu_0_1", 0), ("cuda_1", 3), ("tensorrt_rtx_0", 1))
     }
     assert list(found.values()) == [("cpu",), ("cpu:0",), ("cuda:3",), ("tensorrt-rtx:1",)]
-    with pytest.raises(BadInputError, match="a group without a parameter"):
-        devices_of_instance("new_0", 0, kinds, devices)
+    with pytest.raises(BadInputError, match="whose devices no parameter names"):
+        devices_for_instance("new_0", 0, kinds, devices)

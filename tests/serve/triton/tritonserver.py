@@ -1,7 +1,7 @@
-"""The real tritonserver of the nvidia-pytriton wheel in a process, and clients of it in processes of their own.
+"""Real tritonserver of the nvidia-pytriton wheel in a process, and its clients in further processes.
 
-Triton's python backend embeds libpython and takes the packages of the first python3 in PATH: that of .venv-triton,
-which `make test-triton` makes. The runtime there runs on a numpy below 2.
+Triton's python backend embeds libpython and uses the packages of the first python3 in PATH, that of .venv-triton, which
+`make test-triton` creates. Its numpy is older than 2.
 """
 
 import json
@@ -31,15 +31,15 @@ SHARED = Path("/dev/shm")
 def needed() -> None:
     """Skip unless tritonserver can run here."""
     if not (INSTALLED / "ready").is_file():
-        pytest.skip("no tritonserver here: `make test-triton`")
+        pytest.skip("needs tritonserver: run `make test-triton`")
     found = subprocess.run(["ldd", str(_stub())], env=_environment(), capture_output=True, text=True, check=False)
     absent = re.findall(r"(\S+) => not found", found.stdout)
     if found.returncode or absent:
-        pytest.skip(f"tritonserver cannot run here: {', '.join(absent) or found.stderr.strip()}")
+        pytest.skip(f"tritonserver cannot run: {', '.join(absent) or found.stderr.strip()}")
 
 
 class TritonServer:
-    """Ports of loopback, and what it said until now in `log`."""
+    """Process of a tritonserver on loopback ports, with its output in `log`."""
 
     def __init__(self, process: subprocess.Popen[bytes], ports: Sequence[int], log: Path) -> None:
         self.process, self.log = process, log
@@ -50,8 +50,8 @@ class TritonServer:
     def until_ready(self, model: str) -> None:
         end = time.monotonic() + WAIT
         while True:
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < end, self.output()
             try:
                 if self.http.get(f"/v2/models/{model}/ready").status_code == 200:
                     return
@@ -59,30 +59,36 @@ class TritonServer:
                 pass
             time.sleep(0.1)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def generate(self, model: str, **body: Any) -> httpx.Response:
         return self.http.post(f"/v2/models/{model}/generate", json=body)
 
     def stream(self, model: str, **body: Any) -> list[dict[str, Any]]:
-        """All events of generate_stream."""
+        """Return all events of generate_stream."""
         found = self.http.post(f"/v2/models/{model}/generate_stream", json=body).text
         return [json.loads(line.removeprefix("data: ")) for line in found.splitlines() if line.startswith("data: ")]
 
-    def grpc(self, model: str, *asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What came of these, all asked at once over gRPC (grpc_client.py)."""
-        with self.asking(model, *asked) as client:
-            said, errors = client.communicate(timeout=WAIT)
+    def grpc(self, model: str, *grpc_requests: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Send the requests at once over gRPC (grpc_client.py) and return their outcomes."""
+        with self.asking(model, *grpc_requests) as client:
+            output, errors = client.communicate(timeout=WAIT)
         assert client.returncode == 0, errors
-        found: list[dict[str, Any]] = json.loads(said)
+        found: list[dict[str, Any]] = json.loads(output)
         return found
 
     @contextmanager
-    def asking(self, model: str, *asked: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
-        """As `grpc`, while it runs."""
+    def asking(self, model: str, *grpc_requests: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+        """Run the client of `grpc` and yield its process."""
         client = subprocess.Popen(
-            [str(PYTHON), str(HERE / "grpc_client.py"), f"127.0.0.1:{self.grpc_port}", model, json.dumps(asked)],
+            [
+                str(PYTHON),
+                str(HERE / "grpc_client.py"),
+                f"127.0.0.1:{self.grpc_port}",
+                model,
+                json.dumps(grpc_requests),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -96,7 +102,7 @@ class TritonServer:
                 client.communicate()
 
     def run(self, *command: str, model: str) -> str:
-        """What an example says, that is written for a model "tiny" on Triton's usual ports."""
+        """Run an example written for a model "tiny" on Triton's usual ports, and return its output."""
         places = {"127.0.0.1:8000": f"127.0.0.1:{self.http_port}", "127.0.0.1:8001": f"127.0.0.1:{self.grpc_port}"}
         for before, after in {**places, "/models/tiny/": f"/models/{model}/", '"tiny"': f'"{model}"'}.items():
             command = tuple(part.replace(before, after) for part in command)
@@ -105,7 +111,8 @@ class TritonServer:
         return done.stdout
 
     def stop(self) -> int:
-        """Its exit code after SIGTERM. It would wait for our idle connection as long as for an answer."""
+        """Send SIGTERM and return the exit code. It first closes its own idle connection, which Triton would wait
+        for."""
         self.http.close()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT)
@@ -113,9 +120,9 @@ class TritonServer:
 
 @contextmanager
 def tritonserver(repository: Path, folder: Path, model: str, *, exit_seconds: int = 30) -> Iterator[TritonServer]:
-    """Serves `repository`; `folder` is its own. Waits until `model` is ready.
+    """Run a server of `repository` with its files in `folder`, and yield it once `model` is ready.
 
-    `exit_seconds`: in which it lets running requests end, once it is stopped.
+    `exit_seconds` is the time that it gives running requests when it is stopped.
     """
     needed()
     ports = _free_ports(3)
@@ -134,9 +141,9 @@ def tritonserver(repository: Path, folder: Path, model: str, *, exit_seconds: in
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         command += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
     log = folder / "log"
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=said, stderr=subprocess.STDOUT, env=_environment(), start_new_session=True
+            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(), start_new_session=True
         )
     server = TritonServer(process, ports, log)
     try:
@@ -144,7 +151,7 @@ def tritonserver(repository: Path, folder: Path, model: str, *, exit_seconds: in
         yield server
     finally:
         server.http.close()
-        with suppress(ProcessLookupError):  # stubs outlive a server that ended in disorder
+        with suppress(ProcessLookupError):  # stubs outlive a server that crashed
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for region in _shared_regions() - before:
@@ -162,7 +169,7 @@ def _stub() -> Path:
 
 
 def _backends(folder: Path) -> Path:
-    """The wheel's backend with the stub of this Python, as NVIDIA's image has it."""
+    """Return a folder with the wheel's backend and the stub of this Python, as in NVIDIA's image."""
     place = Path(shutil.copytree(_triton() / "backends" / "python", folder / "backends" / "python"))
     shutil.copy2(_stub(), place)
     return place.parent
@@ -192,7 +199,7 @@ def _shared_regions() -> set[Path]:
 
 
 def _is_used(region: Path) -> bool:
-    """Whether a process has it in its memory."""
+    """Return whether a process maps the region."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             if str(region) in maps.read_text():

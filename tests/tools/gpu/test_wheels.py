@@ -1,4 +1,4 @@
-"""docs/gpu-report.md lists every wheel that an offline machine with torch may lack."""
+"""tools/gpu/README.md lists every wheel that an offline machine with torch may lack."""
 
 import importlib.metadata
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "gpu-report.md"
+PAGE = Path(__file__).resolve().parents[3] / "tools" / "gpu" / "README.md"
 EXTRAS = ("", "export", "gpu")
 
 
@@ -36,7 +36,7 @@ def closure(roots: Iterable[tuple[str, tuple[str, ...]]]) -> set[str]:
 
 
 def test_the_list_is_complete() -> None:
-    block = PAGE.read_text(encoding="utf-8").partition("wheels.txt << END\n")[2].partition("    END\n")[0]
+    block = PAGE.read_text(encoding="utf-8").partition("wheels.txt << END\n")[2].partition("\nEND\n")[0]
     listed = block.split()
     assert len(listed) == len(set(listed))
     needed = closure(required("lopa-export", EXTRAS)) - closure([("torch", ())]) - {"onnxruntime"}

@@ -13,7 +13,7 @@ from lopa.runtime.errors import BadInputError
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _COPIED = ("top_p", "top_k", "seed")
 OPTIONS = "lopa"
-"""Field of the options that other backends do not have, as in HTTP requests (docs/serving.md)."""
+"""Field of the options that other backends do not have, as in HTTP requests (docs/how-to/serve.md)."""
 _KNOWN = ("until", "do_sample", "temperature", *_LENGTHS, *_COPIED, OPTIONS)
 _REMEDY = "change generation_kwargs in the task, or --gen_kwargs"
 

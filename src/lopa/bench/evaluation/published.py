@@ -2,7 +2,8 @@
 
 Prompts, shots and stop strings are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run.
 `chat` matches their --apply_chat_template --fewshot_as_multiturn. Chats of humaneval use the DiffuCoder scripts'
-prompt. docs/evaluation.md lists what is known about these evaluations. This module only reads files and runs no code.
+prompt. docs/how-to/measure.md lists what is known about these evaluations. This module only reads files and runs no
+code.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,1 +1,2 @@
-"""Simulation of a fleet of replicas under load, from recorded decodes and costs of forwards (docs/scale.md)."""
+"""Simulation of a fleet of replicas under load, from recorded decodes and costs of forwards
+(docs/how-to/measure.md)."""

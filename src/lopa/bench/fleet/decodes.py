@@ -16,8 +16,8 @@ from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.plan import MAX_BRANCHES, MAX_POSITIONS, Window
 
 DECODES_SCHEMA = 1
-_EXPECTED = "a file written by lopa-export bench BUNDLE --decodes 1,2,4 --output DIR"
-_REMEDY = "record it again: lopa-export bench BUNDLE --decodes 1,2,4 --output DIR"
+_EXPECTED = "a file written by lopa-export bench decodes BUNDLE --branches 1,2,4 --output DIR"
+_REMEDY = "record it again: lopa-export bench decodes BUNDLE --branches 1,2,4 --output DIR"
 Rows = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
 Branches = Annotated[int, Meta(ge=1, le=MAX_BRANCHES)]
 

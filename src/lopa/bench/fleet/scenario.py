@@ -18,7 +18,7 @@ from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS
 SCENARIO_SCHEMA = 1
 _MAX_REQUESTS = 5_000_000
 """Maximum requests of one simulated load. More would take hours and gigabytes."""
-_EXPECTED = "a scenario as docs/scale.md describes it"
+_EXPECTED = "a scenario as docs/how-to/measure.md describes it"
 _REMEDY = "correct the file"
 _MAX = 1e12
 
@@ -46,7 +46,7 @@ class MeasuredCosts(_Part, tag_field="kind", tag="measured", frozen=True):
 
 
 class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
-    """Roofline costs of an accelerator: the longer of data movement and arithmetic (docs/scale.md)."""
+    """Roofline costs of an accelerator: the longer of data movement and arithmetic (docs/how-to/measure.md)."""
 
     parameters: Annotated[float, Meta(gt=0, le=1e15)]
     weight_bytes: Annotated[float, Meta(gt=0, le=1e15)]

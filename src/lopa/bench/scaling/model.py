@@ -1,4 +1,4 @@
-"""Replay of a real decode's steps with another number of devices (docs/scaling.md). Uses numbers only."""
+"""Replay of a real decode's steps with another number of devices (docs/measurements/scale.md). Uses numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -141,8 +141,8 @@ class EagerSession:
 def real_length(window_mask: Bool, wanted: Int64) -> int:
     """Return the number of window rows without the trailing padding.
 
-    A padding row sees only itself in `window_mask` [W, W], and no other row sees it. Rows in `wanted` [Q] always count as
-    real.
+    A padding row sees only itself in `window_mask` [W, W], and no other row sees it. Rows in `wanted` [Q] always count
+    as real.
     """
     others = window_mask & ~np.eye(len(window_mask), dtype=np.bool_)
     real = np.flatnonzero(others.any(axis=0) | others.any(axis=1))

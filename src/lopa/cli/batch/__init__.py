@@ -1,1 +1,1 @@
-"""Files of prompts: read line by line, answered many at a time, resumed."""
+"""Files of prompts: read line by line, answered several at a time, resumable."""

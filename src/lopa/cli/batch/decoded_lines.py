@@ -1,4 +1,4 @@
-"""The lines of a file of prompts decoded: every line is answered in order, written as soon as it is, and counted."""
+"""Decoding of a file of prompts: answers are written in order, each as soon as it is complete."""
 
 import json
 from collections import deque
@@ -11,8 +11,8 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.prompt_ids import PromptRequest
 
-Watch = Callable[[int], Callable[[Step], None]]
-"""From the number of a request to what is told of its steps."""
+StepCallbacks = Callable[[int], Callable[[Step], None]]
+"""Function from the number of a request to the callback for its steps."""
 
 
 def decode_lines(
@@ -20,38 +20,38 @@ def decode_lines(
     reader: LineReader,
     write: Callable[[str], None],
     *,
-    watch: Watch,
+    callbacks: StepCallbacks,
     parallel: int,
     progress: BatchProgress,
     source: str,
 ) -> None:
-    """Answer `lines`, which come from `source`; a bad one with its error, which is also said.
+    """Answer `lines` of the file `source`. The answer to a bad line is its error, which is also printed.
 
-    Raises what a device that fails gives, when the results before are written.
+    Raises the error of a device that fails, after writing the results before it.
     """
     waiting: deque[RequestLine] = deque()
     numbers: dict[int, int] = {}
-    """Of the lines that run, by their place among all that were asked for."""
+    """Line numbers of the running requests, by the position of the request."""
 
     def requests() -> Iterator[PromptRequest | BadInputError]:
-        for place, line in enumerate(lines):
-            asked = reader.request_line(line)
-            waiting.append(asked)
-            numbers[place] = line.number
-            yield asked.request
+        for position, line in enumerate(lines):
+            read = reader.request_line(line)
+            waiting.append(read)
+            numbers[position] = line.number
+            yield read.request
 
-    def on_step(place: int, step: Step) -> None:
-        watch(numbers[place])(step)
+    def on_step(position: int, step: Step) -> None:
+        callbacks(numbers[position])(step)
         progress.step()
 
     outcomes = reader.decoder.outcomes(requests(), reader.config, parallel=parallel, on_step=on_step)
-    for place, outcome in enumerate(outcomes):
-        asked = waiting.popleft()
-        del numbers[place]
+    for position, outcome in enumerate(outcomes):
+        read = waiting.popleft()
+        del numbers[position]
         if isinstance(outcome, BadInputError):
-            progress.say(f"error: {source} line {asked.line.number}: {outcome}")
-            answer = asked.answers.of_error(outcome)
+            progress.print(f"error: {source} line {read.line.number}: {outcome}")
+            answer = read.format.from_error(outcome)
         else:
-            answer = asked.answers.of_result(outcome)
+            answer = read.format.from_result(outcome)
         write(json.dumps(answer, ensure_ascii=False))
         progress.add(outcome)

@@ -1,4 +1,4 @@
-"""From a line of a file of prompts to a request that a decoder takes. Never fails: a bad line holds its error."""
+"""Conversion of a line in a file of prompts to a request for a decoder. A bad line becomes its error."""
 
 import hashlib
 import json
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lopa.cli.batch.asked_line import Answers, Asked, asked_of_line, id_of_line
-from lopa.cli.batch.openai_answer import OpenAIAnswers
-from lopa.cli.batch.openai_line import asked_of_openai_line, is_openai_line
+from lopa.cli.batch.openai_answer import OpenAIAnswerFormat
+from lopa.cli.batch.openai_line import is_openai_line, parse_openai_line
+from lopa.cli.batch.plain_line import AnswerFormat, ParsedLine, id_of_line, parse_plain_line
 from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
-from lopa.cli.batch.result_lines import PlainAnswers
+from lopa.cli.batch.result_lines import PlainAnswerFormat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
@@ -25,42 +25,42 @@ _REMEDY = "correct the line"
 
 
 @dataclass(frozen=True)
-class ChatWrap:
-    """Makes a chat of a text that is no chat yet."""
+class ChatFormat:
+    """Turns a text into a chat, with an optional system message."""
 
     system: str | None = None
 
     def messages(self, text: str) -> list[dict[str, str]]:
-        """`text` as a user's message, behind the system's if there is one."""
+        """Return `text` as a user's message, after the system message if there is one."""
         before = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*before, {"role": "user", "content": text}]
 
 
 @dataclass(frozen=True)
 class RequestLine:
-    """A line of a file of prompts that is to be answered."""
+    """A line of a file of prompts, its request or its error, and the format of its answer."""
 
     line: RawLine
     request: PromptRequest | BadInputError
-    answers: Answers
+    format: AnswerFormat
 
 
 @dataclass(frozen=True)
 class LineReader:
-    """What a run makes of its lines."""
+    """Reads the lines of a run, with the options of the command line."""
 
     decoder: Decoder
     options: Mapping[str, Any]
-    """Of the command line, by the names of GenerationConfig."""
+    """Options of the command line, by the names of GenerationConfig."""
     config: GenerationConfig
-    """Made of them: what lines without options are decoded with."""
-    chat: ChatWrap | None
+    """The config of lines without options of their own, made from `options`."""
+    chat: ChatFormat | None
     prompt_ids: bool
-    """Whether results repeat the ids of their prompts."""
+    """True to include the token ids of the prompt in results."""
 
     @property
     def decoded_with(self) -> bytes:
-        """A digest of all that an answer depends on beside its line; a seed that was drawn counts as no seed."""
+        """Digest of everything but the line that determines an answer. A drawn seed counts as no seed."""
         config = {**self.config.requested(), **{name: None for name, value in self.options.items() if value is None}}
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
@@ -70,52 +70,52 @@ class LineReader:
         return hashlib.sha256(json.dumps([bundle, config, chat], sort_keys=True).encode()).digest()
 
     def request_line(self, line: RawLine) -> RequestLine:
-        """What `line` asks for, or what is wrong with it, and how it is answered."""
-        answers: Answers = PlainAnswers(line, prompt_ids=self.prompt_ids)
+        """Return the request of `line`, or its error, with the format of the answer."""
+        answer_format: AnswerFormat = PlainAnswerFormat(line, prompt_ids=self.prompt_ids)
         try:
             with refused_as_bad_input("the line cannot be used", expected=_EXPECTED, remedy=_REMEDY):
                 value = _object_of_line(line)
                 if is_openai_line(value):
                     bundle = self.decoder.bundle.path.resolve().name
-                    answers = OpenAIAnswers(line, value, bundle, self.decoder.tokenizer.decode)
-                    return RequestLine(line, self._request(asked_of_openai_line(value)), answers)
-                answers = PlainAnswers(line, id_of_line(value), prompt_ids=self.prompt_ids)
-                return RequestLine(line, self._request(asked_of_line(value)), answers)
+                    answer_format = OpenAIAnswerFormat(line, value, bundle, self.decoder.tokenizer.decode)
+                    return RequestLine(line, self._request(parse_openai_line(value)), answer_format)
+                answer_format = PlainAnswerFormat(line, id_of_line(value), prompt_ids=self.prompt_ids)
+                return RequestLine(line, self._request(parse_plain_line(value)), answer_format)
         except BadInputError as error:
-            return RequestLine(line, error, answers)
+            return RequestLine(line, error, answer_format)
 
     def prompt_of_text(self, text: str) -> Prompt:
-        """A text as it is, or as a chat if that is asked for."""
+        """Return `text` as it is, or with --chat the prompt of its chat."""
         return text if self.chat is None else self.decoder.prompt_from_messages(self.chat.messages(text))
 
-    def _request(self, asked: Asked) -> PromptRequest:
-        return PromptRequest(self._prompt(asked), self._config(asked))
+    def _request(self, parsed: ParsedLine) -> PromptRequest:
+        return PromptRequest(self._prompt(parsed), self._config(parsed))
 
-    def _config(self, asked: Asked) -> GenerationConfig:
-        options = asked.options
+    def _config(self, parsed: ParsedLine) -> GenerationConfig:
+        options = parsed.options
         if not options:
             return self.config
-        # An answer satisfies one grammar: a line's own takes the place of the command's.
+        # An answer satisfies one grammar, so that a line's own replaces the command line's.
         own_grammar = any(name in options for name in GRAMMARS)
         usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
         values = {**usual, "seed": self.config.seed, **options}
-        if not asked.params:
+        if not parsed.params:
             return self.decoder.config(**values)
-        with errors_of_options(self.decoder.config, BodyOptions(values, dict(asked.params))):
+        with errors_of_options(self.decoder.config, BodyOptions(values, dict(parsed.params))):
             return self.decoder.config(**values)
 
-    def _prompt(self, asked: Asked) -> Prompt:
-        if asked.messages is not None:
-            return self.decoder.prompt_from_messages([dict(message) for message in asked.messages])
-        assert asked.prompt is not None
-        if self.chat is None or asked.raw:
-            return asked.prompt
-        if isinstance(asked.prompt, str):
-            return self.prompt_of_text(asked.prompt)
+    def _prompt(self, parsed: ParsedLine) -> Prompt:
+        if parsed.messages is not None:
+            return self.decoder.prompt_from_messages([dict(message) for message in parsed.messages])
+        assert parsed.prompt is not None
+        if self.chat is None or parsed.raw:
+            return parsed.prompt
+        if isinstance(parsed.prompt, str):
+            return self.prompt_of_text(parsed.prompt)
         raise BadInputError(
             "prompt_ids with --chat",
-            expected="a text to wrap, or messages",
-            remedy="give the text, or leave --chat out",
+            expected="a text for the chat template, or messages",
+            remedy="give the text, or omit --chat",
         )
 
 

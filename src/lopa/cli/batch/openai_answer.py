@@ -1,4 +1,4 @@
-"""How a line of OpenAI's batch files is answered: the shapes of its two endpoints, and whose answer one is."""
+"""Answers to lines of OpenAI's batch files: their format, and the line that an answer belongs to."""
 
 import time
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ _ID = "batch_req_"
 
 
 @dataclass(frozen=True)
-class OpenAIAnswers:
-    """How a line of this shape is answered, also one that cannot be used."""
+class OpenAIAnswerFormat:
+    """The format of the answer to a line of OpenAI's format, valid or not."""
 
     line: RawLine
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
     """The line's object."""
     bundle: str
-    """The name of the model where the line has none."""
+    """Name of the bundle: the model's name where the line has none."""
     text_of_ids: TextOfIds
 
-    def of_result(self, result: GenerationResult) -> dict[str, Any]:
-        """A response with status 200; what the result has beyond OpenAI's fields lies in "lopa"."""
-        endpoint, body = endpoint_and_body(self.asked)
+    def from_result(self, result: GenerationResult) -> dict[str, Any]:
+        """Return a response with status 200. Fields beyond OpenAI's are in "lopa"."""
+        endpoint, body = endpoint_and_body(self.request)
         shape = SHAPES[endpoint]
         model = body.get("model")
         answer = {
@@ -44,22 +44,22 @@ class OpenAIAnswers:
         }
         return self._line_of(200, answer, None)
 
-    def of_error(self, error: BadInputError) -> dict[str, Any]:
-        """A response with status 400, and the same as the line's error."""
+    def from_error(self, error: BadInputError) -> dict[str, Any]:
+        """Return a response with status 400, with the same message as the line's error."""
         if isinstance(error, PromptTooLongError):
-            endpoint, body = endpoint_and_body(self.asked)
+            endpoint, body = endpoint_and_body(self.request)
             params = options_of_body(body, endpoint).params
             error = field_error_of_prompt(error, PROMPT_FIELDS[endpoint], params.get(LENGTH, LENGTH))
         param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, None)
-        said = {"message": str(error), "type": "invalid_request_error", "param": param, "code": code}
-        return self._line_of(400, {"error": said}, {"code": "invalid_request_error", "message": str(error)})
+        described = {"message": str(error), "type": "invalid_request_error", "param": param, "code": code}
+        return self._line_of(400, {"error": described}, {"code": "invalid_request_error", "message": str(error)})
 
     @property
     def _name(self) -> str:
         return f"{self.line.number}_{self.line.digest}"
 
     def _line_of(self, status: int, body: dict[str, Any], error: dict[str, Any] | None) -> dict[str, Any]:
-        custom_id = self.asked.get("custom_id")
+        custom_id = self.request.get("custom_id")
         return {
             "id": _ID + self._name,
             "custom_id": custom_id if isinstance(custom_id, str) else None,
@@ -69,7 +69,7 @@ class OpenAIAnswers:
 
 
 def identity_of_openai_answer(value: Mapping[str, Any]) -> tuple[int, str] | None:
-    """The number and the digest of the line that an answer of this shape is for; None for anything else."""
+    """Return number and digest of the line that `value` answers; None for an object of another format."""
     name = value.get("id")
     if not isinstance(name, str) or not name.startswith(_ID) or "custom_id" not in value:
         return None

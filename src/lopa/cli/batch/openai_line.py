@@ -1,59 +1,59 @@
-"""What a line of OpenAI's batch files asks for, in our words; it is answered as openai_answer says. Knows no bundle."""
+"""Parsing of lines of OpenAI's batch files; openai_answer formats the answers. Knows no bundle."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lopa.cli.batch.asked_line import Asked
+from lopa.cli.batch.plain_line import ParsedLine
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.field_error import errors_of_field
 from lopa.serve.openai.options import CHATS, PROMPT_FIELDS, options_of_body
 from lopa.serve.openai.prompts import checked_ids, checked_messages, checked_text, plain_messages
 
 _MARKS = frozenset(("custom_id", "url", "body"))
-"""A line with one of these is of this shape."""
-_LINE = frozenset(("custom_id", "method", "url", "body"))
+"""Keys that only lines of OpenAI's format have."""
+_KEYS = frozenset(("custom_id", "method", "url", "body"))
 _REMEDY = "correct the line"
 
 
 def is_openai_line(value: Mapping[str, Any]) -> bool:
-    """Whether an object of a file of prompts is meant to be of this shape."""
+    """Return whether an object of a file of prompts has OpenAI's format."""
     return not _MARKS.isdisjoint(value)
 
 
-def asked_of_openai_line(value: Mapping[str, Any]) -> Asked:
-    """What a line of this shape asks for. Raises BadInputError for anything that would change the answer unheard."""
+def parse_openai_line(value: Mapping[str, Any]) -> ParsedLine:
+    """Parse a line of OpenAI's format. Raises BadInputError for fields that would silently be ignored."""
     endpoint, body = endpoint_and_body(value)
     prompt = body.get(PROMPT_FIELDS[endpoint])
     given = options_of_body(body, endpoint)
     with errors_of_field(PROMPT_FIELDS[endpoint]):
-        asked = _asked(prompt, is_chat=endpoint == CHATS)
-    return replace(asked, options=given.values, params=given.params)
+        parsed = _parsed_prompt(prompt, is_chat=endpoint == CHATS)
+    return replace(parsed, options=given.values, params=given.params)
 
 
-def _asked(prompt: Any, *, is_chat: bool) -> Asked:
+def _parsed_prompt(prompt: Any, *, is_chat: bool) -> ParsedLine:
     if is_chat:
-        return Asked(messages=plain_messages(checked_messages(prompt)))
+        return ParsedLine(messages=plain_messages(checked_messages(prompt)))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     checked = checked_ids(prompt) if isinstance(prompt, list) else checked_text(prompt)
-    return Asked(prompt=checked, raw=True)
+    return ParsedLine(prompt=checked, raw=True)
 
 
 def endpoint_and_body(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """CHATS or COMPLETIONS, and what is asked of it. Raises BadInputError for a line of another form."""
+    """Return the endpoint, CHATS or COMPLETIONS, and the request's body. Raises BadInputError for any other line."""
     url, body = value.get("url"), value.get("body")
     for name, wrong, expected in (
-        ("custom_id", not isinstance(value.get("custom_id"), str), "a text by which the answer is found"),
+        ("custom_id", not isinstance(value.get("custom_id"), str), "a text that identifies the answer"),
         ("method", value.get("method", "POST") != "POST", '"POST"'),
         ("url", not isinstance(url, str) or url not in PROMPT_FIELDS, " or ".join(PROMPT_FIELDS)),
         ("body", not isinstance(body, dict), "an object with the request"),
     ):
         if wrong:
             raise BadInputError(f"{name} {str(value.get(name))[:80]}", expected=expected, remedy=_REMEDY)
-    if unknown := sorted(set(value) - _LINE):
+    if unknown := sorted(set(value) - _KEYS):
         raise BadInputError(
-            f"unknown {', '.join(unknown)[:80]!r}", expected=", ".join(sorted(_LINE)), remedy="correct or remove it"
+            f"unknown {', '.join(unknown)[:80]!r}", expected=", ".join(sorted(_KEYS)), remedy="correct or remove it"
         )
     assert isinstance(url, str)
     assert isinstance(body, dict)

@@ -1,6 +1,6 @@
-"""The files of `lopa-export generate`: checked and locked before anything is done, emptied before the first line.
+"""The output files of `lopa-export generate`: checked and locked first, emptied just before the first line.
 
-A FIFO or a device is opened only then, since opening a FIFO waits for its reader.
+A FIFO or a device is opened just before the first line, since opening a FIFO waits for its reader.
 """
 
 import os
@@ -19,17 +19,20 @@ from lopa.runtime.files.output_file import OutputLines, OutputPlace, place_of_ou
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """Where results and steps go."""
+    """Destinations of results and steps."""
 
     output: OutputPlace | None
-    """None: standard output."""
+    """None for standard output."""
     trace: OutputPlace | None
     _locked: dict[Path, OutputLines] = field(default_factory=dict)
-    """The regular files among them, by their paths, once `lock` was called."""
+    """Open regular files by path, filled by `lock`."""
 
     @classmethod
-    def looked_at(cls, prompts: Path | None, output: Path | None, trace: Path | None, timeline: Path | None) -> Self:
-        """Alters nothing. Raises BadInputError for a path that cannot be written, UsageError for one file twice."""
+    def from_options(cls, prompts: Path | None, output: Path | None, trace: Path | None, timeline: Path | None) -> Self:
+        """Check the paths. Alters nothing.
+
+        Raises BadInputError for a path that cannot be written and UsageError for two options with the same file.
+        """
         places = {
             name: place_of_output(path)
             for name, path in (("--output", output), ("--trace", trace), ("--timeline", timeline))
@@ -37,21 +40,20 @@ class OutputFiles:
         }
         for (one, first), (other, second) in combinations(places.items(), 2):
             if first.is_same(second):
-                raise click.UsageError(f"{one} and {other} are one file: {first.path}")
+                raise click.UsageError(f"{one} and {other} are the same file: {first.path}")
         found = None if prompts is None else _status_of_prompts(prompts)
         if found is not None:
             for name, place in places.items():
                 if place.is_same(found):
-                    raise click.UsageError(f"--prompts and {name} are one file: {place.path}")
+                    raise click.UsageError(f"--prompts and {name} are the same file: {place.path}")
             if output is None and _is_standard_output(found):
-                raise click.UsageError(f"--prompts and standard output are one file: {prompts}")
+                raise click.UsageError(f"--prompts and standard output are the same file: {prompts}")
         return cls(places.get("--output"), places.get("--trace"))
 
     def lock(self, opened: ExitStack) -> None:
-        """Open and lock the regular files until `opened` is closed; what they hold stays for now.
+        """Open and lock the regular files until `opened` is closed. Their content stays.
 
-        Raises BadInputError when another process writes one of them. Where a file system has no locks, a warning says
-        that nothing prevents it.
+        Raises BadInputError when another process writes one of them. Prints a warning on a file system without locks.
         """
         for place in (self.output, self.trace):
             if place is None or not place.regular:
@@ -59,18 +61,17 @@ class OutputFiles:
             lines = opened.enter_context(OutputLines.open(place))
             if not lines.lockable:
                 click.echo(
-                    f"warning: {place.path} cannot be locked on this file system: make sure that no other process "
-                    "writes it",
+                    f"warning: this file system has no locks: make sure that no other process writes {place.path}",
                     err=True,
                 )
             self._locked[place.path] = lines
 
     def open_output(self, opened: ExitStack) -> OutputLines:
-        """Where results go, until `opened` is closed; what a file holds is left for now."""
+        """Open the destination of results until `opened` is closed. A file's content stays."""
         return opened.enter_context(OutputLines.standard()) if self.output is None else self._open(self.output, opened)
 
     def open_trace(self, opened: ExitStack) -> OutputLines | None:
-        """Where steps go, if anywhere; as above."""
+        """Open the destination of steps likewise; None without a trace."""
         return None if self.trace is None else self._open(self.trace, opened)
 
     def _open(self, place: OutputPlace, opened: ExitStack) -> OutputLines:
@@ -78,7 +79,7 @@ class OutputFiles:
 
 
 def _status_of_prompts(prompts: Path) -> os.stat_result | None:
-    """None where there is nothing: reading it will say so."""
+    """Return the status, or None for a missing file, whose error reading reports."""
     try:
         return os.fstat(0) if prompts == STANDARD_INPUT else prompts.stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How far a batch is, on standard error: a bar on a terminal, a line now and then elsewhere, its sum at the end."""
+"""Progress of a batch on standard error: a bar on a terminal, otherwise lines; in both cases a summary."""
 
 import time
 from datetime import timedelta
@@ -7,20 +7,20 @@ import click
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from lopa.cli.batch.resume import Kept
+from lopa.cli.batch.resume import KeptResults
 from lopa.cli.program.verbosity import quiet
-from lopa.cli.shown.bars import ShownBars
+from lopa.cli.terminal.progress_bars import ProgressBars
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.result import GenerationResult
 
 _LINE_SECONDS = 10.0
 
 
-class BatchProgress(ShownBars):
-    """To be told of every step and every outcome inside its `with` block."""
+class BatchProgress(ProgressBars):
+    """Progress of a batch. Its `with` block reports every step and every outcome to it."""
 
-    def __init__(self, total: int | None, kept: Kept, *, shown: bool) -> None:
-        """`total` prompts in all, None where that is not known; `shown` False: nothing but the sum."""
+    def __init__(self, total: int | None, kept: KeptResults, *, shown: bool) -> None:
+        """Show progress over `total` prompts, None if unknown. With `shown` False there is only the summary."""
         super().__init__(
             TextColumn("prompts"),
             BarColumn(),
@@ -30,21 +30,21 @@ class BatchProgress(ShownBars):
         )
         self._total, self._kept = total, kept
         self._shown = shown and not quiet()
-        self._began = self._told = time.perf_counter()
+        self._began = self._printed = time.perf_counter()
         self._results = self._errors = self._tokens = self._steps = 0
         self._task: TaskID | None = None
         if self._shown and self._bars is not None:
             self._task = self._bars.add_task("prompts", total=total, completed=kept.results, rate="")
 
     def step(self) -> None:
-        """A step was made: time for a line, perhaps."""
+        """Print a line if the last one is some seconds old."""
         now = time.perf_counter()
-        if self._shown and self._task is None and now - self._told >= _LINE_SECONDS:
-            self._told = now
+        if self._shown and self._task is None and now - self._printed >= _LINE_SECONDS:
+            self._printed = now
             click.echo(self._line(now - self._began), err=True)
 
     def add(self, outcome: GenerationResult | BadInputError) -> None:
-        """One more prompt is answered."""
+        """Count the outcome of a prompt."""
         self._results += 1
         if isinstance(outcome, BadInputError):
             self._errors += 1
@@ -56,7 +56,7 @@ class BatchProgress(ShownBars):
             self._bars.update(self._task, completed=self._kept.results + self._results, rate=rate)
         self.step()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line above the bar."""
         if self._task is not None:
             self._console.print(escape(text), soft_wrap=True)
@@ -65,13 +65,13 @@ class BatchProgress(ShownBars):
 
     @property
     def errors(self) -> int:
-        """Prompts that were answered with an error, those of a run before included."""
+        """Number of prompts answered with an error, including those of an earlier run."""
         return self._kept.errors + self._errors
 
-    def sum_up(self) -> str:
-        """What this run has done, in one line."""
+    def summary(self) -> str:
+        """Return counts, rates and time of this run in one line."""
         seconds = time.perf_counter() - self._began
-        before = f" ({self._kept.results} were there)" if self._kept.results else ""
+        before = f" ({self._kept.results} kept)" if self._kept.results else ""
         return (
             f"{_counted(self._results, 'prompt')}{before}, {_counted(self.errors, 'error')}, {self._tokens} tokens, "
             f"{self._tokens / self._steps if self._steps else 0.0:.2f} tokens per forward, "
@@ -83,8 +83,8 @@ class BatchProgress(ShownBars):
         if self._total is None:
             return f"{_counted(done, 'prompt')}, {_rate(self._tokens, seconds)}"
         left = (self._total - done) * seconds / self._results if self._results else None
-        said = "" if left is None else f", {timedelta(seconds=round(left))} left"
-        return f"{done} of {_counted(self._total, 'prompt')}, {_rate(self._tokens, seconds)}{said}"
+        remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        return f"{done} of {_counted(self._total, 'prompt')}, {_rate(self._tokens, seconds)}{remaining}"
 
 
 def _rate(tokens: int, seconds: float) -> str:

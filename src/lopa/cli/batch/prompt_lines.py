@@ -1,4 +1,4 @@
-"""The lines of a file of prompts, read as a stream. Does not know what a line means."""
+"""Lines of a file of prompts, read as a stream. Does not parse them."""
 
 import hashlib
 import os
@@ -13,10 +13,10 @@ from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 STANDARD_INPUT = Path("-")
 MAX_LINE_BYTES = 16 * 2**20
-"""A prompt of a million ids takes some eight."""
+"""Maximum bytes of a line. A prompt of a million ids takes about 8 MB."""
 _BLOCK = 2**20
 _DIGITS = 16
-"""Of a digest: enough to tell lines apart, and short beside an answer."""
+"""Hexadecimal digits of a digest: enough to distinguish lines, and short."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -25,16 +25,16 @@ class RawLine:
     """A line that is not blank."""
 
     number: int
-    """Counted from 1, blank lines too."""
+    """Line number from 1; blank lines count."""
     content: bytes | None
-    """None: it has more than MAX_LINE_BYTES, and was not kept."""
+    """None for a line of more than MAX_LINE_BYTES, which is not kept."""
     digest: str
-    """Of the line and of what it is decoded with."""
+    """Digest of the line and of the options and files it is decoded with."""
 
 
 @contextmanager
-def prompts_opened(path: Path) -> Iterator[BinaryIO]:
-    """A file of prompts, or standard input for "-". Raises BadInputError when it cannot be read."""
+def open_prompts(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of prompts, or standard input for "-". Raises BadInputError when it cannot be read."""
     with _reading(path):
         file = os.fdopen(os.dup(0), "rb") if path == STANDARD_INPUT else path.open("rb")
     with file:
@@ -42,7 +42,7 @@ def prompts_opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def count_of_prompts(file: BinaryIO, path: Path) -> int | None:
-    """How many prompts are still to be read, where that can be told without taking them: of a regular file."""
+    """Return the number of prompts left to read in a regular file; None for a stream, which can be read only once."""
     with _reading(path):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return None
@@ -56,7 +56,7 @@ def count_of_prompts(file: BinaryIO, path: Path) -> int | None:
 
 
 def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterator[RawLine]:
-    """The lines as they come, one at a time in memory; `decoded_with` goes into every digest.
+    """Yield the lines as they arrive, one at a time in memory. `decoded_with` is part of every digest.
 
     Raises BadInputError when reading fails.
     """
@@ -78,9 +78,9 @@ def lines_of_prompts(file: BinaryIO, path: Path, decoded_with: bytes) -> Iterato
         yield RawLine(number, content, digest.hexdigest()[:_DIGITS])
 
 
-def _piece(file: BinaryIO, path: Path, max: int) -> bytes:
+def _piece(file: BinaryIO, path: Path, limit: int) -> bytes:
     with _reading(path):
-        return file.readline(max)
+        return file.readline(limit)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The lines of a file of results, in our own shape: {"id", "line", "request", and a result or an "error"}."""
+"""Lines of a file of results in this project's own format: "id", "line", "request", and a result or an "error"."""
 
 import dataclasses
 import math
@@ -11,20 +11,20 @@ from lopa.runtime.requests.result import GenerationResult
 
 
 @dataclass(frozen=True)
-class PlainAnswers:
-    """How a line of ours is answered."""
+class PlainAnswerFormat:
+    """The format of the answer to a line of this project's own format."""
 
     line: RawLine
     id: str | int | float | None = None
     prompt_ids: bool = True
-    """Whether a result repeats the ids of its prompt."""
+    """True to include the token ids of the prompt."""
 
-    def of_result(self, result: GenerationResult) -> dict[str, Any]:
-        """The fields of the result behind the names of the line."""
+    def from_result(self, result: GenerationResult) -> dict[str, Any]:
+        """Return the names of the line, then the fields of the result."""
         return {**self._names(), **fields_of_result(result, prompt_ids=self.prompt_ids)}
 
-    def of_error(self, error: BadInputError) -> dict[str, Any]:
-        """The names of the line and what was wrong with it."""
+    def from_error(self, error: BadInputError) -> dict[str, Any]:
+        """Return the names of the line and the error's text."""
         return {**self._names(), "error": str(error)}
 
     def _names(self) -> dict[str, Any]:
@@ -33,9 +33,9 @@ class PlainAnswers:
 
 
 def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
-    """The fields of a result by name, without those that nobody asked for."""
+    """Return the fields of a result by name, without those that were not requested."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    # Of the run, not of the answer: a file made again is the same.
+    # They describe the run, not the answer: running again writes the same file.
     del found["reused_rows"], found["plan"]
     if not prompt_ids:
         del found["prompt_ids"]
@@ -43,7 +43,7 @@ def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str,
 
 
 def _json_value(value: Any) -> Any:
-    """JSON has no NaN, which is the log-probability of a position that was never decided."""
+    """Return None for NaN, the log-probability of a position that stayed masked: JSON has no NaN."""
     if isinstance(value, tuple):
         return [_json_value(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

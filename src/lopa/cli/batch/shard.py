@@ -1,4 +1,4 @@
-"""One of N equal parts of a file of prompts, so that N processes or machines answer the file together."""
+"""One of N equal parts of a file of prompts, so that N processes or machines share the file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Shard:
         return islice(lines, self.number - 1, None, self.count)
 
     def size(self, total: int | None) -> int | None:
-        """Return the number of prompts of this shard of a file with `total`; None where that is not known."""
+        """Return the number of prompts in this shard of a file with `total` prompts; None for an unknown total."""
         return None if total is None else len(range(self.number - 1, total, self.count))
 
 
 def shard_from_option(context: click.Context, option: click.Parameter, text: str | None) -> Shard | None:
-    """Return the shard that K/N in `text` names: click's callback of --shard. Raises BadParameter for anything else."""
+    """Return the shard for K/N in `text`; click's callback of --shard. Raises BadParameter for any other text."""
     if text is None:
         return None
     parts = text.split("/")
@@ -38,5 +38,7 @@ def shard_from_option(context: click.Context, option: click.Parameter, text: str
         if 1 <= number <= count <= MAX_SHARDS:
             return Shard(number, count)
     raise click.BadParameter(
-        f"{text!r} is no shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16", context, option
+        f"{text!r} is not a shard: expected K/N with K from 1 to N and N at most {MAX_SHARDS}, e.g. 3/16",
+        context,
+        option,
     )

@@ -1,6 +1,4 @@
-"""Shows how far a compiler of engines is, on standard error: what TensorRT counts, and a clock for ATC, which counts
-nothing.
-"""
+"""Progress of engine compilers on standard error: TensorRT's own counts, and a clock for ATC, which has none."""
 
 import threading
 from types import TracebackType
@@ -11,16 +9,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.status import Status
 
 from lopa.cli.program.verbosity import quiet
-from lopa.cli.shown.bars import ShownBars
+from lopa.cli.terminal.progress_bars import ProgressBars
 
-_EVERY = 30.0
+_LINE_SECONDS = 30.0
 """Seconds between lines about ATC."""
 
 
-class TensorRTProgress(ShownBars):
-    """A lopa.export.progress.Progress, to be called inside its `with` block, from any thread.
+class TensorRTProgress(ProgressBars):
+    """Progress of a TensorRT build, a lopa.export.progress.Progress. Call it inside its `with` block, from any thread.
 
-    A bar for each phase on a terminal, a line for each elsewhere: phases lie in each other, stages would not do.
+    Each phase has a bar on a terminal and a line elsewhere. Phases are nested, unlike StageProgress's stages.
     """
 
     def __init__(self) -> None:
@@ -29,7 +27,7 @@ class TensorRTProgress(ShownBars):
         self._lock = threading.Lock()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """`done` of `total` steps of the phase `stage`."""
+        """Report that `done` of `total` steps of the phase `stage` are done."""
         with self._lock:
             if stage not in self._tasks:
                 self._tasks[stage] = TaskID(0) if self._bars is None else self._bars.add_task(stage, total=total)
@@ -40,9 +38,9 @@ class TensorRTProgress(ShownBars):
 
 
 class AtcProgress:
-    """A lopa.export.ascend.build.Elapsed, to be called inside its `with` block.
+    """Time that ATC has run, a lopa.export.ascend.build.Elapsed. Call it inside its `with` block.
 
-    A clock on a terminal, a line for every half minute elsewhere.
+    It shows a clock on a terminal and prints a line every half minute elsewhere.
     """
 
     def __init__(self) -> None:
@@ -51,14 +49,14 @@ class AtcProgress:
         self._next_line = 0.0
 
     def __call__(self, stage: str, seconds: float) -> None:
-        """`seconds` since the start of `stage`; 0 at its start."""
+        """Report `seconds` since the start of `stage`; 0 at its start."""
         if seconds == 0:
-            self._next_line = _EVERY
+            self._next_line = _LINE_SECONDS
             self._console.print(f"atc compiles {stage}; this takes minutes for each bucket", soft_wrap=True)
         if self._console.is_terminal and not quiet():
             self._show(f"atc {stage}: {seconds:.0f} s")
         elif seconds >= self._next_line:
-            self._next_line += _EVERY
+            self._next_line += _LINE_SECONDS
             self._console.print(f"atc {stage}: {seconds:.0f} s", soft_wrap=True)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""lopa-export plan: the few shapes (buckets) that engines of a bundle should be built for."""
+"""lopa-export plan: chooses the shape buckets that engines of a bundle are built for."""
 
 import contextlib
 import math
@@ -24,6 +24,8 @@ from lopa.bench.progress import progress_shown
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_trace import recording_from_trace
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, Source
@@ -36,7 +38,7 @@ from lopa.tiny import EVAL
 
 _BUCKETS = 8
 _PROMPTS = 8
-"""Of each kind, decoded where no trace is given."""
+"""Number of embedded prompts of each kind to decode where no trace is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
 
@@ -47,51 +49,57 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     return value
 
 
-@click.command(name="plan")
+@click.command(
+    name="plan",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export plan BUNDLE --buckets 4",
+        "lopa-export plan BUNDLE --trace TRACE.jsonl --device tensorrt:0 -o PLAN.json",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--trace",
     "traces",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Decodes recorded by generate --trace (may be given several times) [default: decode some embedded prompts].",
+    show_default="decodes some embedded prompts",
+    help="Recorded decodes, by generate --trace. Repeatable.",
 )
-@click.option(
+@option(
     "--costs",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Measured by bench --costs [default: the device's table in the bundle, else a model].",
+    show_default="the device's table in BUNDLE, otherwise a model",
+    help="Cost table, by bench costs.",
 )
-@click.option("--device", default="cpu", show_default=True, help="The device that is planned for.")
-@click.option(
-    "--buckets", type=click.IntRange(min=1), default=_BUCKETS, show_default=True, help="At most so many buckets."
-)
-@click.option(
+@option("--device", default="cpu", help="Device to plan for.")
+@option("--buckets", type=click.IntRange(min=1), default=_BUCKETS, help="Maximum number of shape buckets.")
+@option(
     "--memory",
     type=float,
     callback=_positive,
     metavar="GIB",
-    help="Most memory for inputs, outputs and caches of the largest bucket.",
+    help="Maximum memory for inputs, outputs and caches of the largest bucket.",
 )
-@click.option(
+@option(
     "--build-seconds",
     type=float,
     callback=_positive,
-    help="For building all buckets; with --build-seconds-per-bucket.",
+    help="Time to build all buckets. Needs --build-seconds-per-bucket.",
 )
-@click.option("--build-seconds-per-bucket", type=float, callback=_positive, help="For building one bucket's engine.")
-@click.option(
+@option("--build-seconds-per-bucket", type=float, callback=_positive, help="Time to build one bucket.")
+@option(
     "--max-prompt",
     type=click.IntRange(min=1),
-    help="Tokens of the longest prompt [default: as recorded].",
+    show_default="as recorded",
+    help="Tokens of the longest prompt.",
 )
-@click.option(
-    "--parallel", type=click.IntRange(1, 64), default=1, show_default=True, help="Requests under way at once."
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"The plan [default: BUNDLE/{BUCKETS_NAME}].")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Draw the forwards and the buckets.")
+@option("--parallel", type=click.IntRange(1, 64), default=1, help="Number of concurrent requests.")
+@option("-o", "--output", type=click.Path(path_type=Path), show_default=f"BUNDLE/{BUCKETS_NAME}", help="File to write.")
+@option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of the forwards and the buckets.")
 def command(
     bundle: Path,
     traces: tuple[Path, ...],
@@ -107,25 +115,24 @@ def command(
     as_json: bool,
     plot: Path | None,
 ) -> None:
-    """Choose the few input shapes (buckets) that engines of BUNDLE are built for.
+    """Choose the few input shapes (shape buckets) that engines of BUNDLE are built for.
 
-    They follow from recorded decodes and from what a pass through the model (a forward) costs in each shape.
-
-    One bucket takes every forward that the recorded options allow; the others are where most of the time is.
+    The choice is based on recorded decodes and on the cost of a pass through the model (a forward) in each shape. One
+    bucket fits every forward that the recorded options allow. The others are placed where most of the time is spent.
     """
-    upper = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
+    most = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     if plot is not None:
         check_matplotlib()
-    # An engine is compiled for a plan's buckets: before the plan there is nothing to run.
+    # An engine is compiled for the buckets of a plan, so that none can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
     seconds = bucket_costs(opened, device, costs)
     recorded = [recording_from_trace(path, opened) for path in traces]
     target = opened.path / BUCKETS_NAME if output is None else output
     for path in (target, plot):
         if path is not None:
-            check_output(path)  # nothing is decoded in vain
+            check_output(path)  # before anything is decoded
     recording = joined_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_plans(
@@ -135,7 +142,7 @@ def command(
         forwards,
         limits,
         seconds,
-        max=upper,
+        max=most,
         most_bytes=None if memory is None else int(memory * _GIB),
         bytes_of=lambda sizes: bytes_of_bucket(manifest, sizes),
         seconds=_SEARCH_SECONDS,
@@ -156,22 +163,22 @@ def command(
 
 
 def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) -> int:
-    """How many buckets can be built in the time given; `wanted` without a bound."""
+    """Return the number of buckets that can be built in `seconds`, or `wanted` for None."""
     if (seconds is None) != (each is None):
-        raise click.UsageError("--build-seconds and --build-seconds-per-bucket go together")
+        raise click.UsageError("--build-seconds and --build-seconds-per-bucket need each other")
     if seconds is None or each is None:
         return wanted
     if seconds < each:
         raise BadInputError(
-            f"{seconds:g} seconds to build buckets that take {each:g} each",
-            expected=f"at least {each:g} seconds, for the one bucket that takes everything",
+            f"{seconds:g} seconds to build buckets of {each:g} seconds each",
+            expected=f"at least {each:g} seconds, for the one bucket that fits every forward",
             remedy="raise --build-seconds",
         )
     return int(seconds // each)
 
 
 def _recording(bundle: Bundle, device: str | None) -> Recording:
-    """Of prompts that are decoded now; `device` None: on this machine's processor."""
+    """Record decodes of the embedded prompts, on `device` or for None on the CPU."""
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
     with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items), quiet=quiet()) as progress:
         return recording_from_decoder(
@@ -185,9 +192,9 @@ def _recording(bundle: Bundle, device: str | None) -> Recording:
 
 
 def _decoder(bundle: Bundle, device: str | None) -> Decoder:
-    """On `device`, or on the processor where its library is not here: the sizes of a decode hardly depend on it.
+    """Open the bundle on `device`, or on the CPU if its library is missing: sizes hardly depend on the device.
 
-    ONNX Runtime computes no bfloat16 on a processor, numpy does, slowly.
+    ONNX Runtime has no bfloat16 on CPUs, so that numpy computes it, slowly.
     """
     if device is not None:
         with contextlib.suppress(MissingBackendError):

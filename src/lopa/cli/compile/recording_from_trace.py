@@ -1,4 +1,4 @@
-"""The forwards of a file that `generate --trace` wrote, for the bucket planner. Reads sizes only."""
+"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Reads only sizes."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,16 +19,16 @@ from lopa.runtime.plan import MAX_BRANCHES, DecodingPlan
 _Line = TypeVar("_Line")
 _EXPECTED = "a file written by generate --trace"
 _MAX_BYTES = 2**30
-"""Of a trace, which takes a few kilobytes a step."""
+"""Maximum bytes of a trace. A step takes a few kilobytes."""
 _ACCELERATOR = "cuda:0"
 _NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
-    """The forwards in a trace of `bundle`.
+    """Return the forwards in a trace of `bundle`.
 
-    Raises BadInputError, naming the line, when it is damaged, of another version or of another bundle.
+    Raises BadInputError, with the line's number, for a damaged trace and for one of another version or bundle.
     """
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path", max=_MAX_BYTES)
     lines = text.split(b"\n")
@@ -52,7 +52,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
 
 
 class _HeaderLine(msgspec.Struct):
-    """What is read of the first line."""
+    """The fields read from the first line."""
 
     type: Literal["header"]
     version: int
@@ -61,7 +61,7 @@ class _HeaderLine(msgspec.Struct):
 
 
 class _StepLine(msgspec.Struct):
-    """What is read of a step's line."""
+    """The fields read from the line of a step."""
 
     type: Literal["step"]
     request: int
@@ -72,7 +72,7 @@ class _StepLine(msgspec.Struct):
     rows_wanted: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
     prompt: _NonNegative | None = None
-    """Positions of the prompt; older files do not say, and there the first step commits all of it."""
+    """Positions of the prompt; None in older files, where the first step commits the whole prompt."""
 
 
 def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
@@ -87,19 +87,19 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 
 
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
-    """Raise BadInputError for sizes that no decode of `bundle` has: what is planned grows with them."""
-    longest = bundle.manifest.dimensions.max_positions
+    """Raise BadInputError for sizes that no decode of `bundle` has."""
+    positions = bundle.manifest.dimensions.max_positions
     largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
-    if largest > longest or len(step.branches) > MAX_BRANCHES:
+    if largest > positions or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",
-            expected=f"at most {MAX_BRANCHES} branches and {longest} positions, those of {bundle.path}",
+            expected=f"at most {MAX_BRANCHES} branches and {positions} positions, as in {bundle.path}",
             remedy="record a decode of this bundle: generate --trace",
         )
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the plan of the decode, as for an accelerator: buckets are for these, whatever device recorded."""
+    """Return the decode's plan for an accelerator, whichever device recorded it: only accelerators use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),
@@ -107,7 +107,7 @@ def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> Decodi
         if found != expected:
             raise BadInputError(
                 f"{path} is a trace of {name} {found}",
-                expected=f"{name} {expected}, of {bundle.path}",
+                expected=f"{name} {expected}, as in {bundle.path}",
                 remedy="record a decode of this bundle: generate --trace",
             )
     return bundle.manifest.plan(GenerationConfig.from_mapping(header.config), [_ACCELERATOR])

@@ -1,6 +1,4 @@
-"""lopa-export tensorrt: an engine for the buckets of a plan, by TensorRT for this machine's NVIDIA GPU, or by TensorRT
-for RTX for many GPUs on any machine.
-"""
+"""lopa-export tensorrt: compiles an engine by TensorRT for this machine's GPU, or by TensorRT for RTX for many GPUs."""
 
 from pathlib import Path
 
@@ -8,6 +6,8 @@ import click
 
 from lopa.cli.compile.build_progress import TensorRTProgress
 from lopa.cli.options.plan import bucket_plan_from_option
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
@@ -19,38 +19,51 @@ _PATH = click.Path(path_type=Path)
 _GIB = 2**30
 
 
-@click.command(name="tensorrt")
-@click.argument("bundle", type=_PATH)
-@click.option(
-    "--buckets", type=_PATH, metavar="FILE", help=f"A plan by lopa-export plan [default: BUNDLE/{BUCKETS_NAME}]."
+@click.command(
+    name="tensorrt",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export tensorrt BUNDLE",
+        "lopa-export tensorrt BUNDLE --buckets PLAN.json --timing-cache CACHE --fp8",
+        "lopa-export tensorrt BUNDLE --rtx --compute-capability 8.9",
+    ),
 )
-@click.option(
+@click.argument("bundle", type=_PATH)
+@option(
+    "--buckets",
+    type=_PATH,
+    metavar="FILE",
+    show_default=f"BUNDLE/{BUCKETS_NAME}",
+    help="File with shape buckets, by lopa-export plan.",
+)
+@option(
     "--workspace",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GIB",
-    help="Memory that a kernel may use for its own work [default: all of the GPU's].",
+    show_default="all memory of the GPU",
+    help="Maximum scratch memory of a kernel.",
 )
-@click.option(
+@option(
     "--timing-cache",
     type=_PATH,
     metavar="FILE",
-    help="Read if it exists, and written: what was timed is not timed again [default: one in BUNDLE/engines].",
+    show_default="one in BUNDLE/engines",
+    help="File with measured kernel times, read and updated, to avoid measuring again.",
 )
-@click.option(
-    "--weight-streaming", is_flag=True, help="Weights may stay in the host's memory, for a GPU that is small."
-)
-@click.option("--strip-weights", is_flag=True, help="Leave the weights out of the plan; they come from BUNDLE again.")
-@click.option("--version-compatible", is_flag=True, help="Let later versions of TensorRT run it, more slowly.")
-@click.option("--plugins", is_flag=True, help="Use the kernels of lopa.plugins; BUNDLE was exported with --plugins.")
-@click.option("--int8", is_flag=True, help="Products with weights in int8; BUNDLE is in floats.")
-@click.option("--fp8", is_flag=True, help="Products with weights in fp8; BUNDLE is in floats.")
-@click.option("--rtx", is_flag=True, help="Build with TensorRT for RTX, for many GPUs; no GPU is needed here.")
-@click.option(
+@option("--weight-streaming", is_flag=True, help="Allow weights to stay in host memory, for a small GPU.")
+@option("--strip-weights", is_flag=True, help="Omit the weights from the engine and load them from BUNDLE.")
+@option("--version-compatible", is_flag=True, help="Allow later versions of TensorRT to run the engine, more slowly.")
+@option("--plugins", is_flag=True, help="Use the kernels of lopa.plugins. BUNDLE must be exported with --plugins.")
+@option("--int8", is_flag=True, help="Compute products with weights in int8. BUNDLE must have float weights.")
+@option("--fp8", is_flag=True, help="Compute products with weights in fp8. BUNDLE must have float weights.")
+@option("--rtx", is_flag=True, help="Build with TensorRT for RTX, for many GPUs. This machine needs no GPU.")
+@option(
     "--compute-capability",
     "capabilities",
     multiple=True,
     metavar="N.N",
-    help="With --rtx: what to build for, e.g. 8.9; may be given more than once [default: 8.0 and later].",
+    show_default="8.0 and later",
+    help="Compute capability to build for, e.g. 8.9. Needs --rtx. Repeatable.",
 )
 def command(
     bundle: Path,
@@ -66,18 +79,18 @@ def command(
     rtx: bool,
     capabilities: tuple[str, ...],
 ) -> None:
-    """Build the standard graph of BUNDLE for the buckets (input shapes) of a plan, for the first CUDA device.
+    """Compile the standard graph of BUNDLE for the first CUDA device, with an optimization profile per shape bucket.
 
-    With --rtx for all RTX GPUs of some compute capabilities, on a machine with or without one: their kernels are made
-    where the engine is opened.
+    With --rtx, compile for all RTX GPUs of some compute capabilities, on a machine with or without a GPU. Kernels are
+    then generated where the engine is opened.
 
-    The engine goes into BUNDLE/engines. Whatever TensorRT's parser is known to refuse is said before it is called. An
-    engine that is there and would come out the same is left as it is.
+    The engine is written to BUNDLE/engines. Operators and shapes that TensorRT's parser is known to reject are reported
+    before it runs. An up-to-date engine is kept.
     """
     if int8 and fp8:
         raise click.UsageError("--int8 and --fp8: choose one")
     if capabilities and not rtx:
-        raise click.UsageError("--compute-capability is for --rtx: TensorRT builds for the GPU of this machine")
+        raise click.UsageError("--compute-capability needs --rtx: TensorRT builds for the GPU of this machine")
     with export_extra_needed("reading ONNX graphs"):
         from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
         from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
@@ -100,15 +113,15 @@ def command(
     target = target_of_rtx(trt, capabilities, flags) if rtx else target_of_device(cuda_device(0), trt.__version__)
     with TensorRTProgress() as progress:
         made = engine_from_job(job, trt, target, timing_cache, progress)
-    state = "unchanged, nothing was built" if made.cached else _layers(made.no_layers)
-    click.echo(f"{made.found.folder}: {_words(made.found.engine)}; {state}")
+    state = "up to date, nothing was built" if made.cached else _layers(made.no_layers)
+    click.echo(f"{made.found.folder}: {_description(made.found.engine)}; {state}")
 
 
-def _words(engine: TensorRTEngine) -> str:
+def _description(engine: TensorRTEngine) -> str:
     size = sum(record.size for record in engine.files)
     verified = f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified"
     return (
-        f"{len(engine.buckets)} buckets and a range for prompts, {size / 1e6:,.1f} MB, {engine.gpus}, "
+        f"{len(engine.buckets)} buckets and a profile for prompts, {size / 1e6:,.1f} MB, {engine.gpus}, "
         f"{engine.target.built_by}, {verified}"
     )
 

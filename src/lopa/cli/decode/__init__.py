@@ -1,1 +1,1 @@
-"""The commands that decode: generate and chat, and what they show and record."""
+"""The commands that decode: generate, chat and serve."""

@@ -1,4 +1,4 @@
-"""How many branches the steps of a run verified, which `--branches auto` chooses step by step."""
+"""Statistics about the branches per step of a run, which `--branches auto` varies from step to step."""
 
 from collections import Counter
 
@@ -6,22 +6,22 @@ from lopa.runtime.decoding.decoding import Step
 
 
 class BranchTally:
-    """The numbers of branches of all steps, over all requests of a run."""
+    """Counts of branches of all steps, over all requests of a run."""
 
     def __init__(self) -> None:
         self._steps: Counter[int] = Counter()
-        """Steps by number of branches."""
+        """Number of steps by number of branches."""
 
     def add(self, step: Step) -> None:
         """Count one step."""
         self._steps[len(step.branches)] += 1
 
     def summary(self) -> str:
-        """Return the range and the mean in words, such as "1 to 4 branches per step, 2.3 on average"."""
+        """Return the range and the mean as text, such as "1 to 4 branches per step, 2.3 on average"."""
         if not self._steps:
             return "no step"
-        fewest, highest = min(self._steps), max(self._steps)
-        if fewest == highest:
-            return f"{highest} branch{'' if highest == 1 else 'es'} in every step"
+        fewest, largest = min(self._steps), max(self._steps)
+        if fewest == largest:
+            return f"{largest} branch{'' if largest == 1 else 'es'} in every step"
         mean = sum(number * steps for number, steps in self._steps.items()) / self._steps.total()
-        return f"{fewest} to {highest} branches per step, {mean:.1f} on average"
+        return f"{fewest} to {largest} branches per step, {mean:.1f} on average"

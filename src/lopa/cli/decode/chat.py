@@ -5,23 +5,30 @@ from typing import Any
 
 import click
 
-from lopa.cli.decode.chat_room import ChatRoom
+from lopa.cli.decode.chat_input import ChatInput
+from lopa.cli.decode.chat_session import ChatSession
 from lopa.cli.decode.conversation import Conversation
-from lopa.cli.decode.typed_lines import TypedLines
 from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.config import config_options, config_overrides
+from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import INPUT, option
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.mpi.link import on_mpi
 
 
-@click.command(name="chat", cls=GroupedCommand)
+@click.command(
+    name="chat",
+    cls=DecodingCommand,
+    examples=(
+        "lopa-export chat BUNDLE",
+        "lopa-export chat BUNDLE --temperature 0.7 --max-new-tokens 64",
+        "lopa-export chat BUNDLE --chat-template TEMPLATE.jinja --system 'Answer briefly.'",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--system", metavar="TEXT", help="What the model is told before the conversation, e.g. how to answer.")
+@option("--system", metavar="TEXT", group=INPUT, help="System message, e.g. how the model should answer.")
 @chat_template_option
 @device_options
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
 @config_options
 def command(
     bundle: Path,
@@ -32,20 +39,22 @@ def command(
     threads: int | None,
     **config_values: Any,
 ) -> int:
-    """Talk with the model of BUNDLE: every line is a message, and the answer is printed as it is committed.
+    """Talk with the model of BUNDLE. Every line is a message, and the answer is printed as it is generated.
 
-    A message goes on in the next line when its line ends in a backslash. A line that begins with / is a command; /help
-    lists them. Ctrl-C stops an answer; at the prompt, Ctrl-C twice, Ctrl-D or /quit ends. On standard input that is
-    no terminal every line is answered and no prompt is shown; the exit code is then 2 if any line was refused.
+    A message continues on the next line if its line ends in a backslash. A line that begins with / is a command; /help
+    lists the commands. Ctrl-C stops an answer. At the prompt, Ctrl-C twice, Ctrl-D or /quit ends the program.
 
-    The conversation is put into the chat template, the bundle's or that of --chat-template. Without one, as in the
-    bundle of the embedded toy model, each message is continued as plain text, on its own. When a conversation outgrows
-    the model's positions, its oldest turns are forgotten, and you are told.
+    If standard input is not a terminal, every line is answered and no prompt is shown. The exit code is then 2 if any
+    line was refused.
+
+    The conversation is formatted by the chat template, the bundle's or that of --chat-template. Without a template, as
+    in the bundle of the embedded toy model, each message is continued as plain text, on its own. When a conversation
+    exceeds the model's positions, its oldest turns are dropped with a notice.
     """
     if on_mpi(devices):
         raise click.UsageError("chat runs in one process: use generate under mpirun")
     with Decoder.open(
         bundle, devices, threads=threads, device_timeout=device_timeout, chat_template=chat_template
     ) as decoder:
-        room = ChatRoom(decoder, config_overrides(config_values), Conversation(system))
-        return room.run(TypedLines())
+        session = ChatSession(decoder, config_overrides(config_values), Conversation(system))
+        return session.run(ChatInput())

@@ -1,4 +1,4 @@
-"""Drafts of an answer while it is decoded: in place on a terminal, a line per step elsewhere."""
+"""Drafts of an answer during decoding: redrawn in place on a terminal, otherwise a line per step."""
 
 from types import TracebackType
 from typing import Self
@@ -9,14 +9,14 @@ from rich.text import Text
 
 
 class DraftView:
-    """Shows drafts on standard error, so that standard output holds the answer alone."""
+    """A view of drafts on standard error, so that standard output holds only the answer."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, transient=True) if enabled and self._console.is_terminal else None
 
     def show(self, step: int, text: str) -> None:
-        """The whole draft after `step`."""
+        """Show the whole draft after `step`."""
         line = Text(f"{step:4d} ", style="dim") + Text(text, style="default")
         if self._live is not None:
             self._live.update(line, refresh=True)

@@ -1,4 +1,4 @@
-"""lopa-export generate: text from a bundle, for one prompt as it comes or for a file of prompts."""
+"""lopa-export generate: answers one prompt, printed during decoding, or a file of prompts."""
 
 import sys
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from typing import Any
 
 import click
 
-from lopa.cli.batch.decoded_lines import Watch, decode_lines
-from lopa.cli.batch.line_reader import ChatWrap, LineReader
+from lopa.cli.batch.decoded_lines import StepCallbacks, decode_lines
+from lopa.cli.batch.line_reader import ChatFormat, LineReader
 from lopa.cli.batch.output_files import OutputFiles
 from lopa.cli.batch.progress import BatchProgress
-from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, prompts_opened
-from lopa.cli.batch.resume import Kept, kept_results
+from lopa.cli.batch.prompt_lines import count_of_prompts, lines_of_prompts, open_prompts
+from lopa.cli.batch.resume import KeptResults, kept_results
 from lopa.cli.batch.shard import Shard, shard_from_option
 from lopa.cli.decode.branch_tally import BranchTally
 from lopa.cli.decode.draft_view import DraftView
 from lopa.cli.files.timeline_file import HostLane, timeline_into
 from lopa.cli.files.trace_file import TraceWriter
 from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.config import config_options, config_overrides
+from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
-from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import DEVICE, INPUT, OUTPUT, option
 from lopa.cli.program.standard_input import text_from_stdin
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
@@ -38,8 +38,8 @@ from lopa.runtime.text.prompt_ids import Prompt
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The options of the command line that are neither the device's nor the decoding's."""
+class _Arguments:
+    """The options of the command line that concern neither the device nor decoding."""
 
     prompt: str | None
     prompts: Path | None
@@ -55,9 +55,9 @@ class _Asked:
     timeline: Path | None
 
     def check(self) -> None:
-        """Raise UsageError for options that do not go together."""
+        """Raise UsageError for options that exclude each other or lack another one."""
         if self.prompts is not None and (self.prompt is not None or self.drafts):
-            raise click.UsageError("--prompts goes without PROMPT and --drafts")
+            raise click.UsageError("--prompts excludes PROMPT and --drafts")
         for name, given in (
             ("--output", self.output is not None),
             ("--parallel", self.parallel is not None),
@@ -65,54 +65,88 @@ class _Asked:
             ("--no-prompt-ids", not self.prompt_ids),
         ):
             if given and self.prompts is None:
-                raise click.UsageError(f"{name} goes with --prompts")
+                raise click.UsageError(f"{name} needs --prompts")
         if self.resume and (self.output is None or self.trace is not None):
-            raise click.UsageError("--resume goes with --prompts and --output, and without --trace")
+            raise click.UsageError("--resume needs --prompts and --output, and excludes --trace")
         if self.system is not None and not self.chat:
-            raise click.UsageError("--system goes with --chat")
+            raise click.UsageError("--system needs --chat")
         if self.timeline is not None and (self.parallel or 1) > 1:
-            raise click.UsageError("--timeline goes without --parallel: requests that share a forward share its time")
+            raise click.UsageError("--timeline excludes --parallel: requests that share a forward share its time")
         if self.prompt is None and self.prompts is None and sys.stdin.isatty():
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
 
-@click.command(name="generate", cls=GroupedCommand)
+@click.command(
+    name="generate",
+    cls=DecodingCommand,
+    examples=(
+        'lopa-export generate BUNDLE "Question: 2 + 3?"',
+        'lopa-export generate BUNDLE "Question: 2 + 3?" --drafts --branches 4',
+        'lopa-export generate BUNDLE "2 + 3 =" --regex "[0-9]+" --max-new-tokens 8',
+        "lopa-export generate BUNDLE --prompts PROMPTS.jsonl --output ANSWERS.jsonl --resume",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
-@click.option(
+@option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help='JSON lines, - for standard input: {"prompt": text} and more (docs/batches.md).',
+    metavar="FILE",
+    group=INPUT,
+    help='File of JSON lines such as {"prompt": text}, or - for standard input (docs/how-to/prompt-files.md).',
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Results of --prompts as JSON lines [default: standard output]."
-)
-@click.option("--resume", is_flag=True, help="Keep the results that are in --output and go on behind them.")
-@click.option(
+@option(
     "--shard",
     metavar="K/N",
     callback=shard_from_option,
-    help="Answer every N-th prompt of --prompts, from prompt K on. Shards 1/N to N/N answer each prompt once.",
+    group=INPUT,
+    advanced=True,
+    help="Answer every N-th prompt of --prompts, starting with prompt K. Shards 1/N to N/N answer each prompt once.",
 )
-@click.option(
+@option("--chat", is_flag=True, group=INPUT, help="Format the prompt as a user's message with the chat template.")
+@option("--system", metavar="TEXT", group=INPUT, advanced=True, help="System message before the user's. Needs --chat.")
+@chat_template_option
+@option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    group=OUTPUT,
+    show_default="standard output",
+    help="File for the results of --prompts, as JSON lines.",
+)
+@option("--resume", is_flag=True, group=OUTPUT, help="Keep the results in --output and continue after them.")
+@option("--drafts", is_flag=True, group=OUTPUT, help="Show the answer after every step, with masked positions as ░.")
+@option(
     "--prompt-ids/--no-prompt-ids",
     default=True,
-    show_default=True,
-    help="Whether results of --prompts repeat the ids of their prompts.",
+    group=OUTPUT,
+    advanced=True,
+    help="Include the token ids of the prompt in each result of --prompts.",
 )
-@click.option("--chat", is_flag=True, help="Wrap the prompt as a user's message by the bundle's chat template.")
-@click.option("--system", metavar="TEXT", help="With --chat: the system's message before the user's.")
-@chat_template_option
-@device_options
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
-@click.option("--drafts", is_flag=True, help="Show the answer after every step, undecided positions as blocks.")
-@click.option("--trace", "trace", type=click.Path(path_type=Path), help="Write every step to FILE as JSON lines.")
-@click.option("--parallel", type=click.IntRange(min=1), help="Prompts of --prompts decoded at once [default: 1].")
-@click.option(
+@option(
+    "--trace",
+    "trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    group=OUTPUT,
+    advanced=True,
+    help="Write a record of every step to FILE, as JSON lines.",
+)
+@option(
     "--timeline",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write who worked when, for ui.perfetto.dev or chrome://tracing.",
+    group=OUTPUT,
+    advanced=True,
+    help="Write a timeline of the host and the devices, for ui.perfetto.dev or chrome://tracing.",
+)
+@device_options
+@option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    group=DEVICE,
+    show_default="1",
+    help="Number of prompts of --prompts decoded at once.",
 )
 @config_options
 def command(
@@ -123,19 +157,20 @@ def command(
     threads: int | None,
     **values: Any,
 ) -> int:
-    """Decode PROMPT (or standard input) and print the text as it is committed, or decode a file of prompts.
+    """Decode PROMPT, or standard input, and print the text as it is committed; or decode a file of prompts.
 
-    Options that are not given come from the bundle, then from the defaults shown. Speed is reported on standard error.
+    Options that are not given come from the bundle, otherwise from the defaults shown. A summary with the speed goes to
+    standard error.
     """
-    asked = _Asked(**{name: values.pop(name) for name in _Asked.__dataclass_fields__})
-    asked.check()
+    arguments = _Arguments(**{name: values.pop(name) for name in _Arguments.__dataclass_fields__})
+    arguments.check()
     with ExitStack() as opened:
         if on_mpi(devices) and opened.enter_context(rank_of_job()) > 0:
             serve(bundle, devices[0], threads=threads)
             return 0
-        files = OutputFiles.looked_at(asked.prompts, asked.output, asked.trace, asked.timeline)
+        files = OutputFiles.from_options(arguments.prompts, arguments.output, arguments.trace, arguments.timeline)
         files.lock(opened)
-        timeline = opened.enter_context(timeline_into(asked.timeline))
+        timeline = opened.enter_context(timeline_into(arguments.timeline))
         decoder = opened.enter_context(
             Decoder.open(
                 bundle,
@@ -147,41 +182,41 @@ def command(
             )
         )
         options = config_overrides(values)
-        chat = ChatWrap(asked.system) if asked.chat else None
-        reader = LineReader(decoder, options, decoder.config(**options), chat, asked.prompt_ids)
+        chat = ChatFormat(arguments.system) if arguments.chat else None
+        reader = LineReader(decoder, options, decoder.config(**options), chat, arguments.prompt_ids)
         decoder.check_grammar(reader.config)
         host = None if timeline is None else HostLane(timeline)
         tally = BranchTally()
-        words = partial(_words_of_run, decoder, reader.config, tally, drawn=None in options.values())
-        if asked.prompts is not None:
-            return _decode_file(reader, files, asked, host, tally, words)
-        text = text_from_stdin() if asked.prompt is None else asked.prompt
+        summary = partial(_summary_of_run, decoder, reader.config, tally, drawn=None in options.values())
+        if arguments.prompts is not None:
+            return _decode_file(reader, files, arguments, host, tally, summary)
+        text = text_from_stdin() if arguments.prompt is None else arguments.prompt
         prompt = reader.prompt_of_text(text)
         trace = files.open_trace(opened)
-        watch = _watch(_begun(trace, reader), host, tally)
-        _decode_one(decoder, reader.config, prompt, asked.drafts, watch, words)
+        callbacks = _step_callbacks(_trace_writer(trace, reader), host, tally)
+        _decode_one(decoder, reader.config, prompt, arguments.drafts, callbacks, summary)
         return 0
 
 
-def _watch(tracer: TraceWriter | None, host: HostLane | None, tally: BranchTally) -> Watch:
-    """Tells everyone who asked of the steps of a request, numbered as TraceWriter does."""
+def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: BranchTally) -> StepCallbacks:
+    """Return the function from a request's number, as TraceWriter counts them, to the callback for its steps."""
 
     def of_request(number: int) -> Callable[[Step], None]:
-        asked = [tally.add] if tracer is None else [tracer.request(number), tally.add]
+        callbacks = [tally.add] if tracer is None else [tracer.request(number), tally.add]
         if host is not None:
-            asked.insert(0, host.add)  # first, since it takes the step to have just ended
+            callbacks.insert(0, host.add)  # first, since it takes the step to have just ended
 
-        def tell(step: Step) -> None:
-            for each in asked:
+        def on_step(step: Step) -> None:
+            for each in callbacks:
                 each(step)
 
-        return tell
+        return on_step
 
     return of_request
 
 
-def _begun(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
-    """What the file held goes, and the header comes."""
+def _trace_writer(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
+    """Empty the file and write the header; None without a trace."""
     if trace is None:
         return None
     trace.begin()
@@ -194,11 +229,11 @@ def _decode_one(
     config: GenerationConfig,
     prompt: Prompt,
     drafts: bool,
-    watch: Watch,
-    words: Callable[[], str],
+    callbacks: StepCallbacks,
+    summary: Callable[[], str],
 ) -> None:
     with DraftView(enabled=drafts) as view:
-        for event in decoder.stream(prompt, config, drafts=drafts, on_step=watch(0)):
+        for event in decoder.stream(prompt, config, drafts=drafts, on_step=callbacks(0)):
             if isinstance(event, DraftEvent):
                 view.show(event.step, event.text)
             elif isinstance(event, TextEvent) and not drafts:
@@ -207,49 +242,49 @@ def _decode_one(
                 result = event.result
     click.echo(result.text if drafts else "")
     if not quiet():
-        click.echo(f"{_summary(result)}, {words()}", err=True)
+        click.echo(f"{_summary(result)}, {summary()}", err=True)
 
 
 def _decode_file(
     reader: LineReader,
     files: OutputFiles,
-    asked: _Asked,
+    arguments: _Arguments,
     host: HostLane | None,
     tally: BranchTally,
-    words: Callable[[], str],
+    summary: Callable[[], str],
 ) -> int:
-    """Every line in order; a bad one becomes a line with "error", and the exit code is 2 at the end."""
-    assert asked.prompts is not None
+    """Answer every line in order and return the exit code. A bad line gets a result with "error", and the code is 2."""
+    assert arguments.prompts is not None
     with ExitStack() as opened:
-        source = opened.enter_context(prompts_opened(asked.prompts))
-        shard = asked.shard or Shard()
-        total = shard.size(count_of_prompts(source, asked.prompts))
-        lines = shard.lines(lines_of_prompts(source, asked.prompts, reader.decoded_with))
-        kept = Kept()
-        if asked.resume and files.output is not None:
+        source = opened.enter_context(open_prompts(arguments.prompts))
+        shard = arguments.shard or Shard()
+        total = shard.size(count_of_prompts(source, arguments.prompts))
+        lines = shard.lines(lines_of_prompts(source, arguments.prompts, reader.decoded_with))
+        kept = KeptResults()
+        if arguments.resume and files.output is not None:
             kept = kept_results(files.output, lines)
         output, trace = files.open_output(opened), files.open_trace(opened)
         output.begin(kept.end)
-        watch = _watch(_begun(trace, reader), host, tally)
-        shown = asked.output is not None or not sys.stdout.isatty()
+        callbacks = _step_callbacks(_trace_writer(trace, reader), host, tally)
+        shown = arguments.output is not None or not sys.stdout.isatty()
         progress = opened.enter_context(BatchProgress(total, kept, shown=shown))
         try:
             decode_lines(
                 lines,
                 reader,
                 output.write,
-                watch=watch,
-                parallel=asked.parallel or 1,
+                callbacks=callbacks,
+                parallel=arguments.parallel or 1,
                 progress=progress,
-                source=str(asked.prompts),
+                source=str(arguments.prompts),
             )
         except BaseException:
             if files.output is not None and files.output.regular and not quiet():
-                progress.say(f"{asked.output} has every result so far: --resume goes on behind them")
+                progress.print(f"{arguments.output} holds every result so far: --resume continues after them")
             raise
         finally:
             if not quiet():
-                progress.say(f"{progress.sum_up()}, {words()}")
+                progress.print(f"{progress.summary()}, {summary()}")
         return 2 if progress.errors else 0
 
 
@@ -261,8 +296,8 @@ def _summary(result: GenerationResult) -> str:
     )
 
 
-def _words_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
-    """Branches and why, and the seed where one matters; `drawn` says whether it was drawn for this run."""
+def _summary_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
+    """Return the branches with the reason, and the seed where it matters: it was `drawn`, or tokens are sampled."""
     choice = decoder.branches_for(config)
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":

@@ -1,4 +1,4 @@
-"""What Ctrl-C does in a conversation: it stops an answer between two steps, and at the prompt it is an exception."""
+"""Handling of Ctrl-C in a conversation: it stops an answer between two steps; at the prompt it raises an exception."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -14,35 +14,35 @@ class StoppedError(Exception):
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[Step], None]]:
-    """What is to be told of every step: after a Ctrl-C it raises StoppedError, when no device is in mid-work.
+    """Yield a callback for every step. After a Ctrl-C it raises StoppedError, while no device is computing.
 
-    A second Ctrl-C before the step is done raises KeyboardInterrupt at once.
+    A second Ctrl-C before the end of the step raises KeyboardInterrupt at once.
     """
-    heard: list[int] = []
+    received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if heard:
+        if received:
             raise KeyboardInterrupt
-        heard.append(number)
+        received.append(number)
 
-    def stop_if_heard(step: Step) -> None:  # noqa: ARG001
-        if heard:
+    def stop_if_interrupted(step: Step) -> None:  # noqa: ARG001
+        if received:
             raise StoppedError
 
     with _handled_by(note):
-        yield stop_if_heard
+        yield stop_if_interrupted
 
 
 @contextmanager
 def interrupts_as_exceptions() -> Iterator[None]:
-    """Ctrl-C is KeyboardInterrupt and no more: at the prompt it does not end the command."""
+    """Let Ctrl-C raise KeyboardInterrupt, so that it does not end the command at the prompt."""
     with _handled_by(signal.default_int_handler):
         yield
 
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C calls `handler`; where it is ignored, as under nohup, it stays so."""
+    """Let Ctrl-C call `handler`. Where it is ignored, as under nohup, it stays ignored."""
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
         yield

@@ -1,4 +1,4 @@
-"""lopa-export serve: a bundle behind an API like OpenAI's, until it is asked to stop."""
+"""lopa-export serve: a bundle behind OpenAI's HTTP API, until a signal stops it."""
 
 import logging
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.config import defaults_from_texts, defaults_option
+from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.environment import EnvironmentCommand
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.decoder import Decoder
@@ -23,73 +24,120 @@ from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
 _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
-_CUT = 143
-"""The exit code where answers were cut: that of a process that SIGTERM ended."""
+_ANSWERS_CUT = 143
+"""Exit code where answers were cut: that of a process ended by SIGTERM."""
+_ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 
 
-@click.command(name="serve", cls=EnvironmentCommand, prefix="LOPA_SERVE")
+@click.command(
+    name="serve",
+    cls=EnvironmentCommand,
+    prefix="LOPA_SERVE",
+    examples=(
+        "lopa-export serve BUNDLE",
+        "lopa-export serve BUNDLE --port 0 --model tiny --max-tokens 64 --default branches=4",
+        "lopa-export serve BUNDLE --host 0.0.0.0 --port 0 --api-keys KEYS.txt",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all there are.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: one that is free.")
-@click.option("--model", metavar="NAME", help="What clients call the model [default: the bundle's folder].")
-@click.option("--api-keys", type=click.Path(path_type=Path), metavar="FILE", help="Keys to ask for, one a line.")
-@click.option("--cors", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin in [default: none].")
-@click.option(
+@option("--host", default="127.0.0.1", group=_ACCESS, help="Address to listen on; 0.0.0.0 for all addresses.")
+@option("--port", type=click.IntRange(0, 65535), default=8000, group=_ACCESS, help="Port; 0 for any free one.")
+@option("--model", metavar="NAME", group=_ACCESS, show_default="name of the folder", help="Name of the model.")
+@option(
+    "--api-keys",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    group=_ACCESS,
+    show_default="no authentication",
+    help="File with the accepted API keys, one per line.",
+)
+@option(
+    "--cors",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    group=_ACCESS,
+    show_default="none",
+    help="Origin whose pages may send requests. Repeatable.",
+)
+@option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="A name of this server, as behind a proxy; *: any [default: addresses and localhost, any if not on loopback].",
+    group=_ACCESS,
+    advanced=True,
+    show_default="addresses and localhost; any host if not on loopback",
+    help="Host name that requests may be addressed to, e.g. behind a proxy; * for any. Repeatable.",
 )
 @device_options
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [default: its own choice].")
-@click.option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that run at once.")
-@click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
-@defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
-@chat_template_option
-@click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")
-@click.option(
-    "--max-branches", type=int, default=_LIMITS.max_branches, show_default=True, help="Most branches of a request."
+@option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests.")
+@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests.")
+@option("--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum tokens of an answer.")
+@option(
+    "--max-seconds", type=float, group=_LOAD, show_default="none", help="Maximum seconds of a request, queue included."
 )
-@click.option("--max-seconds", type=float, help="Most seconds of a request, waiting included [default: no limit].")
-@click.option(
-    "--max-choices", type=int, default=_LIMITS.max_choices, show_default=True, help="Most answers to one request."
+@option(
+    "--max-branches",
+    type=int,
+    default=_LIMITS.max_branches,
+    group=_LOAD,
+    advanced=True,
+    help="Maximum number of branches of a request.",
 )
-@click.option(
-    "--max-body", type=int, default=_LIMITS.max_body, show_default=True, metavar="BYTES", help="Largest request."
+@option(
+    "--max-choices",
+    type=int,
+    default=_LIMITS.max_choices,
+    group=_LOAD,
+    advanced=True,
+    help="Maximum number of answers to one request.",
 )
-@click.option(
+@option(
+    "--max-body",
+    type=int,
+    default=_LIMITS.max_body,
+    metavar="BYTES",
+    group=_LOAD,
+    advanced=True,
+    help="Maximum size of a request's body.",
+)
+@option(
     "--stall",
     type=float,
     default=_LIMITS.stall_seconds,
-    show_default=True,
     metavar="SECONDS",
-    help="In which a client has to send its request, and to take each part of its answer.",
+    group=_LOAD,
+    advanced=True,
+    help="Maximum time for a client to send its request, and to receive each part of its answer.",
 )
-@click.option(
+@option(
     "--keep-alive",
     type=float,
     default=_LIMITS.keep_alive_seconds,
-    show_default=True,
     metavar="SECONDS",
-    help="After so long without text a stream sends a comment.",
+    group=_LOAD,
+    advanced=True,
+    help="Interval after which a stream without new text sends a comment.",
 )
-@click.option(
+@option(
     "--drain",
     type=float,
     default=60.0,
-    show_default=True,
     metavar="SECONDS",
-    help="Time for running answers to end after SIGTERM, SIGHUP or Ctrl-C.",
+    group=_LOAD,
+    help="Time for running requests to finish after SIGTERM, SIGHUP or Ctrl-C.",
 )
-@click.option(
+@defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
+@chat_template_option
+@option(
     "--access-log/--no-access-log",
     default=None,
-    help="Log a line for each request.  [default: with --verbose]",
+    group=_LOG_GROUP,
+    show_default="with --verbose",
+    help="Log a line for each request.",
 )
-@click.option(
-    "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the log's lines."
-)
+@option("--log-format", type=click.Choice(LOG_FORMATS), default="text", group=_LOG_GROUP, help="Format of the log.")
 def command(
     bundle: Path,
     host: str,
@@ -116,16 +164,16 @@ def command(
     access_log: bool | None,
     log_format: LogFormat,
 ) -> int:
-    """Answer over HTTP as OpenAI's API does, until SIGTERM, SIGHUP or Ctrl-C (docs/serving.md).
+    """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
-    Then no more requests are taken, and the process ends when those that it has are answered; a second SIGTERM or
+    After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
     Ctrl-C ends it at once.
 
-    Every option is also read from an environment variable: LOPA_SERVE_ and its name, e.g. LOPA_SERVE_MAX_TOKENS=512 for
-    --max-tokens 512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER. The command
-    line wins.
+    Every option can also be set by an environment variable: LOPA_SERVE_ followed by its name, e.g.
+    LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER. The
+    command line wins.
     """
-    with extra_needed("serve", _MODULES, "the libraries that serve"):
+    with extra_needed("serve", _MODULES, "the libraries of the server"):
         from lopa.serve.answering.service import Service
         from lopa.serve.http.keys import keys_from_file
         from lopa.serve.http.visitors import visitors_of_server
@@ -135,7 +183,7 @@ def command(
         raise BadInputError(
             "--device " + " --device ".join(devices),
             expected="devices of this process",
-            remedy="serve from one process, with several --device if there are several",
+            remedy="serve from one process; repeat --device for several devices",
         )
     drain = check_float("--drain", drain, min=0.0, max=MAX_SECONDS)
     limits = ServeLimits(
@@ -172,17 +220,17 @@ def command(
             Engine(_warmed_up(decoder), max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics) as engine,
         ):
             metrics.watch(engine)
-            whole = serve_until_stopped(
+            completed = serve_until_stopped(
                 Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys),
                 listening,
                 visitors=visitors,
                 drain_seconds=drain,
                 on_ready=lambda: _LOG.info("%s at %s/v1", name, url_of_socket(listening)),
-                on_stop=lambda: _LOG.info("stopping: running answers end, no new ones are taken"),
+                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are refused"),
             )
-        if not whole:
-            _LOG.error("error: answers were cut: %g seconds were too short for them", drain)
-    return 0 if whole else _CUT
+        if not completed:
+            _LOG.error("error: answers were cut after %g seconds; raise --drain", drain)
+    return 0 if completed else _ANSWERS_CUT
 
 
 def _warmed_up(decoder: Decoder) -> Decoder:

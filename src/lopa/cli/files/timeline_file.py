@@ -1,4 +1,4 @@
-"""The file of `generate --timeline`: what the host and the stages of a pipeline did, for Perfetto and Chrome."""
+"""The file of `generate --timeline`: work of the host and of a pipeline's stages, for Perfetto and Chrome."""
 
 import time
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from lopa.runtime.files.output_file import whole_into
 
 
 class HostLane:
-    """Adds the phases of every step to a timeline; steps count on over all prompts, as a session counts forwards."""
+    """The host's lane in a timeline. Steps are numbered over all prompts, as a session numbers forwards."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._steps = 0
 
     def add(self, step: Step) -> None:
-        """To be called right after the step: its phases follow each other and have just ended."""
+        """Add the phases of `step`, which must just have ended."""
         self._steps += 1
         began = time.perf_counter() - sum(step.seconds.values())
         for phase, seconds in step.seconds.items():
@@ -28,7 +28,7 @@ class HostLane:
 
 @contextmanager
 def timeline_into(path: Path | None) -> Iterator[Timeline | None]:
-    """A timeline that is written to `path` when the block ends well, or None without one."""
+    """Yield a timeline that is written to `path` when the block ends without an error; None without a path."""
     if path is None:
         yield None
         return

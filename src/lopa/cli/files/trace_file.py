@@ -1,4 +1,4 @@
-"""The file of `generate --trace`: a header line with the bundle, the options and the plan, then a line per step."""
+"""The file of `generate --trace`: a header line with bundle, options and plan, then a line per step."""
 
 import json
 import math
@@ -16,12 +16,12 @@ TRACE_VERSION = 1
 
 
 class TraceWriter:
-    """Writes a header, then steps, each with the number of its request (0 for a single prompt, else its line)."""
+    """Writer of a header, then of steps with the number of their request: 0 for a single prompt, otherwise its line."""
 
     def __init__(
         self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, plan: DecodingPlan
     ) -> None:
-        """`plan` is what `config` resolves to; lines of a batch may have options of their own."""
+        """Write the header. `config` resolves to `plan`; lines of a batch may have options of their own."""
         self._write = write
         header = {
             "type": "header",
@@ -33,16 +33,15 @@ class TraceWriter:
         write(json.dumps(header))
 
     def request(self, number: int) -> Callable[[Step], None]:
-        """A function that writes the steps of request `number`."""
+        """Return the callback that writes the steps of request `number`."""
         return lambda step: self._write(json.dumps({"type": "step", "request": number, **record_from_step(step)}))
 
 
 def record_from_step(step: Step) -> dict[str, Any]:
-    """The step's branches, windows, confidences, winner, fills, table and seconds, as plain JSON values.
+    """Return branches, windows, confidences, winner, unmasked tokens, table and seconds of a step, as JSON values.
 
-    "table" has the columns of `lopa.runtime.trace_table`, without "step".
-
-    "seconds" are those of each phase; "split", with several devices only, tells the forward's by device.
+    "table" has the columns of `lopa.runtime.decoding.trace_table`, without "step". "seconds" is by phase. "split", for
+    several devices only, has the seconds of the forward by device.
     """
     windows = step.windows
     return {
@@ -87,7 +86,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
 
 
 def _table(step: Step) -> dict[str, list[Any]]:
-    """The columns of one step; floats with the digits that a float32 has, null where there is none."""
+    """Return the columns of one step, with the digits of a float32 and null for values that are not finite."""
     columns = {name: column.tolist() for name, column in trace_table(step).items() if name != "step"}
     for name in ("probability", "entropy"):
         columns[name] = [float(f"{value:.8g}") if math.isfinite(value) else None for value in columns[name]]

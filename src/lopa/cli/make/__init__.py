@@ -1,1 +1,1 @@
-"""The commands that make a bundle, check it and show it: onnx, verify, inspect."""
+"""The commands that make, check, show and change bundles: onnx, verify, inspect, edit, triton."""

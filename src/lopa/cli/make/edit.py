@@ -1,12 +1,15 @@
-"""lopa-export edit: other defaults and another chat template for a bundle that is there."""
+"""lopa-export edit: changes the decoding defaults and the chat template of a bundle."""
 
 from pathlib import Path
 
 import click
 
 from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.config import defaults_from_texts, defaults_option
-from lopa.cli.shown.defaults import defaults_text
+from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import QUALITY, option
+from lopa.cli.program.renamed_options import present_option_name
+from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
@@ -15,26 +18,35 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
-@click.command(name="edit")
+@click.command(
+    name="edit",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export edit BUNDLE --default strategy=eb --default gamma=0.3",
+        "lopa-export edit BUNDLE --chat-template TEMPLATE.jinja",
+        "lopa-export edit BUNDLE --unset strategy --unset gamma --unset chat_template",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @chat_template_option
 @defaults_option("Default of a decoding option, e.g. strategy=eb or branches=4. Repeatable.")
-@click.option(
+@option(
     "--unset",
     multiple=True,
     metavar="NAME",
-    help="Go back to what was exported for this option, or for chat_template. Repeatable.",
+    group=QUALITY,
+    help="Restore the exported value of this decoding option, or of chat_template. Repeatable.",
 )
 def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], unset: tuple[str, ...]) -> None:
-    """Change the defaults of decoding and the chat template of BUNDLE.
+    """Change the decoding defaults and the chat template of BUNDLE.
 
-    Requests and flags still override them. Only manifest.json is replaced, in one step: weights, graphs, engines and
-    cost tables stay valid, and a server that runs keeps what it opened. Older defaults that cannot be used together
-    with the new ones are removed.
+    Options of a request or of the command line override defaults. Only manifest.json is replaced, atomically: weights,
+    graphs, engines and cost tables stay valid, and a running server keeps the values it read. Existing defaults that
+    cannot be combined with the new ones are removed.
     """
     if chat_template is None and not defaults and not unset:
-        raise click.UsageError("give --chat-template, --default or --unset: there is nothing to change")
-    names = [name.removeprefix("--").replace("-", "_") for name in unset]
+        raise click.UsageError("nothing to change: give --chat-template, --default or --unset")
+    names = [present_option_name(name) for name in unset]
     if chat_template is not None and CHAT_TEMPLATE in names:
         raise click.UsageError("--chat-template and --unset chat_template: choose one")
     before = Bundle.open(bundle)
@@ -45,17 +57,17 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
     write_manifest(edited)
     for name, value in before.manifest.defaults.items():
         if name not in edited.manifest.defaults and name not in names:
-            click.echo(f"{bundle}: removed {name} {value}, which does not go with the new defaults", err=True)
+            click.echo(f"{bundle}: removed {name} {value}, which the new defaults exclude", err=True)
     _warn_of_buckets(edited)
     template = "as exported" if edited.manifest.chat_template is None else "set by edit"
     click.echo(f"{bundle}: defaults: {defaults_text(edited.manifest.defaults)}; chat template: {template}")
 
 
 def _warn_of_buckets(bundle: Bundle) -> None:
-    """Say where the bundle's plan of shapes is too small for its new defaults."""
+    """Warn where the bundle's shape buckets are too small for its new defaults."""
     path = bucket_plan_path(bundle.path)
     if path.is_file():
         try:
             check_buckets_cover_defaults(bucket_plan_from_file(path, bundle).buckets, bundle.manifest, str(path))
         except BadInputError as error:
-            click.echo(f"warning: {error.received}, too little for the new defaults; {error.remedy}", err=True)
+            click.echo(f"warning: {error.received}, too small for the new defaults; {error.remedy}", err=True)

@@ -1,4 +1,4 @@
-"""The engines of a bundle, a line each, for lopa-export inspect."""
+"""Descriptions of a bundle's engines, a line each, for lopa-export inspect."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +10,17 @@ from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES
 
 
 def engine_lines(bundle: Bundle) -> Iterator[str]:
-    """Folder, chip or GPU, buckets, how it was built, and whether it is of the bundle's weights; Ascend's first."""
+    """Yield a line per engine, Ascend's first: folder, target, shape buckets, build, and whether the weights match."""
     for described, folders in (
         (_ascend, ASCEND_ENGINES.folders(bundle)),
         (_tensorrt, TENSORRT_ENGINES.folders(bundle)),
     ):
         for folder in folders:
             try:
-                words = ", ".join(described(bundle, folder))
+                text = ", ".join(described(bundle, folder))
             except BadInputError as error:
-                words = f"cannot be used: {error.received}"
-            yield f"{folder.name}  {words}"
+                text = f"cannot be used: {error.received}"
+            yield f"{folder.name}  {text}"
 
 
 def _ascend(bundle: Bundle, folder: Path) -> list[str]:
@@ -31,7 +31,7 @@ def _ascend(bundle: Bundle, folder: Path) -> list[str]:
         f"{len(engine.buckets)} buckets in {len({bucket.model for bucket in engine.buckets})} OM",
         f"precision {engine.precision}",
         *(["int8"] if engine.int8 else []),
-        "of these weights" if found.fits(bundle) else "of OTHER weights than the bundle's: build it again",
+        "matches the weights" if found.fits(bundle) else "made from OTHER weights: build it again",
     ]
 
 
@@ -43,5 +43,5 @@ def _tensorrt(bundle: Bundle, folder: Path) -> list[str]:
         engine.target.built_by,
         f"{len(engine.buckets)} buckets",
         f"verified on {', '.join(engine.verified_on)}" if engine.verified_on else "not verified",
-        "of these weights" if found.fits(bundle) else "of OTHER weights: build it again",
+        "matches the weights" if found.fits(bundle) else "made from OTHER weights: build it again",
     ]

@@ -1,4 +1,4 @@
-"""lopa-export inspect: what a bundle holds, and whether compilers of the portable dialect can read its graph."""
+"""lopa-export inspect: shows the contents of a bundle, and checks its graph for compilers of the portable dialect."""
 
 import json
 from collections import Counter
@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from lopa.cli.make.engine_lines import engine_lines
-from lopa.cli.shown.defaults import defaults_text
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
@@ -16,12 +18,16 @@ from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
 
 
-@click.command(name="inspect")
+@click.command(
+    name="inspect",
+    cls=GroupedCommand,
+    examples=("lopa-export inspect BUNDLE", "lopa-export inspect BUNDLE --json", "lopa-export inspect BUNDLE --lint"),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest, and the plan of a request without options.")
-@click.option("--lint", is_flag=True, help="Say instead what in its portable graph (or else its only one) ATC refuses.")
+@option("--json", "as_json", is_flag=True, help="Print the manifest and the plan of a request without options.")
+@option("--lint", is_flag=True, help="List what ATC rejects in the portable graph, or else in the only one.")
 def command(bundle: Path, as_json: bool, lint: bool) -> None:
-    """Show what BUNDLE holds: the model, its files, its origin, its decoding defaults."""
+    """Show the contents of BUNDLE: the model, its files, its origin and its decoding defaults."""
     if as_json and lint:
         raise click.UsageError("--json and --lint: choose one")
     opened = Bundle.open(bundle)
@@ -36,7 +42,7 @@ def _in_json(manifest: Manifest) -> str:
 
 
 def _lint(bundle: Bundle) -> None:
-    """Print every violation of the portable dialect, equal ones once. Raises CheckFailedError if there is any."""
+    """Print the violations of the portable dialect, equal ones once. Raises CheckFailedError if there are any."""
     with export_extra_needed("reading ONNX graphs"):
         import onnx
 
@@ -52,11 +58,11 @@ def _lint(bundle: Bundle) -> None:
             click.echo(f"{violation.rule}: {violation}" + (f" (and {more} more)" if more else ""))
     if violations:
         raise CheckFailedError(
-            f"{graph} breaks the rules of the portable dialect at {len(violations)} places",
+            f"{graph} violates the portable dialect at {len(violations)} places",
             expected="a graph that Ascend's ATC can read",
             remedy="export the checkpoint with --dialect portable or both",
         )
-    click.echo(f"ok: {graph}: {len(model.graph.node)} nodes keep all rules of the portable dialect")
+    click.echo(f"ok: {graph}: {len(model.graph.node)} nodes, no violation of the portable dialect")
 
 
 def _summary(bundle: Bundle) -> str:
@@ -77,7 +83,7 @@ def _summary(bundle: Bundle) -> str:
         ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
-        *(("for cpu", f"{each.graph}  instead of {each.source}") for each in manifest.cpu_graphs),
+        *(("for cpu", f"{each.graph}  replaces {each.source}") for each in manifest.cpu_graphs),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),
@@ -113,14 +119,14 @@ def _quantization(manifest: Manifest) -> str:
 
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
-    """A row where there is little to look ahead at."""
+    """Return a row for a bundle whose blocks leave little to look ahead at, otherwise none."""
     options = manifest.merged_options(GenerationConfig())
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]
 
 
 def _plan(manifest: Manifest) -> str:
-    """Return what holds for a request without options on a CPU."""
+    """Return the decoding plan of a request without options on a CPU, as text."""
     plan = manifest.plan().as_json()
     return ", ".join(f"{name} {value}" for name, value in {**plan.pop("own"), **plan}.items())
 

@@ -1,4 +1,4 @@
-"""lopa-export onnx: a checkpoint and its adapter become a bundle."""
+"""lopa-export onnx: exports a checkpoint and its adapter to a bundle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from lopa.bench.pace import bytes_text, duration_text
-from lopa.cli.options.config import defaults_from_texts, defaults_option
-from lopa.cli.shown.stages import ShownStages
+from lopa.cli.options.decoding_options import defaults_from_texts
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.terminal.stages import StageProgress
 from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.extra import export_extra_needed
 from lopa.export.families import FAMILIES
@@ -28,73 +30,73 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
 }
 
 
-@click.command(name="onnx")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="The folder to make."
+@click.command(
+    name="onnx",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE --overwrite",
+        "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE-INT8 --quantize int8 --default branches=4",
+    ),
 )
-@click.option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="A PEFT LoRA adapter to merge.")
-@click.option(
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Folder to create.")
+@option("--overwrite", is_flag=True, help="Replace the folder if it is a bundle.")
+@option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="PEFT LoRA adapter to merge into the weights.")
+@option(
     "--family",
     type=click.Choice(list(FAMILIES)),
-    help="What an autoregressive-looking checkpoint was trained as [default: what its config.json says].",
+    show_default="from config.json",
+    help="Family of the model, for a checkpoint whose config.json names an autoregressive one.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(list(_DTYPES)),
-    default="fp32",
-    show_default=True,
-    help="Of the weights that stay floats.",
-)
-@click.option(
+@option("--dtype", type=click.Choice(list(_DTYPES)), default="fp32", help="Type of the weights that are not quantized.")
+@option(
     "--quantize",
     "kind",
     type=click.Choice(list(_INTEGERS)),
     default="none",
-    show_default=True,
-    help="Matrices as integers: int8 with int8 products, or int4 in blocks of 32 for the least memory.",
+    help="Quantize matrices: int8 for integer products, int4 in blocks of 32 for the smallest memory.",
 )
-@click.option(
+@option(
     "--quantize-exclude",
     "exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave the tensors of these names as they are, e.g. 'layers.*.mlp.down.weight'. Repeatable.",
+    help="Tensors to leave unquantized, e.g. 'layers.*.mlp.down.weight'. Repeatable.",
 )
-@click.option(
+@option(
     "--quantize-head/--no-quantize-head",
     "head",
     default=None,
-    help="Whether the product with the vocabulary is quantized too [default: yes].",
+    show_default="quantize-head",
+    help="Quantize the output projection to the vocabulary.",
 )
-@click.option(
+@option(
     "--dialect",
     type=click.Choice(list(_DIALECTS)),
     default="standard",
-    show_default=True,
-    help="Of the graph: standard for ONNX Runtime, portable (opset 17, plain operators) for Ascend and old compilers.",
+    help="Graph dialect: standard for ONNX Runtime, portable (opset 17, plain operators) for Ascend and old compilers.",
 )
-@click.option("--with-logits", is_flag=True, help="Add the logits to the outputs, for verification.")
-@click.option(
-    "--stages",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Above 1: also the graphs of a pipeline of N stages, over the same weights.",
-)
-@click.option(
+@option("--with-logits", is_flag=True, help="Add the logits to the outputs, for top-k above 8 and for verification.")
+@option("--stages", type=click.IntRange(min=1), default=1, help="Number of pipeline stages to write graphs for.")
+@option(
     "--plugins",
     is_flag=True,
-    help="Branch attention and confidence head as functions, which an engine may replace by its own kernels.",
+    help="Write branch attention and confidence head as functions that an engine can replace by its own kernels.",
 )
-@click.option(
+@option(
     "--chat-template",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A Jinja chat template, in place of the checkpoint's own.",
+    show_default="the checkpoint's own",
+    help="File with a Jinja chat template.",
 )
-@defaults_option("Default of a decoding option for this bundle, e.g. branches=4. Repeatable.")
-@click.option("--overwrite", is_flag=True, help="Replace BUNDLE if it is a bundle.")
+@option(
+    "--default",
+    "defaults",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Default of a decoding option for this bundle, e.g. branches=4. Repeatable.",
+)
 def command(
     checkpoint: Path,
     output: Path,
@@ -114,10 +116,10 @@ def command(
 ) -> None:
     """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle.
 
-    Nothing is downloaded: "hf download NAME --local-dir CHECKPOINT" fetches one from the hub.
+    Nothing is downloaded. "hf download NAME --local-dir CHECKPOINT" fetches a checkpoint from the hub.
     """
     if kind == "none" and (exclude or head is not None):
-        raise click.UsageError("--quantize-exclude and --quantize-head go with --quantize int8 or int4")
+        raise click.UsageError("--quantize-exclude and --quantize-head need --quantize int8 or int4")
     integers = _INTEGERS[kind]
     choices = BundleChoices(
         dtype=_DTYPES[dtype],
@@ -129,7 +131,7 @@ def command(
         defaults=defaults_from_texts(defaults),
         chat_template=chat_template,
     )
-    with ShownStages(bytes_text) as progress:
+    with StageProgress(bytes_text) as progress:
         progress("reading the checkpoint", 0, 0)
         plan = plan_from_checkpoint(checkpoint, output, choices, lora=lora, family=family, overwrite=overwrite)
         progress("loading torch", 0, 0)

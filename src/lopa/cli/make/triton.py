@@ -1,55 +1,69 @@
-"""lopa-export triton: a bundle becomes a model in a model repository of NVIDIA's Triton Inference Server."""
+"""lopa-export triton: adds a bundle to a model repository of NVIDIA's Triton Inference Server."""
 
 from pathlib import Path
 
 import click
 
+from lopa.cli.options.devices import device_timeout_option
 from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import DEVICE, OUTPUT, option
 from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT
-from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.serve.triton.groups import groups_of_devices
 from lopa.serve.triton.repository import write_model
 from lopa.serve.triton.settings import TritonSettings, parameters_of_settings
 
+_LOAD = "Load and limits"
 
-@click.command(name="triton", cls=GroupedCommand)
+
+@click.command(
+    name="triton",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export triton BUNDLE -o REPOSITORY --model tiny",
+        "lopa-export triton BUNDLE -o REPOSITORY --model linked --link --device cpu --instances 2 --max-num-seqs 4",
+    ),
+)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),
     metavar="REPOSITORY",
-    help="The model repository: a new folder, an empty one, or one with other models.",
+    group=OUTPUT,
+    help="Model repository: a new or empty folder, or one with other models.",
 )
-@click.option("--model", metavar="NAME", help="What clients call the model [default: the bundle's folder].")
-@click.option("--link", is_flag=True, help="Refer to BUNDLE by its path instead of copying it.")
-@click.option(
+@option("--model", metavar="NAME", group=OUTPUT, show_default="name of BUNDLE", help="Name of the model for clients.")
+@option("--link", is_flag=True, group=OUTPUT, help="Refer to BUNDLE by its path instead of copying it.")
+@option(
+    "--python-path",
+    metavar="FOLDERS",
+    group=OUTPUT,
+    show_default="Triton's own",
+    help="Folders in which Triton's Python searches lopa, separated by colons.",
+)
+@option(
     "--device",
     "devices",
     multiple=True,
     default=("cpu",),
-    show_default=True,
-    help="Devices of an engine as generate has them, several as cuda:0,cuda:1. Each --device: an instance group.",
+    group=DEVICE,
+    help="Devices of one engine, several as cuda:0,cuda:1. Each --device makes an instance group.",
 )
-@click.option(
-    "--device-timeout",
+@device_timeout_option
+@option("--instances", type=int, default=1, group=DEVICE, help="Engines per instance group, each in its own process.")
+@option("--threads", type=int, group=DEVICE, show_default="chosen by the engine", help="Threads of each engine.")
+@option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Running requests per engine.")
+@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Waiting requests per engine.")
+@option("--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum tokens of an answer.")
+@option("--max-branches", type=int, group=_LOAD, show_default="no limit", help="Maximum branches of a request.")
+@option(
+    "--max-seconds",
     type=float,
-    default=STALL_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="With several devices of one engine: give up one that takes longer for a forward.",
+    group=_LOAD,
+    show_default="no limit",
+    help="Maximum seconds of a request, queue included.",
 )
-@click.option("--instances", type=int, default=1, show_default=True, help="Engines of each group, a process each.")
-@click.option("--threads", type=int, help="Threads of each engine [default: its own choice].")
-@click.option(
-    "--max-num-seqs", type=int, default=MAX_NUM_SEQS, show_default=True, help="Requests that an engine runs at once."
-)
-@click.option("--queue", type=int, default=QUEUE_LIMIT, show_default=True, help="Requests that may wait beside them.")
-@click.option("--max-tokens", type=int, help="Most tokens of an answer [default: what the model has room for].")
-@click.option("--max-branches", type=int, help="Most branches of a request [default: as many as there may be].")
-@click.option("--max-seconds", type=float, help="Most seconds of a request, waiting included [default: no limit].")
-@click.option("--python-path", metavar="FOLDERS", help="Where Triton's Python finds lopa, with : between several.")
 def command(
     bundle: Path,
     output: Path,
@@ -66,9 +80,9 @@ def command(
     max_seconds: float | None,
     python_path: str | None,
 ) -> None:
-    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/triton.md).
+    """Add BUNDLE to a model repository of NVIDIA's Triton Inference Server (docs/how-to/deploy.md).
 
-    What is said here stands in config.pbtxt, where it can be changed.
+    The options are written to config.pbtxt, where they can be changed.
     """
     settings = TritonSettings(
         max_num_seqs=max_num_seqs,
@@ -89,8 +103,8 @@ def command(
         python_path=python_path,
         link=link,
     )
-    told = ", ".join(f"{each.count * (len(each.gpus) or 1)} on {_where(each.devices, each.gpus)}" for each in groups)
-    click.echo(f"{folder}: engines: {told}; tritonserver --model-repository={output}")
+    engines = ", ".join(f"{each.count * (len(each.gpus) or 1)} on {_where(each.devices, each.gpus)}" for each in groups)
+    click.echo(f"{folder}: engines: {engines}; tritonserver --model-repository={output}")
 
 
 def _where(devices: str, gpus: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""lopa-export verify: is a bundle whole, and does its engine compute what its checkpoint says?"""
+"""lopa-export verify: checks the files of a bundle and the results of its engine."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,7 +13,9 @@ from rich.table import Table
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
 from lopa.cli.options.devices import DEVICE_NAMES, complete_device
-from lopa.cli.shown.stages import ShownStages
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.terminal.stages import StageProgress
 from lopa.export.progress import Progress
 from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.folder import check_folder
@@ -44,91 +46,93 @@ from lopa.tiny import EVAL
 _FOLDER = click.Path(path_type=Path)
 _HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
 _RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
-"""For a bundle with integers, whose outputs have a tolerance of the root mean square."""
+"""Header for a quantized bundle, whose tolerance is for the root mean square."""
 _GATE_PROMPTS = 2
-"""Of each kind."""
+"""Number of embedded prompts of each kind."""
 _GATE_TOKENS = 64
 
 
-@click.command(name="verify")
-@click.argument("bundle", type=_FOLDER)
-@click.option("--checkpoint", type=_FOLDER, metavar="DIR", help="What BUNDLE was made from (needs transformers).")
-@click.option("--lora", type=_FOLDER, metavar="DIR", help="The adapter that BUNDLE was made with.")
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    shell_complete=complete_device,
-    help=f"The engine to check: {DEVICE_NAMES}.",
+@click.command(
+    name="verify",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export verify BUNDLE --checkpoint CHECKPOINT --lora ADAPTER",
+        "lopa-export verify BUNDLE --device numpy --save-cases CASES",
+    ),
 )
-@click.option(
+@click.argument("bundle", type=_FOLDER)
+@option("--checkpoint", type=_FOLDER, metavar="DIR", help="Checkpoint of BUNDLE, to compare with by transformers.")
+@option("--lora", type=_FOLDER, metavar="DIR", help="Adapter of BUNDLE.")
+@option("--device", default="cpu", shell_complete=complete_device, help=f"Device to check: {DEVICE_NAMES}.")
+@option(
     "--against",
     metavar="DEVICE",
-    help="What the tokens of tensorrt:N or tensorrt-rtx:N are held against [default: cpu; in bfloat16 cuda:N].",
+    show_default="cpu; in bfloat16 cuda:N",
+    help="Reference device for the tokens of tensorrt:N or tensorrt-rtx:N.",
 )
-@click.option(
+@option(
     "--save-cases",
     "cases",
     type=_FOLDER,
     metavar="DIR",
-    help="A new folder for the random windows and numpy's answers, which Polygraphy runs (docs/polygraphy.md).",
+    help="New folder for the random windows with numpy's results, for Polygraphy (docs/how-to/engines.md).",
 )
 def command(
     bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None, cases: Path | None
 ) -> None:
-    """Check BUNDLE: the digests of its files, then its engine on random windows with and without a prefix.
+    """Check BUNDLE: the digests of its files, then its engine on random windows with and without cached tokens.
 
-    The engine is compared with numpy on the bundle's own weights and, with --checkpoint, with transformers' network on
-    the checkpoint and its adapter, in float32. Of a quantized bundle the weights themselves are compared with the
-    checkpoint's, an integer in steps: rounding errs by at most half a step. Exits with 1 when anything is wrong.
+    The engine is compared with numpy on the bundle's weights. With --checkpoint it is also compared with transformers'
+    network on the checkpoint and its adapter, in float32. The weights of a quantized bundle are compared with the
+    checkpoint's: rounding may change a value by at most half a step. Exits with 1 if a check fails.
 
-    An engine of TensorRT is also asked for tokens: every forward of some decodes, and one in each of its shapes, runs
-    on another device (--against) too. Only when these agree does the engine decode; when not, --save-cases has forwards
-    in which they do not.
+    The tokens of a TensorRT engine are also compared with another device (--against), in every forward of a few
+    decodes. A forward in each optimization profile follows. The engine is enabled for decoding only when they agree.
+    Otherwise --save-cases saves forwards in which they differ.
     """
     pace = Pace()
     opened = Bundle.open(bundle)
     gated = is_tensorrt(device)
     if against is not None and not gated:
-        raise click.UsageError("--against is for --device tensorrt:N or tensorrt-rtx:N")
+        raise click.UsageError("--against needs --device tensorrt:N or tensorrt-rtx:N")
     if cases is not None:
         check_folder(cases, opened.manifest.dtype)
-    with ShownStages() as progress:
+    with StageProgress() as progress:
         saving = None if cases is None else partial(save_cases, opened, cases, progress)
         report = report_from_bundle(
             opened, checkpoint=checkpoint, lora=lora, device=device, progress=progress, before_engine=saving
         )
     _print_errors(report.errors)
     if cases is not None:
-        click.echo(f"{cases}: the cases and numpy's answers, for Polygraphy (docs/polygraphy.md)")
+        click.echo(f"{cases}: cases with numpy's results, for Polygraphy (docs/how-to/engines.md)")
     if not report.ok:
         wrong = [f"{error.output} against {error.reference}" for error in report.errors if not error.ok]
         raise CheckFailedError(
-            f"{len(wrong)} of {len(report.errors)} outputs are beyond tolerance on {device}: {', '.join(wrong)}",
-            expected="differences that rounding explains",
-            remedy="do not use this bundle on this device; export the checkpoint again and verify that",
+            f"{len(wrong)} of {len(report.errors)} outputs exceed the tolerance on {device}: {', '.join(wrong)}",
+            expected="differences within rounding error",
+            remedy="do not use this bundle on this device; export the checkpoint again and verify the new bundle",
         )
     if gated:
         _gate(opened.of_dialect("standard"), device, against, cases)
     files = len(opened.manifest.files)
     click.echo(
-        f"ok: {files} files as exported; {device} agrees with the references in {report.cases} cases, "
+        f"ok: {files} files unchanged; {device} agrees with the references in {report.cases} cases, "
         f"in {duration_text(pace.seconds)}"
     )
     if checkpoint is None:
-        click.echo("The weights were not compared with a checkpoint: add --checkpoint DIR for that.")
+        click.echo("The weights were not compared with a checkpoint; add --checkpoint DIR to compare them.")
 
 
 def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) -> None:
-    """Hold the engine's tokens against another device's, and let it decode when they agree.
+    """Compare the engine's tokens with another device's, and enable the engine for decoding when they agree.
 
-    When not, the forwards in which they do not are saved in `cases`, unless that is None.
+    Otherwise save the forwards in which they differ in `cases`, unless that is None.
     """
     reference = _default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
     found = engine_from_device(bundle, device)
     failed = None if cases is None else FailedForwards()
-    with ShownStages() as progress:
+    with StageProgress() as progress:
         agreement = agreement_of_engine(bundle, device, found, reference, progress, failed)
     _print_errors(agreement.errors)
     counts = (
@@ -140,22 +144,22 @@ def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) 
             tolerance = gate_tolerance(bundle.manifest, found.engine.flags.products)
             _save_failed(failed, cases / "failed", reference, tolerance)
         raise CheckFailedError(
-            f"{found.folder} on {device} beside {reference}: {counts}",
-            expected="the same token wherever the other device prefers one clearly, and statistics within tolerance",
-            remedy="do not use this engine: see docs/tensorrt.md, Troubleshooting, wrong tokens",
+            f"{found.folder} on {device} compared with {reference}: {counts}",
+            expected="the same token wherever the other device clearly prefers one, and statistics within tolerance",
+            remedy="do not use this engine: see docs/how-to/engines.md, Troubleshooting, wrong tokens",
         )
     mark_verified_on(found, device)
-    click.echo(f"{found.folder}: verified, {counts}, beside {reference}")
+    click.echo(f"{found.folder}: verified, {counts}, compared with {reference}")
 
 
 def _save_failed(failed: FailedForwards, folder: Path, reference: str, tolerance: GateTolerance) -> None:
     if failed.count:
         saved = failed.save(folder, reference, tolerance)
-        click.echo(f"{folder}: {saved} of {failed.count} forwards that differ, with the answers of {reference}")
+        click.echo(f"{folder}: {saved} of {failed.count} forwards that differ, with the results of {reference}")
 
 
 def _default_reference(bundle: Bundle, device: str) -> str:
-    """Where ONNX Runtime can run the bundle: the CPU, or in bfloat16, for which that has no operators, the same GPU."""
+    """Return the device on which ONNX Runtime runs the bundle: the CPU, or in bfloat16 the same GPU."""
     return "cpu" if bundle.manifest.dtype != "bfloat16" else f"cuda:{parse_device(device).number}"
 
 
@@ -167,11 +171,10 @@ def agreement_of_engine(
     progress: Progress,
     failed: FailedForwards | None = None,
 ) -> Agreement:
-    """Hold the engine on "tensorrt:N" or "tensorrt-rtx:N" against the device `against`, in every one of its shapes.
+    """Compare the engine on "tensorrt:N" or "tensorrt-rtx:N" with the device `against`, in each optimization profile.
 
     Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window where its
-    loop has both. `failed`
-    gathers the forwards in which they differ; None costs nothing.
+    decoding supports both. `failed` collects the forwards in which they differ; None collects nothing.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)
     with (
@@ -214,7 +217,7 @@ def _rows(errors: Sequence[OutputError], *, with_rms: bool) -> list[tuple[str, .
 
 
 def _print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """A drawn table on a terminal, aligned columns elsewhere."""
+    """Print a table with borders on a terminal, otherwise aligned columns."""
     console = Console(highlight=False)
     if console.is_terminal:
         table = Table(*header)

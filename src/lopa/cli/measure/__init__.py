@@ -1,1 +1,1 @@
-"""The command that measures: bench, and each of its benchmarks in a file of its own."""
+"""The command bench and its subcommands, a module each."""

@@ -1,19 +1,29 @@
-"""lopa-export bench --cold: from the import of the runtime to the first forward."""
+"""lopa-export bench cold: measures seconds from the import of the runtime to the first forward."""
 
 from pathlib import Path
+
+import click
 
 from lopa.bench.forward.cold_start import STARTS, measured_cold_start, report_from_starts, table_from_cold
 from lopa.bench.progress import progress_shown
 from lopa.bench.report import run_now
-from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.options.devices import device_option, threads_option
+from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle
 
 
-def bench_cold(bundle: Path, *, output: ReportOutput, devices: tuple[str, ...], threads: int | None) -> None:
-    """Seconds of STARTS fresh processes."""
+@click.command(name="cold", cls=GroupedCommand, examples=("lopa-export bench cold BUNDLE --threads 1",))
+@click.argument("bundle", type=click.Path(path_type=Path))
+@report_option
+@device_option
+@threads_option
+def command(bundle: Path, output: Path | None, devices: tuple[str, ...], threads: int | None) -> None:
+    """Measure seconds from the import of the runtime to the first forward of BUNDLE, in new processes."""
     opened = Bundle.open(bundle)
-    output.check("cold")
+    files = ReportOutput(output)
+    files.check("cold")
     run = run_now(opened, device=",".join(devices), threads=threads, arguments=command_line())
     starts = []
     with progress_shown("cold starts", STARTS, quiet=quiet()) as progress:
@@ -21,4 +31,4 @@ def bench_cold(bundle: Path, *, output: ReportOutput, devices: tuple[str, ...], 
             starts.append(measured_cold_start(opened.path, devices, threads))
             progress(done)
     report = report_from_starts(run, tuple(starts))
-    output.put("cold", report, [table_from_cold(report)])
+    files.write("cold", report, [table_from_cold(report)])

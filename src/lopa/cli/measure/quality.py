@@ -1,4 +1,4 @@
-"""lopa-export bench --quality: score and speed of every strategy."""
+"""lopa-export bench quality: measures score and speed of decoding strategies."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,9 +17,12 @@ from lopa.bench.quality.measure import rows_from_outcomes
 from lopa.bench.quality.plot import png_from_quality
 from lopa.bench.quality.report import QualityReport
 from lopa.bench.quality.table import tables_from_quality
-from lopa.bench.quality.variants import EVERY, PUBLISHED, variants_from_text
+from lopa.bench.quality.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
 from lopa.bench.report import check_output, prompt_file, run_now
-from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.options.devices import device_options
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -27,63 +30,94 @@ from lopa.runtime.errors import BadInputError
 _NAME = "quality"
 
 
-def bench_quality(
+@click.command(
+    name="quality",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1 --strategies eb -o REPORT",
+        "lopa-export bench quality BUNDLE EVAL.jsonl --limit 1 --strategies eb,klass -o REPORT --resume",
+    ),
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompts", type=click.Path(path_type=Path), metavar="EVAL")
+@option(
+    "--strategies",
+    metavar="NAMES",
+    default=PUBLISHED,
+    help=f"Strategies, separated by commas ({', '.join(SWEEPS)}), each measured with several values of one of its "
+    "options; or a set: recommended (8 configurations), published (8 or 9), all (more than 100).",
+)
+@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum prompts of each kind.")
+@option("--resume", is_flag=True, help="Keep the outcomes in --output and decode only the missing ones.")
+@report_option
+@option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="PNG",
+    help="Plot of score against tokens per forward and second.",
+)
+@device_options
+def command(
     bundle: Path,
     prompts: Path,
-    *,
-    strategies: str | None,
+    strategies: str,
     limit: int | None,
     resume: bool,
-    output: ReportOutput,
+    output: Path | None,
+    plot: Path | None,
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
 ) -> None:
-    """Measure score and speed of `strategies` (None: the published ones) on the file `prompts`, so many of each kind.
+    """Measure score and speed of decoding strategies with BUNDLE on the prompts in EVAL.
 
-    With `resume` outcomes that are in the output's folder are taken from there.
+    EVAL is a file of JSON lines with "prompt", "answer" and "kind" (docs/how-to/measure.md). The subcommand questions
+    writes such files.
     """
-    asked = variants_from_text(PUBLISHED if strategies is None else strategies)
+    if resume and output is None:
+        raise click.UsageError("--resume needs --output, the folder of the outcomes")
+    files = ReportOutput(output, plot)
+    requested = variants_from_text(strategies)
     items = eval_set_from_jsonl(prompts, limit=limit, chats=True)
-    if output.plot is not None:
+    if plot is not None:
         check_matplotlib()
         if not any(item.verdict for item in items):
             raise BadInputError(
                 f"--plot, but {prompts} has no prompt that is scored here",
-                expected="prompts with a score to draw: of kind math, or with a scoring",
-                remedy="leave --plot out, or give other prompts",
+                expected="prompts with a score to plot: of kind math, or with a scoring",
+                remedy="omit --plot, or give other prompts",
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
-        output.check(_NAME)
-        # What is asked for by name and cannot be is an error; of all, what can be is measured.
-        variants = variants_that_fit(decoder, asked) if strategies in (None, PUBLISHED, EVERY) else asked
+        files.check(_NAME)
+        # A configuration that the bundle excludes is an error if it is named, and left out of a set.
+        variants = variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)
-        kept = None if output.folder is None else KeptOutcomes(output.folder, _NAME, run, file)
+        kept = None if output is None else KeptOutcomes(output, _NAME, run, file)
         with ExitStack() as opened:
-            if kept is not None and output.folder is not None:
+            if kept is not None and output is not None:
                 for variant in variants if any(item.task_id for item in items) else ():
-                    check_output(sample_file(output.folder, variant.name))
+                    check_output(sample_file(output, variant.name))
                 if resume:
                     kept.read()
                     if not quiet():
-                        click.echo(f"{len(kept)} outcomes are in {output.folder} already", err=True)
+                        click.echo(f"{output} holds {len(kept)} outcomes, which are kept", err=True)
                 opened.enter_context(kept.writing())
             progress = opened.enter_context(progress_shown("prompts", len(items), quiet=quiet()))
             try:
                 outcomes = measured_outcomes(decoder, items, variants, progress, kept=kept)
             except BaseException:
                 if kept is not None and len(kept) and not quiet():
-                    click.echo(f"{output.folder} has {len(kept)} outcomes: --resume goes on from there", err=True)
+                    click.echo(f"{output} holds {len(kept)} outcomes: --resume continues after them", err=True)
                 raise
         rows, curves = rows_from_outcomes(items, outcomes), curves_from_outcomes(items, outcomes)
         settings = shared_settings(decoder, variants)
         report = QualityReport(_NAME, run, file, settings, rows, curves)
         own = {variant.name: variant_config(decoder, variant, published=False) for variant in variants}
-    if kept is not None and output.folder is not None:
+    if kept is not None and output is not None:
         if any(item.task_id for item in items):
-            write_samples(output.folder, items, {name: kept.texts(items, name, config) for name, config in own.items()})
+            write_samples(output, items, {name: kept.texts(items, name, config) for name, config in own.items()})
         report = replace(report, outcomes=kept.outcomes)
-    output.put(_NAME, report, tables_from_quality(report), png_from_quality)
+    files.write(_NAME, report, tables_from_quality(report), png_from_quality)
     if kept is not None:
         kept.finish()

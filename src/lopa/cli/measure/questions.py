@@ -1,4 +1,4 @@
-"""lopa-export questions: evaluation sets for bench --quality, generated or made of published data."""
+"""lopa-export bench questions: writes evaluation sets, generated or from published data, for bench quality."""
 
 import json
 from collections.abc import Mapping
@@ -9,32 +9,52 @@ import click
 from lopa.bench.evaluation.published import DATA_SETS, lines_of_data_set, records_from_jsonl
 from lopa.bench.evaluation.waiting_lines import MAX_LENGTH, MIN_LENGTH, TASKS, lines_of_task
 from lopa.bench.report import check_output
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_whole
 
 _COUNT, _LENGTH = 100, 4
-_OF_LINES = ("--count", "--length", "--seed")
-_OF_DATA = ("--shots", "--shots-from", "--chat", "--last-number")
+_GENERATED_ONLY = ("--count", "--length", "--seed")
+_DATA_ONLY = ("--shots", "--shots-from", "--chat", "--last-number")
 
 
-@click.command(name="questions")
+@click.command(
+    name="questions",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export bench questions shuffle --count 3 --length 6 -o QUESTIONS.jsonl",
+        "lopa-export bench questions gsm8k GSM8K.jsonl --shots 1 --shots-from GSM8K.jsonl -o QUESTIONS.jsonl",
+    ),
+)
 @click.argument("name", type=click.Choice([*TASKS, *DATA_SETS]), metavar="NAME")
 @click.argument("data", type=click.Path(path_type=Path), required=False)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Their place.")
-@click.option("--count", type=int, help=f"How many questions about a line [default: {_COUNT}].")
-@click.option("--length", type=int, help=f"People in the line, {MIN_LENGTH} to {MAX_LENGTH} [default: {_LENGTH}].")
-@click.option("--seed", type=int, help="Decides names and places [default: 0].")
-@click.option(
+@option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File to write.")
+@option("--count", type=int, show_default=f"{_COUNT}", help="Number of generated questions.")
+@option(
+    "--length",
+    type=int,
+    show_default=f"{_LENGTH}",
+    help=f"Number of people in the waiting line, {MIN_LENGTH} to {MAX_LENGTH}.",
+)
+@option("--seed", type=int, show_default="0", help="Seed of the names and positions.")
+@option(
     "--shots",
     type=click.IntRange(min=0),
-    help="Examples in front of every question, the first of --shots-from [default: as published, where that is given].",
+    show_default="with --shots-from as published, else 0",
+    help="Number of examples before every question: the first records of --shots-from.",
 )
-@click.option(
+@option(
     "--shots-from", type=click.Path(path_type=Path), metavar="FILE", help="Records of the same data set, as examples."
 )
-@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Of an answer [default: 64 of a line, else 512].")
-@click.option("--chat", is_flag=True, help="Ask as a chat, by the bundle's template.")
-@click.option("--last-number", is_flag=True, help="gsm8k: score the last number of an answer, wherever it stands.")
+@option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    show_default="64 for generated questions, else 512",
+    help="Maximum number of tokens of an answer.",
+)
+@option("--chat", is_flag=True, help="Write the questions as chats, for the bundle's chat template.")
+@option("--last-number", is_flag=True, help="Score the last number of an answer to gsm8k, wherever it is.")
 def command(
     name: str,
     data: Path | None,
@@ -48,10 +68,11 @@ def command(
     chat: bool,
     last_number: bool,
 ) -> None:
-    """Write the evaluation set NAME for `bench --quality`.
+    """Write the evaluation set NAME for bench quality.
 
-    Generated, about a waiting line: copy, reverse, sort, shuffle, replace_index, replace_random, insert_index,
-    insert_random, remove_index, remove_random. Made of DATA, the data set's own file: gsm8k, humaneval, mbpp.
+    Questions about a waiting line are generated for the names copy, reverse, sort, shuffle, replace_index,
+    replace_random, insert_index, insert_random, remove_index and remove_random. The names gsm8k, humaneval and mbpp
+    need DATA, the data set's own file.
     """
     given = {
         **{"--count": count, "--length": length, "--seed": seed},
@@ -73,7 +94,7 @@ def command(
             if len(examples) < wanted:
                 raise BadInputError(
                     f"{shots_from} has {len(examples)} records",
-                    expected=f"{wanted} at least, one for each example",
+                    expected=f"at least {wanted}, one for each example",
                     remedy="give another file, or fewer --shots",
                 )
         lines = lines_of_data_set(name, records, examples, chat=chat, last_number=last_number)
@@ -86,15 +107,17 @@ def command(
 def _check_usage(name: str, data: Path | None, given: Mapping[str, object]) -> None:
     is_data = name in DATA_SETS
     if is_data and data is None:
-        raise click.UsageError(f"{name} needs DATA, the data set's own file of JSON lines: it is not in this project")
+        raise click.UsageError(
+            f"{name} needs DATA, the data set's own file of JSON lines, which is not part of this project"
+        )
     if not is_data and data is not None:
-        raise click.UsageError(f"{name} is generated: leave DATA out")
-    for option in _OF_LINES if is_data else _OF_DATA:
-        if given[option] is not None:
-            raise click.UsageError(f"{option} does not go with {name}")
+        raise click.UsageError(f"{name} is generated: omit DATA")
+    for name_of_option in _GENERATED_ONLY if is_data else _DATA_ONLY:
+        if given[name_of_option] is not None:
+            raise click.UsageError(f"{name_of_option} is not for {name}")
     if given["--shots"] and given["--shots-from"] is None:
         raise click.UsageError("--shots needs --shots-from, the file of the examples")
     if given["--last-number"] and name != "gsm8k":
-        raise click.UsageError(f"--last-number does not go with {name}")
+        raise click.UsageError(f"--last-number is not for {name}")
     if given["--chat"] and given["--shots-from"] and DATA_SETS[name].chat is not None:
-        raise click.UsageError(f"{name} as a chat has no examples: leave --shots-from out")
+        raise click.UsageError(f"{name} as a chat has no examples: omit --shots-from")

@@ -1,14 +1,30 @@
-"""Where a benchmark of lopa-export bench puts what it found: tables on standard output, files if that is asked for."""
+"""Output of a benchmark: tables on standard output, and the files of --output and --plot."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import click
 
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
+from lopa.cli.program.grouped_option import option
 from lopa.runtime.files.output_file import write_whole
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def report_option(command: _Command) -> _Command:
+    """Add -o/--output DIR, passed as `output`."""
+    return option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder for the report, in JSON and Markdown.",
+    )(command)
 
 
 @dataclass(frozen=True)
@@ -16,19 +32,19 @@ class ReportOutput:
     """The files that a benchmark writes."""
 
     folder: Path | None
-    """Of --output, for the report in JSON and Markdown."""
+    """Folder for the report in JSON and Markdown."""
     plot: Path | None = None
 
     def check(self, name: str) -> None:
-        """Make the folders of the report `name` and the plot; raises BadInputError for a file that cannot be written.
+        """Make the folders of the report `name` and of the plot. Raises BadInputError for a file that is not writable.
 
-        To be called before the measurement, so that it is not made in vain, and after all input is read.
+        Call this after reading all input and before the measurement, so that no measurement is lost.
         """
         files = () if self.folder is None else files_of_report(self.folder, name)
         for path in (*files, *(() if self.plot is None else (self.plot,))):
             check_output(path)
 
-    def put(
+    def write(
         self, name: str, report: Any, tables: Sequence[Table], png_from_report: Callable[[Any], bytes] | None = None
     ) -> None:
         """Print the tables and write the files."""
@@ -41,5 +57,5 @@ class ReportOutput:
 
 
 def command_line() -> list[str]:
-    """The words of the command, without the folder of the program."""
+    """Return the arguments of this process, with the program's name instead of its path."""
     return ["lopa-export", *sys.argv[1:]]

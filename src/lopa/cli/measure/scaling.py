@@ -1,7 +1,9 @@
-"""lopa-export bench --devices: steps and tokens per second on several devices, measured and projected."""
+"""lopa-export bench scaling: measures and projects steps and tokens per second on several devices."""
 
 from contextlib import ExitStack
 from pathlib import Path
+
+import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
@@ -10,24 +12,50 @@ from lopa.bench.scaling.measure import decoders_on_cores
 from lopa.bench.scaling.plot import png_from_scaling
 from lopa.bench.scaling.report import scaling_report
 from lopa.bench.scaling.table import tables_from_scaling
-from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.options.devices import counts_from_text, device_timeout_option
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.tiny import EVAL
 
 
-def bench_scaling(
-    bundle: Path, counts: tuple[int, ...], *, branches: int, limit: int, output: ReportOutput, device_timeout: float
+@click.command(
+    name="scaling",
+    cls=GroupedCommand,
+    examples=("lopa-export bench scaling BUNDLE --devices 1,2 --branches 2 --limit 1",),
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@option("--devices", "counts", required=True, metavar="1,2,..", help="Numbers of devices, of one core each.")
+@option("--branches", type=int, default=8, help="Branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=4, help="Maximum prompts of each kind.")
+@report_option
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of speed against devices.")
+@device_timeout_option
+def command(
+    bundle: Path,
+    counts: str,
+    branches: int,
+    limit: int,
+    output: Path | None,
+    plot: Path | None,
+    device_timeout: float,
 ) -> None:
-    """Decodes on as many devices of one core each as this machine has, and a model's word on the others of `counts`."""
-    if output.plot is not None:
+    """Measure steps and tokens per second of BUNDLE on as many one-core devices as this machine has.
+
+    A model projects the other numbers of devices, and other links (docs/measurements/scale.md).
+    """
+    numbers = counts_from_text(counts)
+    files = ReportOutput(output, plot)
+    if plot is not None:
         check_matplotlib()
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with ExitStack() as opened:
-        decoders = decoders_on_cores(opened, bundle, counts, device_timeout=device_timeout)
-        # Its model deals branches; rows that they share are computed by each.
+        decoders = decoders_on_cores(opened, bundle, numbers, device_timeout=device_timeout)
+        # The model distributes whole branches, so that each device computes rows that branches share.
         config = decoders[1].config(strategy="lopa", branches=branches, deduplicate_rows=False)
-        output.check("scaling")
+        files.check("scaling")
         report = scaling_report(
-            decoders, config, items, prompt_file(EVAL, limit), counts=counts, arguments=command_line(), quiet=quiet()
+            decoders, config, items, prompt_file(EVAL, limit), counts=numbers, arguments=command_line(), quiet=quiet()
         )
-    output.put("scaling", report, tables_from_scaling(report), png_from_scaling)
+    files.write("scaling", report, tables_from_scaling(report), png_from_scaling)

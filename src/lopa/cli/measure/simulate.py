@@ -1,4 +1,4 @@
-"""lopa-export simulate: a fleet of replicas under load, from recorded decodes and costs (docs/scale.md)."""
+"""lopa-export bench simulate: simulates replicas of a server under load, from recorded decodes and costs."""
 
 from pathlib import Path
 
@@ -8,22 +8,24 @@ from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import progress_shown
 from lopa.bench.report import check_output, json_from_report
 from lopa.bench.table import show_table
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.files.output_file import write_whole
 
 
-@click.command(name="simulate")
+@click.command(name="simulate", cls=GroupedCommand, examples=("lopa-export bench simulate SCENARIO.json",))
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON instead of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Draw tokens and times against the load.")
+@option("--json", "as_json", is_flag=True, help="Print the whole report as JSON instead of tables.")
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of tokens and times against the load.")
 def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
-    """Simulate a fleet of replicas that answer over HTTP, as the file SCENARIO describes it (docs/scale.md).
+    """Simulate replicas of a server, as the file SCENARIO describes them (docs/how-to/measure.md).
 
-    It says how many answers come in time at every load, how long they take, what is refused or lost, what a million
-    tokens cost, and how many branches serve each load best. The same file gives the same result.
+    For every load the report has the share of answers in time, latencies, refused and lost requests, and the cost of a
+    million tokens. It also names the best number of branches. The same file gives the same result.
     """
-    with extra_needed("simulate", {"simpy"}, "the library that simulates"):
+    with extra_needed("simulate", {"simpy"}, "the library for simulations"):
         from lopa.bench.fleet.plot import png_from_fleet
         from lopa.bench.fleet.point import fleet_report
         from lopa.bench.fleet.scenario import material_from_file

@@ -1,47 +1,73 @@
-"""lopa-export bench --speed: our decoder beside an eager loop of PyTorch."""
+"""lopa-export bench speed: compares the decoder with an eager PyTorch loop."""
 
 from pathlib import Path
+
+import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import progress_shown
 from lopa.bench.report import prompt_file, run_now
 from lopa.bench.speed.report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed.table import tables_from_speed
-from lopa.cli.measure.report_output import ReportOutput, command_line
+from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.options.devices import device_option
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import DEVICE, option
 from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.device_families import uses_all_cores
 from lopa.tiny import EVAL
 
 
-def bench_speed(
+@click.command(
+    name="speed",
+    cls=GroupedCommand,
+    examples=("lopa-export bench speed BUNDLE --checkpoint CHECKPOINT --lora ADAPTER --limit 1",),
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@option("--checkpoint", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Checkpoint of BUNDLE.")
+@option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="Adapter of BUNDLE.")
+@option(
+    "--adapter-apart",
+    is_flag=True,
+    help="Run the adapter next to the matrices in the eager loop, as the published code does, instead of merged.",
+)
+@option("--branches", type=int, default=5, help="Branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=8, help="Maximum prompts of each kind.")
+@report_option
+@device_option
+@option("--threads", type=click.IntRange(min=1), default=1, group=DEVICE, help="Number of threads on both sides.")
+def command(
     bundle: Path,
     checkpoint: Path,
     lora: Path | None,
-    *,
     adapter_apart: bool,
     branches: int,
     limit: int,
-    output: ReportOutput,
-    device: str,
+    output: Path | None,
+    devices: tuple[str, ...],
     threads: int,
 ) -> None:
-    """Seconds per step of `bundle` on `device` and of an eager loop on the checkpoint that it was made from.
+    """Compare seconds per step of BUNDLE with an eager PyTorch loop on the weights of its checkpoint.
 
-    The loop runs on the processor, so `device` is to be the processor too.
+    The loop runs on the CPU, so that --device must be cpu or openvino:CPU.
     """
-    source_from_checkpoint(checkpoint, lora)  # what cannot be used is refused before torch is imported
+    if len(devices) != 1 or not uses_all_cores(devices[0]):
+        raise click.UsageError("the eager loop runs on the CPU: omit --device, or give openvino:CPU")
+    source_from_checkpoint(checkpoint, lora)  # bad input is refused before torch is imported
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.measure import eager_decoder, measured_speed
+    files = ReportOutput(output)
     items = eval_set_from_jsonl(EVAL, limit=limit)
-    with Decoder.open(bundle, [device], threads=threads) as ours:
+    with Decoder.open(bundle, devices, threads=threads) as ours:
         config = ours.config(strategy="lopa", reference=True, branches=branches)
         eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
-        output.check("speed")
+        files.check("speed")
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
         with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
             measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
     settings = dict(ours.bundle.manifest.merged_options(config))
     report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured)
-    output.put("speed", report, tables_from_speed(report))
+    files.write("speed", report, tables_from_speed(report))

@@ -1,4 +1,4 @@
-"""The flag for a chat template in a file."""
+"""The option for a chat template in a file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,16 +6,19 @@ from typing import Any, TypeVar
 
 import click
 
+from lopa.cli.program.grouped_option import INPUT, option
 from lopa.runtime.text.chat_template import template_from_file
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def chat_template_option(command: _Command) -> _Command:
-    """Add --chat-template FILE, which comes as `chat_template`: the template's text, or None."""
-    return click.option(
+    """Add --chat-template FILE, passed as `chat_template`: the template's text, or None."""
+    return option(
         "--chat-template",
         type=_TemplateFile(),
+        group=INPUT,
+        advanced=True,
         help="File with a Jinja chat template, in place of the bundle's own.",
     )(command)
 

@@ -1,4 +1,4 @@
-"""The flags that say on which devices a bundle is opened, and on how many it is measured."""
+"""The options for the devices on which a bundle is opened, and for lists of counts."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from lopa.cli.program.grouped_option import DEVICE, option
 from lopa.runtime.device_families import FAMILIES
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
@@ -13,28 +14,51 @@ from lopa.runtime.parallel.branch_session import STALL_SECONDS
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _DIGITS = 6
 DEVICE_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if not family.spans_processes)
-"""Names of the devices of one process, for help."""
+"""Syntax of the devices of one process, for help texts."""
 _RANK_NAMES = ", ".join(family.syntax for family in FAMILIES.values() if family.spans_processes)
 
 
 def device_options(command: _Command) -> _Command:
-    """Add --device, which comes as `devices`, and --device-timeout."""
-    command = click.option(
-        "--device-timeout",
-        type=float,
-        default=STALL_SECONDS,
-        show_default=True,
-        metavar="SECONDS",
-        help="With several devices: give up one that takes longer for a forward.",
-    )(command)
-    return click.option(
+    """Add --device, passed as `devices`, --device-timeout and --threads."""
+    return device_option(device_timeout_option(threads_option(command)))
+
+
+def device_option(command: _Command) -> _Command:
+    """Add --device, passed as `devices`."""
+    return option(
         "--device",
         "devices",
         multiple=True,
         default=("cpu",),
-        show_default=True,
         shell_complete=complete_device,
-        help=f"{DEVICE_NAMES}, {_RANK_NAMES}, or a pipeline (cuda:0+cuda:1). Several devices share the branches.",
+        group=DEVICE,
+        help=f"Device: {DEVICE_NAMES}, {_RANK_NAMES}, or a pipeline such as cuda:0+cuda:1. Repeat the option to share "
+        "the branches among several devices.",
+    )(command)
+
+
+def device_timeout_option(command: _Command) -> _Command:
+    """Add --device-timeout, passed as `device_timeout`."""
+    return option(
+        "--device-timeout",
+        type=float,
+        default=STALL_SECONDS,
+        metavar="SECONDS",
+        group=DEVICE,
+        advanced=True,
+        help="Give up one of several devices when a forward on it takes longer than this.",
+    )(command)
+
+
+def threads_option(command: _Command) -> _Command:
+    """Add --threads, passed as `threads`: a number, or None for the engine's own choice."""
+    return option(
+        "--threads",
+        type=click.IntRange(min=1),
+        group=DEVICE,
+        advanced=True,
+        show_default="chosen by the engine",
+        help="Number of threads of the engine.",
     )(command)
 
 
@@ -43,13 +67,16 @@ def complete_device(
     parameter: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Complete a device name to the examples of each family; other numbers are typed."""
+    """Complete a device name to the examples of each family."""
     names = (name for family in FAMILIES.values() for name in family.examples)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def counts_from_text(text: str, option: str = "--devices", what: str = "device") -> tuple[int, ...]:
-    """Numbers from "1,2,4", ascending. Raises BadInputError for anything else, 0 or one given twice."""
+    """Return the numbers of a text such as "1,2,4", ascending.
+
+    Raises BadInputError for anything else, for 0 and for a number given twice.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < len(part) <= _DIGITS for part in parts):
         problem = f"{option} {text!r}"
@@ -60,5 +87,5 @@ def counts_from_text(text: str, option: str = "--devices", what: str = "device")
     else:
         return tuple(sorted(counts))
     raise BadInputError(
-        problem, expected="whole numbers from 1 on, each once, with commas between", remedy=f"e.g. {option} 1,2,4,8"
+        problem, expected="whole numbers from 1, each once, separated by commas", remedy=f"e.g. {option} 1,2,4,8"
     )

@@ -1,4 +1,4 @@
-"""The plan of buckets that a build takes: the one it was given, or the bundle's own."""
+"""The shape buckets of a build: from the file of --buckets or from the bundle."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from lopa.runtime.errors import BadInputError
 
 
 def bucket_plan_from_option(bundle: Bundle, path: Path | None) -> BucketPlan:
-    """The plan at `path`, None: in the bundle. Raises BadInputError when there is none that can be used."""
+    """Return the plan at `path`, or the bundle's own for None. Raises BadInputError where there is no usable plan."""
     plan = bucket_plan_path(bundle.path) if path is None else path
     if not plan.is_file():
         raise BadInputError(
             f"{plan} does not exist",
-            expected="a plan of the buckets to build for",
+            expected="a file with the shape buckets to build for",
             remedy=f"make one: lopa-export plan {bundle.path}",
         )
     return bucket_plan_from_file(plan, bundle)

@@ -1,1 +1,1 @@
-"""How the program behaves whatever the command: signals, streams, verbosity, help."""
+"""Behaviour of the program that does not depend on the command: signals, streams, verbosity, help, option names."""

@@ -1,4 +1,4 @@
-"""A command whose options may be given by environment variables too. Knows no option."""
+"""A command whose options may also be given by environment variables. Knows no option."""
 
 import difflib
 import os
@@ -8,6 +8,9 @@ import click
 from click.core import ParameterSource
 
 from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.renamed_options import FormerOption, present_variable
+
+_WITHOUT_VARIABLE = ("help", "help-all")
 
 
 class EnvironmentCommand(GroupedCommand):
@@ -29,8 +32,8 @@ class EnvironmentCommand(GroupedCommand):
             parameter = error.param
             source = None if parameter is None else ctx.get_parameter_source(parameter.name or "")
             if parameter is not None and source is ParameterSource.ENVIRONMENT:
-                told = f"{error.message} (from the environment variable {parameter.envvar})"
-                raise click.BadParameter(told, ctx=error.ctx, param=parameter) from error
+                message = f"{error.message} (from the environment variable {parameter.envvar})"
+                raise click.BadParameter(message, ctx=error.ctx, param=parameter) from error
             raise
         for name in sorted(set(os.environ) - known):
             if name.startswith(f"{self._prefix}_"):
@@ -40,11 +43,20 @@ class EnvironmentCommand(GroupedCommand):
         return rest
 
     def _name_variables(self, ctx: click.Context) -> set[str]:
-        known = set()
+        """Give every parameter its variable. Return the names of all variables, former ones included."""
+        known, former = set(), []
         for parameter in self.get_params(ctx):
             flags = [flag for flag in parameter.opts if flag.startswith("--")]
             name = flags[0][2:] if flags else parameter.name or ""
-            if name != "help":
-                parameter.envvar = f"{self._prefix}_{name.replace('-', '_').upper()}"
+            if isinstance(parameter, FormerOption):
+                former.append(parameter)
+            elif name not in _WITHOUT_VARIABLE:
+                parameter.envvar = self._variable(name)
                 known.add(parameter.envvar)
+        for each in former:
+            known.add(self._variable(each.former))
+            each.option.envvar = present_variable(self._variable(each.former), self._variable(each.present))
         return known
+
+    def _variable(self, name: str) -> str:
+        return f"{self._prefix}_{name.replace('-', '_').upper()}"

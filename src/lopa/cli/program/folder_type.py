@@ -1,4 +1,4 @@
-"""The type of arguments that name a folder: taken as a path, completed by shells as a folder."""
+"""The type of arguments that name a folder: a path that shells complete as a folder."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem
 
 
 class _Folder(click.Path):
-    """Whether the folder is there and what it holds is judged by who opens it, in an error of ours."""
+    """A path that is not checked here: the code that opens the folder reports what is wrong with it."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)

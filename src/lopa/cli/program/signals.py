@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: what they do while the command starts, while it works and when it is done.
+"""Handling of Ctrl-C and SIGTERM while the command starts, while it works and when it is done.
 
-Imports little, since nothing is heard before it is imported.
+Imports little, since a signal that arrives before this import is not handled.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_AGAIN = 0.01
+_MESSAGES = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_RESEND_SECONDS = 0.01
 """Seconds after which a lost interrupt is sent again."""
 
 
 class Signals:
-    """The signals of one run; one that the caller has us ignore stays ignored. Only the main thread hears any."""
+    """The signal handlers of one run. Handles nothing outside the main thread, and no signal that is ignored."""
 
     def __init__(self) -> None:
-        self.heard: int | None = None
-        """The signal that ended the work, whatever a library made of it on its way."""
+        self.received: int | None = None
+        """The signal that ended the work, whichever exception it caused on its way."""
         usual = (signal.SIG_DFL, signal.default_int_handler)
-        found = {number: signal.getsignal(number) for number in _SAID}
+        found = {number: signal.getsignal(number) for number in _MESSAGES}
         self._before = {number: handler for number, handler in found.items() if handler in usual}
         self._hook = sys.unraisablehook
 
-    def end_at_once(self) -> None:
-        """A signal ends the process: nothing is open yet, or all is done. No import can turn it into an error."""
+    def exit_immediately(self) -> None:
+        """Let a signal end the process at once: nothing is open yet, or the work is done."""
         self._handle(_end_process)
 
-    def end_the_work(self) -> None:
-        """A signal raises KeyboardInterrupt or SystemExit, so that files and devices are closed."""
+    def raise_exceptions(self) -> None:
+        """Let a signal raise KeyboardInterrupt or SystemExit, so that files and devices are closed."""
         self._handle(self._raise)
         if self._before:
             sys.unraisablehook = self._send_again
 
     def restore(self) -> None:
-        """As it was before this object."""
+        """Restore the handlers that were set before this object."""
         sys.unraisablehook = self._hook
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -56,28 +56,28 @@ class Signals:
             self._before = {}
 
     def _raise(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.heard = number
+        self.received = number
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
     def _send_again(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """An interrupt that fell into a finalizer or a callback of the import system was dropped there."""
-        if self.heard is not None and unraisable.exc_type in (KeyboardInterrupt, SystemExit):
+        """Send a signal again whose exception Python dropped in a finalizer or a callback of the import system."""
+        if self.received is not None and unraisable.exc_type in (KeyboardInterrupt, SystemExit):
             import threading
 
-            threading.Timer(_AGAIN, os.kill, (os.getpid(), self.heard)).start()
+            threading.Timer(_RESEND_SECONDS, os.kill, (os.getpid(), self.received)).start()
         else:
             self._hook(unraisable)
 
 
-def said_by_signal(number: int) -> str:
-    """What the user is told of signal `number`."""
-    return _SAID.get(signal.Signals(number), f"ended by signal {number}")
+def message_of_signal(number: int) -> str:
+    """Return the message for a run that signal `number` ended."""
+    return _MESSAGES.get(signal.Signals(number), f"ended by signal {number}")
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     try:
-        os.write(2, f"{said_by_signal(number)}\n".encode())
+        os.write(2, f"{message_of_signal(number)}\n".encode())
     finally:
         os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Text from standard input: UTF-8 whatever the locale says, and an error of ours when it is not."""
+"""Text from standard input: UTF-8 in every locale, with an error of this package for anything else."""
 
 import io
 import sys
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 
 MAX_CHARACTERS = 16 * 2**20
-"""Of one prompt: no model takes as many positions."""
+"""Characters of one prompt; no model has as many positions."""
 
 
 def text_from_stdin() -> str:
-    """All of it. Raises BadInputError for what is not UTF-8, and for more than MAX_CHARACTERS."""
+    """Return all of standard input. Raises BadInputError for text that is not UTF-8 or exceeds MAX_CHARACTERS."""
     with _utf8() as text:
         read = text.read(MAX_CHARACTERS + 1)
         if len(read) > MAX_CHARACTERS:
@@ -21,7 +21,7 @@ def text_from_stdin() -> str:
 
 
 def lines_from_stdin() -> Iterator[str]:
-    """Line by line as they come, without their ends. Raises BadInputError for what is not UTF-8."""
+    """Yield lines as they arrive, without their ends. Raises BadInputError for text that is not UTF-8."""
     with _utf8() as text:
         for line in text:
             yield line.removesuffix("\n")
@@ -36,4 +36,4 @@ def _utf8() -> Iterator[io.TextIOWrapper]:
         ):
             yield text
     finally:
-        text.detach()  # else standard input would be closed with it
+        text.detach()  # otherwise standard input would be closed with it

@@ -1,4 +1,4 @@
-"""The three standard streams of the process: each open, none that fails at a character, flushed at the end."""
+"""The standard streams of the process: all open, able to write every character, and flushed at the end."""
 
 import codecs
 import os
@@ -6,15 +6,15 @@ import sys
 from typing import TextIO
 
 ESCAPED = "lopa-escaped"
-"""The error handler that writes what an encoding lacks as \\uXXXX, which JSON reads as the character."""
+"""Name of the error handler that writes a character outside the encoding as \\uXXXX, which JSON reads back."""
 _FAILING = ("strict", "surrogateescape")
 
 
 def open_streams() -> None:
-    """Let closed streams be open and every character be printable.
+    """Open closed streams and make every character printable.
 
-    Without this the first file that is opened would take the number of a closed stream, and be written by whoever
-    prints. What is written to a closed standard output fails as it would without us; closed standard error is lost.
+    Otherwise the first file that is opened would take the descriptor of a closed stream, and prints would go to it.
+    Writing to a closed standard output still fails. Text for a closed standard error is lost.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -34,7 +34,7 @@ def open_streams() -> None:
 
 
 def failure_of_output() -> OSError | None:
-    """Why standard output takes no more, or None when all that was written is out."""
+    """Return the error of flushing standard output, or None when everything is written."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -43,21 +43,21 @@ def failure_of_output() -> OSError | None:
 
 
 def drop_unwritten() -> None:
-    """Let what a broken stream still holds go nowhere, so that the interpreter can flush it when it ends."""
+    """Discard what a broken stream still holds, so that the interpreter can flush it at its end."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            _point_nowhere(stream)
+            _redirect_to_null(stream)
 
 
-def _point_nowhere(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
     try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
     except (OSError, ValueError):
-        pass  # a stream without a number, or closed: nothing is flushed of it
+        pass  # a stream without a descriptor, or a closed one: nothing is flushed
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -1,64 +1,63 @@
-"""How much the command says on standard error: --quiet, --verbose, or as usual. The one place that knows."""
+"""The verbosity of the command on standard error: --quiet, --verbose or neither."""
 
 import logging
 import sys
-from typing import TypeVar
 
 import click
 
-_COMMAND = TypeVar("_COMMAND", bound=click.Command)
+from lopa.cli.program.grouped_option import OTHER, GroupedOption
+
 _LOG = logging.getLogger("lopa")
 _HELP = {
-    "quiet": "Nothing on standard error but errors and warnings: no progress, no summary.",
-    "verbose": "Say what is used and done, and where an unexpected error arose.",
+    "quiet": "Write only errors and warnings to standard error: no progress and no summary.",
+    "verbose": "Log versions, devices and options; show a traceback for an unexpected error.",
 }
 _chosen: set[str] = set()
-"""Of the running command: "quiet", "verbose" or neither."""
+"""Names of the options that the running command was given: "quiet", "verbose" or neither."""
 
 
 def quiet() -> bool:
-    """Whether standard error is for errors and warnings alone."""
+    """Return whether standard error is for errors and warnings alone."""
     return "quiet" in _chosen
 
 
 def verbose() -> bool:
-    """Whether the user asked for everything that there is to say."""
+    """Return whether --verbose was given."""
     return "verbose" in _chosen
 
 
-def with_verbosity(command: _COMMAND) -> _COMMAND:
-    """Add -q/--quiet and -v/--verbose to `command`, which hears nothing of them itself; once, however often asked."""
-    present = {parameter.name for parameter in command.params}
-    for name, text in _HELP.items():
-        if name not in present:
-            command.params.append(
-                click.Option(
-                    [f"-{name[0]}", f"--{name}"],
-                    is_flag=True,
-                    expose_value=False,
-                    is_eager=True,
-                    callback=_choose,
-                    help=text,
-                )
-            )
-    return command
+def add_verbosity(command: click.Command) -> None:
+    """Add -q/--quiet and -v/--verbose to `command`, whose function does not receive them."""
+    command.params += [
+        GroupedOption(
+            [f"-{name[0]}", f"--{name}"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_choose,
+            group=OTHER,
+            advanced=True,
+            help=text,
+        )
+        for name, text in _HELP.items()
+    ]
 
 
 def forget_verbosity() -> None:
-    """As usual again: what a command begins with."""
+    """Restore the usual verbosity, with which every run begins."""
     _chosen.clear()
     _LOG.setLevel(logging.NOTSET)
     remove_verbose_handler()
 
 
 def remove_verbose_handler() -> None:
-    """Leave the log to a command that writes it in its own way; its level stays."""
+    """Remove the handler of --verbose, for a command that writes the log itself. The log's level stays."""
     for handler in [each for each in _LOG.handlers if isinstance(each, _VerboseHandler)]:
         _LOG.removeHandler(handler)
 
 
 class _VerboseHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """What --verbose prints of the log."""
+    """The handler that --verbose adds to the log."""
 
 
 def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -1,1 +1,1 @@
-"""The commands of a first hour: demo, doctor, completion."""
+"""The commands to start with: demo, doctor, completion."""

@@ -1,4 +1,4 @@
-"""lopa-export completion: the script with which a shell completes commands, options, folders and devices."""
+"""lopa-export completion: prints the completion script of a shell."""
 
 import os
 from pathlib import PurePath
@@ -6,18 +6,23 @@ from pathlib import PurePath
 import click
 from click.shell_completion import get_completion_class
 
-from lopa.cli.program.completing_shell import COMPLETE_VARIABLE, PROGRAM
+from lopa.cli.program.completion_request import COMPLETE_VARIABLE, PROGRAM
+from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.runtime.errors import BadInputError
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(name="completion")
+@click.command(
+    name="completion",
+    cls=GroupedCommand,
+    examples=("lopa-export completion bash", "lopa-export completion zsh"),
+)
 @click.argument("shell", required=False, type=click.Choice(_SHELLS))
 def command(shell: str | None) -> None:
-    """Print the script that lets SHELL complete lopa-export's commands, options, folders and devices.
+    """Print the script with which SHELL completes commands, options, folders and devices of lopa-export.
 
-    Without SHELL it is that of the variable SHELL. To install it, so that every new shell reads it:
+    Without SHELL the environment variable SHELL decides. To install the script for every new shell:
 
     \b
     bash  lopa-export completion bash > ~/.lopa-export.bash
@@ -26,7 +31,7 @@ def command(shell: str | None) -> None:
           echo '. ~/.lopa-export.zsh' >> ~/.zshrc     (after compinit)
     fish  lopa-export completion fish > ~/.config/fish/completions/lopa-export.fish
 
-    The script calls lopa-export, which must be on PATH: activate its environment first.
+    The script calls lopa-export, which must be on PATH. Activate its environment first.
     """
     name = _shell_of_user() if shell is None else shell
     found = get_completion_class(name)
@@ -41,6 +46,6 @@ def _shell_of_user() -> str:
         raise BadInputError(
             f"a shell named {name!r} in the variable SHELL",
             expected=" or ".join(_SHELLS),
-            remedy="name one, e.g. lopa-export completion bash",
+            remedy="name the shell, e.g. lopa-export completion bash",
         )
     return name

@@ -1,4 +1,4 @@
-"""lopa-export demo: the embedded tiny checkpoint through the whole toolchain, with D2F and LoPA side by side."""
+"""lopa-export demo: runs the embedded tiny checkpoint through the toolchain, and D2F and LoPA side by side."""
 
 import itertools
 import tempfile
@@ -15,7 +15,9 @@ from rich.table import Table
 from lopa import tiny
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.cli.make import onnx, verify
-from lopa.cli.start.duel_view import DuelView
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.start.comparison_view import ComparisonView
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult
@@ -27,35 +29,46 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
 }
 _SECONDS_PER_FRAME = 0.15
 _TOY = (
-    "The embedded model is a toy of 2.4 million parameters, made to try the tools with: it is often wrong, "
-    "whatever decodes it."
+    "The embedded model is a toy of 2.4 million parameters for trying the tools. It is often wrong, with any strategy."
 )
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """An answer, the seconds that its steps took, and whether it is "right", "wrong" or "not judged"."""
+    """An answer, the seconds of its steps, and a verdict: "right", "wrong" or "not judged"."""
 
     result: GenerationResult
     seconds: float
     verdict: str
 
     @property
-    def took(self) -> str:
-        """For people."""
+    def cost(self) -> str:
+        """Steps, tokens per forward and seconds as text."""
         result = self.result
         return f"{result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward, {self.seconds:.2f} s"
 
 
-@click.command(name="demo")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Keep the bundle here [default: it is removed].")
-@click.option("--prompts", "count", type=click.IntRange(1, 300), default=6, show_default=True, help="How many prompts.")
+@click.command(
+    name="demo",
+    cls=GroupedCommand,
+    examples=("lopa-export demo --prompts 3 -o TINY-BUNDLE",),
+)
+@option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    show_default="a temporary folder",
+    help="Folder in which to keep the bundle.",
+)
+@option("--prompts", "count", type=click.IntRange(1, 300), default=6, help="Number of prompts.")
 @click.pass_context
 def command(context: click.Context, output: Path | None, count: int) -> None:
     """Export the embedded toy model, verify the bundle, and decode prompts with D2F and with LoPA.
 
-    D2F and LoPA answer the same prompts with the same model, so that their passes through the model (forwards) and
-    their time can be compared. The model has 2.4 million parameters and is often wrong; answers are marked.
+    D2F and LoPA answer the same prompts with the same model, so that their time and their passes through the model
+    (forwards) can be compared. The model has 2.4 million parameters and is often wrong. Each answer is marked right or
+    wrong.
     """
     console = Console(highlight=False)
     with ExitStack() as stack:
@@ -68,17 +81,17 @@ def command(context: click.Context, output: Path | None, count: int) -> None:
         console.print(_TOY)
         decoder = stack.enter_context(Decoder.open(folder))
         items = list(itertools.islice(eval_set_from_jsonl(tiny.EVAL), count))
-        for options in _STRATEGIES.values():  # the engine's first forwards are slower, whoever asks for them
+        for options in _STRATEGIES.values():  # the first forwards of an engine are slower
             decoder.generate(items[0].prompt, **options)
-        console.print(table_of_duels([_duel(decoder, item, console) for item in items]))
+        console.print(table_of_results([_compare(decoder, item, console) for item in items]))
     if output is not None:
         console.print(f"The bundle is in {output}. Next: lopa-export inspect {output}")
 
 
-def _duel(decoder: Decoder, item: EvalItem, console: Console) -> dict[str, Decoded]:
-    """Decode a prompt with every strategy in turn and show the drafts of each in its own column."""
+def _compare(decoder: Decoder, item: EvalItem, console: Console) -> dict[str, Decoded]:
+    """Decode a prompt with every strategy in turn and show the drafts of each in a column."""
     found: dict[str, Decoded] = {}
-    with DuelView(console, item.prompt, list(_STRATEGIES)) as view:
+    with ComparisonView(console, item.prompt, list(_STRATEGIES)) as view:
         for name, options in _STRATEGIES.items():
             seconds: list[float] = []
 
@@ -92,7 +105,7 @@ def _duel(decoder: Decoder, item: EvalItem, console: Console) -> dict[str, Decod
                         time.sleep(_SECONDS_PER_FRAME)  # the tiny model is too fast to watch
                 elif isinstance(event, DoneEvent):
                     found[name] = Decoded(event.result, sum(seconds), _verdict(event.result.text, item))
-                    view.done(name, event.result.text, found[name].took, found[name].verdict)
+                    view.done(name, event.result.text, found[name].cost, found[name].verdict)
     return found
 
 
@@ -102,12 +115,12 @@ def _verdict(text: str, item: EvalItem) -> str:
     return "right" if is_correct(text, item.answer) else "wrong"
 
 
-def table_of_duels(duels: list[dict[str, Decoded]]) -> Table:
-    """Sums over all prompts, a row for each strategy."""
-    title = f"{len(duels)} prompt{'' if len(duels) == 1 else 's'}"
+def table_of_results(comparisons: list[dict[str, Decoded]]) -> Table:
+    """Return a table of sums over all prompts, with a row per strategy."""
+    title = f"{len(comparisons)} prompt{'' if len(comparisons) == 1 else 's'}"
     table = Table("strategy", "steps", "tokens", "tokens per forward", "seconds", "right", title=title)
-    for name in duels[0]:
-        rows = [duel[name] for duel in duels]
+    for name in comparisons[0]:
+        rows = [comparison[name] for comparison in comparisons]
         steps = sum(row.result.steps for row in rows)
         tokens = sum(row.result.tokens for row in rows)
         right, judged = (sum(row.verdict in kinds for row in rows) for kinds in (("right",), ("right", "wrong")))

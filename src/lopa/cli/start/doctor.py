@@ -1,4 +1,4 @@
-"""lopa-export doctor: what this install can export, build and run, what it lacks, and which device is fastest."""
+"""lopa-export doctor: shows what this install can do, what it lacks, and which device is fastest."""
 
 import importlib
 import os
@@ -11,12 +11,14 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.install_hint import Ability, installed_version, pip_install
 from lopa.runtime.openvino.library import version_numbers
 
-_BESIDE_DEVICES = (
+_OTHER_ABILITIES = (
     Ability(
         "export",
         "export and verify",
@@ -25,11 +27,16 @@ _BESIDE_DEVICES = (
     ),
     Ability(
         "polygraphy",
-        "save forwards for Polygraphy (verify --save-cases)",
+        "save test cases for Polygraphy (verify --save-cases)",
         ("polygraphy", "onnx-graphsurgeon"),
         partial(pip_install, "polygraphy"),
     ),
-    Ability("plugins", "compile our kernels (docs/plugins.md)", ("torch", "triton"), partial(pip_install, "plugins")),
+    Ability(
+        "plugins",
+        "compile this project's kernels (docs/how-to/engines.md)",
+        ("torch", "triton"),
+        partial(pip_install, "plugins"),
+    ),
     Ability(
         "server",
         "serve over HTTP",
@@ -38,38 +45,42 @@ _BESIDE_DEVICES = (
     ),
     Ability(
         "ray",
-        "serve replicas on Ray (docs/ray.md)",
+        "serve replicas on Ray (docs/how-to/deploy.md)",
         ("ray", "starlette", "prometheus-client"),
         partial(pip_install, "ray"),
     ),
     Ability(
         "grammar",
-        "answer by a schema, a regex or a grammar (docs/grammars.md)",
+        "structured output: schemas, regular expressions, grammars (docs/how-to/structured-output.md)",
         ("llguidance",),
         partial(pip_install, "grammar"),
     ),
     Ability("plot", "plot measurements", ("matplotlib",), partial(pip_install, "plot")),
-    Ability("simulate", "simulate replicas (docs/scale.md)", ("simpy",), partial(pip_install, "simulate")),
-    Ability("lm-eval", "evaluate with lm-eval (docs/evaluation.md)", ("lm_eval",), partial(pip_install, "eval")),
+    Ability("simulate", "simulate replicas (docs/how-to/measure.md)", ("simpy",), partial(pip_install, "simulate")),
+    Ability("lm-eval", "evaluate with lm-eval (docs/how-to/measure.md)", ("lm_eval",), partial(pip_install, "eval")),
     Ability("tests", "run the tests", ("pytest", "hypothesis", "mypy", "ruff"), partial(pip_install, "test")),
 )
-"""Abilities that are not about devices."""
+"""Abilities that do not concern devices."""
 
 
-@click.command(name="doctor")
+@click.command(
+    name="doctor",
+    cls=GroupedCommand,
+    examples=("lopa-export doctor", "lopa-export doctor --all", "lopa-export doctor BUNDLE"),
+)
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
-@click.option("--all", "show_all", is_flag=True, help="Also list what is not installed, and how to install it.")
+@option("--all", "show_all", is_flag=True, help="Also list what is not installed, with the command to install it.")
 def command(bundle: Path | None, show_all: bool) -> None:
-    """Say what this install can export, build and run.
+    """Show what this install can export, build and run.
 
-    With BUNDLE also on which device it is the fastest here: some forwards on each that opens are timed.
+    With BUNDLE, time a few forwards on each available device and name the fastest.
     """
     opened = None if bundle is None else Bundle.open(bundle)
     found = [(ability, _parts(ability)) for ability in abilities()]
     complete = [ability for ability, parts in found if not _missing(ability, parts)]
-    _say("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
-    _say("python", platform.python_version())
-    _say("installed", ", ".join(ability.use for ability in complete) or "not even the runtime")
+    _print("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
+    _print("python", platform.python_version())
+    _print("installed", ", ".join(ability.use for ability in complete) or "nothing, not even the runtime")
     hidden = 0
     for ability, parts in found:
         missing = _missing(ability, parts)
@@ -78,48 +89,48 @@ def command(bundle: Path | None, show_all: bool) -> None:
             hidden += 1
             continue
         there = ", ".join(part for part in parts.values() if part is not None)
-        _say("missing" if missing else "ok", f"{ability.name}: {there or 'nothing of it'}")
+        _print("missing" if missing else "ok", f"{ability.name}: {there or 'not installed'}")
         if missing:
-            _say("", f"needs {', '.join(missing)}: {ability.remedy()}")
+            _print("", f"needs {', '.join(missing)}: {ability.remedy()}")
     devices = list(_devices())
     for device in devices:
         if device.is_here or show_all:
-            _say("device", f"{device.name}: {device.state}")
+            _print("device", f"{device.name}: {device.state}")
         else:
             hidden += 1
-    _say_fastest(opened, None if show_all else [device.name for device in devices if device.is_here])
+    _print_fastest(opened, None if show_all else [device.name for device in devices if device.is_here])
     if hidden:
-        _say("more", f"{hidden} abilities and devices are not installed here: lopa-export doctor --all lists them")
+        _print("more", f"{hidden} abilities and devices are not installed here: lopa-export doctor --all lists them")
 
 
 def abilities() -> list[Ability]:
-    """Return what an install can be for: devices, then everything else."""
-    return [*dict.fromkeys(family.ability for family in FAMILIES.values()), *_BESIDE_DEVICES]
+    """Return everything that an install can be used for: devices first."""
+    return [*dict.fromkeys(family.ability for family in FAMILIES.values()), *_OTHER_ABILITIES]
 
 
-def _say(label: str, text: str) -> None:
+def _print(label: str, text: str) -> None:
     click.echo(f"{label:11} {text}")
 
 
-def _say_fastest(bundle: Bundle | None, here: Sequence[str] | None) -> None:
-    """Time the devices that are `here`, None: every device, of which those that do not open say why."""
+def _print_fastest(bundle: Bundle | None, here: Sequence[str] | None) -> None:
+    """Time the devices in `here`, or every device for None; those that do not open report why."""
     if bundle is None:
-        _say("fastest", "lopa-export doctor BUNDLE times some forwards on each device")
+        _print("fastest", "lopa-export doctor BUNDLE times some forwards on each device")
         return
-    from lopa.cli.start.fastest_device import lines_of_fastest  # which needs what a bundle is opened with
+    from lopa.cli.start.fastest_device import lines_of_fastest  # it imports what opens a bundle
 
-    for line in lines_of_fastest(bundle, timed_devices(here), tell_all=here is None):
-        _say("fastest", line)
+    for line in lines_of_fastest(bundle, timed_devices(here), report_all=here is None):
+        _print("fastest", line)
 
 
 def timed_devices(names: Sequence[str] | None) -> list[str]:
-    """Return the devices that can be timed, of those that `names` of this command's lines stand for; None: all."""
+    """Return the devices to time, for the `names` in this command's output or for None all."""
     prefixes = ("",) if names is None else tuple(name.removesuffix("N") for name in names)
     return [device for family in FAMILIES.values() for device in family.timed if device.startswith(prefixes)]
 
 
 def _parts(ability: Ability) -> dict[str, str | None]:
-    """Return the installed versions of an ability's parts by name, None for a missing part."""
+    """Return the installed versions of an ability's parts by name; None for a missing part."""
     found = {name: _version(name) for name in ability.distributions}
     return found | {name: _program(name) for name in ability.programs}
 
@@ -129,7 +140,7 @@ def _missing(ability: Ability, parts: Mapping[str, str | None]) -> list[str]:
 
 
 def _version(distributions: str) -> str | None:
-    """Name and version of the one of "a or b" that Python imports, None when none is installed."""
+    """Return name and version of the distribution among "a or b" that Python imports; None without any."""
     names = distributions.split(" or ")
     if "onnxruntime" in names:
         return _imported_onnxruntime()
@@ -140,10 +151,10 @@ def _version(distributions: str) -> str | None:
 
 
 def _imported_onnxruntime() -> str | None:
-    """Name and version of the package that `import onnxruntime` finds, as the package itself says them; None for none.
+    """Return name and version of the package that `import onnxruntime` finds, as it reports them; None without one.
 
-    Several distributions bring a module of that name. Which one is imported depends on sys.path and on which was
-    installed last. Metadata of the others stays.
+    Several distributions contain a module of that name. The one that is imported depends on sys.path and on the order
+    of installation. The metadata of the others stays.
     """
     try:
         from onnxruntime.capi.build_and_package_info import __version__, package_name
@@ -153,17 +164,17 @@ def _imported_onnxruntime() -> str | None:
 
 
 def _is_too_old(found: str, ability: Ability) -> bool:
-    """Whether `found`, name and version of a distribution or the place of a program, is older than `ability` needs."""
+    """Return whether `found`, a distribution with its version or the path of a program, is too old for `ability`."""
     return version_numbers(found.rpartition(" ")[2]) < ability.min_version
 
 
 def _program(name: str) -> str | None:
-    """Where it is: on PATH, or beside this interpreter, where pip puts programs."""
+    """Return the path of a program on PATH or beside this interpreter, where pip installs programs."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def _devices() -> Iterator[DeviceStatus]:
-    """Yield the devices of this process's machine by family; a job of several processes is none."""
+    """Yield the devices of this machine by family, without those that span several processes."""
     for family in FAMILIES.values():
         if family.spans_processes:
             continue

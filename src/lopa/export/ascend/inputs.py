@@ -1,6 +1,6 @@
 """Inputs of a portable graph in ATC's form: dims with -1, and a tuple of numbers for each shape bucket.
 
-S = B x W and M = R x B x Q are folded (docs/contract.md), so two shape buckets can have the same tuple.
+S = B x W and M = R x B x Q are folded (docs/concepts/contract.md), so two shape buckets can have the same tuple.
 """
 
 import re

@@ -11,7 +11,7 @@ this pass makes three changes:
 * The product is MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero
   points, all 0, which costs time.
 
-Measurements: docs/measurements/cpu-int8.md.
+Measurements: docs/measurements/cpu.md.
 """
 
 from collections.abc import Iterator

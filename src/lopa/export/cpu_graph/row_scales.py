@@ -1,7 +1,7 @@
 """Pass that fuses the scaling of rounded rows' products with the addition to the residual.
 
 GatedAdd of com.microsoft multiplies and adds in one pass over memory, bit-equal to Mul and Add. The pass runs after
-lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measurements: docs/measurements/cpu-int8.md.
+lopa.export.cpu_graph.rounded_rows, whose nodes it looks for. Measurements: docs/measurements/cpu.md.
 """
 
 import onnx_ir as ir

@@ -27,7 +27,7 @@ MIN_VOCABULARY = 65_536
 """Smallest vocabulary for this pass. Below it, the Scan's overhead per row may outweigh the cache.
 
 Measured for an int8 head (896 inputs) and statistics, 8 and 64 rows, two threads. At 32,768 ids they took 1.87 and 1.04
-times as long. At 65,536 ids they were 1.01 and 1.33 times as fast (docs/measurements/cpu-statistics.md).
+times as long. At 65,536 ids they were 1.01 and 1.33 times as fast (docs/measurements/cpu.md).
 """
 _BEST_GROUP = 64
 _GROUPS = range(16, 257)

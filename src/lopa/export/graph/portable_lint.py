@@ -1,4 +1,4 @@
-"""Rules of the portable dialect (docs/contract.md), checked for every node of an ONNX graph.
+"""Rules of the portable dialect (docs/concepts/contract.md), checked for every node of an ONNX graph.
 
 A pure function of the model and a table of operators. Values in external files are not read. Subgraphs are not
 checked, because an operator with a subgraph is itself a violation.

@@ -58,7 +58,7 @@ class PortableLayer(Layer):
 
 
 class PortableContractForward(LayersWithHead):
-    """Forward in the portable form (docs/contract.md): the contract's inputs and outputs, folded."""
+    """Forward in the portable form (docs/concepts/contract.md): the contract's inputs and outputs, folded."""
 
     layer_type = PortableLayer
 

@@ -257,6 +257,6 @@ def _cannot_build(received: str, messages: Messages) -> BadInputError:
     return BadInputError(
         received + last_messages(messages),
         expected="a graph, types and shape buckets that TensorRT has kernels for, and memory for the largest bucket",
-        remedy="see Troubleshooting in docs/tensorrt.md: free GPU memory, plan smaller shape buckets "
+        remedy="see Troubleshooting in docs/how-to/engines.md: free GPU memory, plan smaller shape buckets "
         "(lopa-export plan --memory), build for other GPUs, or export in another dtype",
     )

@@ -181,7 +181,8 @@ def engine_from_job(
 
 
 def _check_has_gpu_to_strip(target: EngineTarget) -> None:
-    """Raise MissingBackendError without a GPU. TensorRT for RTX 1.7.1 needs one only for this (docs/tensorrt.md)."""
+    """Raise MissingBackendError without a GPU. TensorRT for RTX 1.7.1 needs one only for this
+    (docs/how-to/engines.md)."""
     try:
         cuda_device(0)
     except MissingBackendError as error:

@@ -53,7 +53,7 @@ def check_parser_accepts(model: onnx.ModelProto, name: str) -> None:
     if found:
         raise BadInputError(
             f"TensorRT's parser rejects {len(found)} places of {name}: {'; '.join(map(str, found[:3]))}",
-            expected="a graph of operators, types and shapes that the parser supports (docs/tensorrt.md)",
+            expected="a graph of operators, types and shapes that the parser supports (docs/how-to/engines.md)",
             remedy=found[0].remedy,
         )
 

@@ -56,9 +56,9 @@ class DeviceSession:
     ) -> None:
         """Create a session over `forward`.
 
-        `bucket_for` selects the shape of a forward; None selects the cheapest shape bucket. With `fixed_addresses`, every
-        input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs need
-        that. It costs a second copy of the prefix rows per bucket shape.
+        `bucket_for` selects the shape of a forward; None selects the cheapest shape bucket. With `fixed_addresses`,
+        every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
+        need that. It costs a second copy of the prefix rows per bucket shape.
         """
         self._forward: DeviceForward | None = forward
         self._memory = forward.memory

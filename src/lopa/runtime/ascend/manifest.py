@@ -77,8 +77,8 @@ def _find_bucket_errors(engine: AscendEngine) -> Reasons:
     ]
     if wrong or not buckets_can_be_used([each.bucket for each in engine.buckets]):
         yield (
-            f"{len(engine.buckets)} invalid shape buckets, {len(wrong)} of them without a model or with the wrong number "
-            "of dims",
+            f"{len(engine.buckets)} invalid shape buckets, {len(wrong)} of them without a model or with the wrong "
+            "number of dims",
             f"shape buckets with a listed model and {dynamic_count} dims, in shapes that a plan may have",
         )
 

@@ -8,5 +8,6 @@ from lopa.runtime.device_families import DeviceStatus
 def find_devices(family: str) -> list[DeviceStatus]:
     """Return one line for all NPUs."""
     is_here = importlib.util.find_spec("acl") is not None
-    state = "pyACL is installed" if is_here else "needs pyACL, which comes with CANN, and an NPU (docs/ascend.md)"
+    missing = "needs pyACL, which comes with CANN, and an NPU (docs/how-to/engines.md)"
+    state = "pyACL is installed" if is_here else missing
     return [DeviceStatus(f"{family}:N", state, is_here)]

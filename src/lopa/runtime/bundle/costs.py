@@ -23,7 +23,7 @@ from lopa.runtime.errors import BadInputError
 COSTS_SCHEMA = 2
 _MAX_SECONDS = 1e6
 """Upper bound of any measurement, in seconds (days)."""
-_REMEDY = "measure again: lopa-export bench BUNDLE --costs"
+_REMEDY = "measure again: lopa-export bench costs BUNDLE"
 
 
 class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +81,7 @@ def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
         return f"{chosen}: there is no cost table for ranks"
     devices = [word for name in device.split(",") for word in ("--device", name)]
     count = [] if threads is None else ["--threads", str(threads)]
-    command = ["lopa-export", "bench", str(bundle.path), "--costs", *devices, *count]
+    command = ["lopa-export", "bench", "costs", str(bundle.path), *devices, *count]
     return f"measure one: {shlex.join(command)} (a minute for a small model), or {chosen}"
 
 

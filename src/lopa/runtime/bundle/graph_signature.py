@@ -1,4 +1,4 @@
-"""Inputs and outputs that a graph must have for its manifest: names, types and shapes (docs/contract.md).
+"""Inputs and outputs that a graph must have for its manifest: names, types and shapes (docs/concepts/contract.md).
 
 Describes them with dynamic axes, as in the graph, and as arrays of one forward. Callers pass in what an opened graph
 reports.

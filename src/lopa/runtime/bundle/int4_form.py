@@ -1,7 +1,7 @@
 """Form of int4 matrices on CPUs: packed, or unpacked to int8, by user choice or free memory.
 
-Unpacked matrices are faster (docs/devices.md) but take one byte per weight, twice the packed size. All sessions of a
-process on one bundle use the same form, so that devices that share branches compute alike.
+Unpacked matrices are faster (docs/how-to/devices.md) but take one byte per weight, twice the packed size. All sessions
+of a process on one bundle use the same form, so that devices that share branches compute alike.
 """
 
 import logging

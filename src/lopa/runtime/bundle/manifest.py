@@ -28,7 +28,7 @@ from lopa.runtime.plan import DecodingPlan
 SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 Dialect = Literal["standard", "portable"]
-"""Dialect of a graph (docs/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
+"""Dialect of a graph (docs/concepts/contract.md): ai.onnx 23 in the contract's shapes, or 17 in the portable form."""
 
 PREDICTION_SHIFTS = {
     "dream": 1,
@@ -146,7 +146,7 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Quantization of integer matrices: value = integer x scale, without zero point (docs/bundles.md).
+    """Quantization of integer matrices: value = integer x scale, without zero point (docs/reference/bundle.md).
 
     The embedding, norms and biases are never quantized.
     """
@@ -222,7 +222,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
     plugins: list[str] = msgspec.field(default_factory=list)
-    """Functions of domain `lopa` in `graph` and in the stages (docs/plugins.md). Any backend may run their bodies."""
+    """Functions of domain `lopa` in `graph` and in the stages (docs/how-to/engines.md). Any backend may run their
+    bodies."""
     defaults: Annotated[
         dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
         Meta(max_length=len(DEFAULT_OPTIONS)),

@@ -46,8 +46,8 @@ def record_from_file(
 ) -> Kind:
     """Read and check the file at `path`. `what` names its kind in errors, e.g. "a cost table".
 
-    `former_keys` maps keys of earlier versions to current ones. Raises BadInputError like record_from_json, and if there
-    is no such file.
+    `former_keys` maps keys of earlier versions to current ones. Raises BadInputError like record_from_json, and if
+    there is no such file.
     """
     text = bytes_from_file(path, expected=what, remedy=remedy)
     if former_keys:

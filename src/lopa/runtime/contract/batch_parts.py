@@ -55,8 +55,8 @@ def rows_are_shared(batch: WindowBatch, slot: int, count: int) -> bool:
 
     A row depends on the prefix, which all branches share, and on the rows it attends to, through all layers. Rows are
     therefore equal if they attend to nothing after them, and if their tokens, positions and mask are equal on all
-    branches. The block-causal window guarantees this for rows to be cached (docs/decoding.md). Another device, or
-    another number of branches in the forward, may still round them differently.
+    branches. The block-causal window guarantees this for rows to be cached (docs/concepts/decoding.md). Another device,
+    or another number of branches in the forward, may still round them differently.
     """
     mask = batch.window_mask[slot, :, :count]
     if mask[:, :, count:].any():

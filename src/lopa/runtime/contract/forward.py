@@ -1,4 +1,4 @@
-"""The engine contract, version 1 (docs/contract.md): names, types and shapes of one forward.
+"""The engine contract, version 1 (docs/concepts/contract.md): names, types and shapes of one forward.
 
 R requests, B branches, W query tokens per branch, P cached tokens, Q sampled positions, K candidates. Defines arrays
 only: no device, no file, no decoding rule.

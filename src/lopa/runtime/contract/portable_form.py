@@ -1,4 +1,4 @@
-"""Convert the contract's arrays to the form of a graph in the portable dialect, and back (docs/contract.md).
+"""Convert the contract's arrays to the form of a graph in the portable dialect, and back (docs/concepts/contract.md).
 
 The windows of a request's branches are concatenated into S = B x W rows; no row attends to another branch. The M = R x
 B x Q sampled positions form one list. Arrays have at most 4 axes, and masks are finite floats that are added to scores.

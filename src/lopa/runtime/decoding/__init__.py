@@ -1,4 +1,4 @@
-"""The decoding loop of one request (docs/decoding.md, docs/lopa.md section 6).
+"""The decoding loop of one request (docs/concepts/decoding.md, docs/reference/algorithm.md section 6).
 
 `decoding.Decoding` is the loop, and the only module here that uses a session. A round runs in this order:
 

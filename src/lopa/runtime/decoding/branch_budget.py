@@ -1,4 +1,4 @@
-"""Choose the number of branches of the next round: branches="auto" (docs/decoding.md, "Branches that pay").
+"""Choose the number of branches of the next round: branches="auto" (docs/how-to/choose-a-strategy.md).
 
 A lookahead branch yields tokens and costs time. The budget reads the cost of a forward from the device's cost table. It
 estimates the yield of each number of branches from past rounds, and chooses the number with the most expected tokens

@@ -1,6 +1,6 @@
 """Choose one candidate token per position from a forward's statistics, with its probability and confidence.
 
-docs/lopa.md, section 3, has the published rules.
+docs/reference/algorithm.md, section 3, has the published rules.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Apply a grammar in a round: allowed candidates, and how far a round may unmask (docs/grammars.md).
+"""Apply a grammar in a round: allowed candidates, and how far a round may unmask (docs/how-to/structured-output.md).
 
 The grammar has accepted every token before the first masked position. Tokens behind a masked position are provisional.
 The run that begins at the first masked position is exact: the grammar allows each of its tokens after those before it.

@@ -1,4 +1,5 @@
-"""The decoding loop of one request: LoPA (docs/lopa.md, section 6), with D2F, threshold and vanilla as special cases.
+"""The decoding loop of one request: LoPA (docs/reference/algorithm.md, section 6), with D2F, threshold and vanilla as
+special cases.
 
 It works on token ids, without tokenizer, text or files.
 """

@@ -1,5 +1,5 @@
-"""A round of one request: score the branches, find the winner, unmask, and make the next branches (docs/lopa.md,
-section 6 E to K)."""
+"""A round of one request: score the branches, find the winner, unmask, and make the next branches
+(docs/reference/algorithm.md, section 6 E to K)."""
 
 import math
 from collections.abc import Sequence

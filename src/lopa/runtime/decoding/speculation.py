@@ -2,8 +2,8 @@
 2510.00294).
 
 A forward computes the state that a strategy has reached, and drafts of its next states, one per branch. If the
-strategy's next state equals a draft, the round continues from there without another forward (docs/decoding.md, "The
-same tokens in fewer forwards").
+strategy's next state equals a draft, the round continues from there without another forward (docs/concepts/decoding.md,
+"The same tokens in fewer forwards").
 """
 
 from collections.abc import Sequence

@@ -47,7 +47,7 @@ def branch_choice(options: Options, devices: Sequence[str]) -> BranchChoice:
         return BranchChoice(DEFAULT_BRANCHES, "an accelerator verifies several branches in about the time of one")
     if len(devices) > 1:
         return BranchChoice(min(len(devices), MAX_BRANCHES), "one for each CPU device")
-    return BranchChoice(1, "on a CPU more branches cost more time than they save (docs/decoding.md, Branches that pay)")
+    return BranchChoice(1, "on a CPU more branches cost more time than they save (docs/how-to/choose-a-strategy.md)")
 
 
 def _speculative_choice(requested: int | None, devices: Sequence[str]) -> BranchChoice:

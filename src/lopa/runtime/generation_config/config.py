@@ -49,8 +49,8 @@ class GenerationConfig:
         decoded_token_threshold: Unmask at least one token of a block per step when this share of the block before is
             unmasked. Default: 0.95.
         skip_threshold: Unmask every token whose probability exceeds this. Default: 0.9.
-        unmask_first_masked: Unmask the answer's first masked position in every step, at any probability. Always on with a
-            grammar. Default: False.
+        unmask_first_masked: Unmask the answer's first masked position in every step, at any probability. Always on with
+            a grammar. Default: False.
         confidence: Measure that ranks positions and branches: neg_entropy, probability or margin. Default: neg_entropy.
         window: Attention within the window: full, block_causal (own and earlier blocks) or causal (sliding blocks).
             Default: full.
@@ -81,8 +81,8 @@ class GenerationConfig:
         special_tokens: Parse special tokens in the prompt's text. Default: False.
         time_limit: Return the committed text after this many seconds. Default: none.
         deduplicate_rows: Compute equal rows of several branches once. Default: on CPUs, where that is faster.
-        speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens stay
-            the same and need fewer forwards. Default: False.
+        speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens
+            stay the same and need fewer forwards. Default: False.
         reference: Reproduce the published implementation, quirks included. Default: False.
     """
 

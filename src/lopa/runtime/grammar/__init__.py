@@ -1,6 +1,7 @@
-"""Answers that satisfy a grammar: what may follow a text, and how it can still end. Knows no branch and no block.
+"""Answers that satisfy a grammar: which tokens may follow a text, and how it can end.
 
-`source` makes of a JSON schema, a regular expression or a grammar what the library takes, and `library` alone imports
-it. `vocabulary` has the tokens of a bundle; a `reading` is a text read so far, `ending` (with `byte_order`) finds a
-short way to its end, and `state` is both, as it travels with a branch (docs/grammars.md).
+`source` turns a JSON schema, regular expression or grammar into the library's form; only `llguidance_library` imports
+it. `vocabulary` has a bundle's tokens. `grammar_reading` holds a text parsed so far. `ending` (with `byte_order`) finds
+a short way to its end. `state` combines both and belongs to a branch (docs/how-to/structured-output.md). This package
+does not depend on branches or blocks.
 """

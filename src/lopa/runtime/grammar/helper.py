@@ -1,6 +1,6 @@
-"""The side of the helper process that decodes: it starts the helper, asks it, and starts another when it has died.
+"""Client of the helper process: it starts the helper, sends requests, and restarts it after a crash.
 
-Knows no engine. What a grammar is prepared to is `preparation`'s.
+This module does not depend on the engine. `preparation` defines what preparing a grammar means.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,35 +28,35 @@ from lopa.runtime.grammar.source import GrammarRequest
 _MAIN = "lopa.runtime.grammar.helper_main"
 _LENGTH = 8
 _START_SECONDS = 120.0
-"""A vocabulary of 152,064 tokens takes 2.2 s; a busy machine may take far longer."""
+"""Seconds for the start. A vocabulary of 152,064 tokens takes 2.2 s; a busy machine may take far longer."""
 _WALL_FACTOR = 15.0
-"""Seconds for each second of processor time, on a machine that does other things."""
-_LOOK_SECONDS = 0.02
-"""Between two looks whether the request is still wanted."""
+"""Wall-clock seconds allowed per second of processor time, on a busy machine."""
+_POLL_SECONDS = 0.02
+"""Seconds between two checks whether the request is still wanted."""
 _END_SECONDS = 2.0
-_MAX_KEPT, _MAX_KEPT_CHARACTERS = 128, 2**16
-"""Results of equal requests are kept: so many, each for a text of so many characters at most."""
+_MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
+"""Maximum cached results, and maximum characters of a cached grammar."""
 _LOG = logging.getLogger(__name__)
 
 
 def helper_runs_here() -> bool:
-    """Return whether this system has what the helper needs: fork, limits, sockets that pass on files."""
+    """Return whether this system supports the helper: fork, resource limits and passing of file descriptors."""
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and importlib.util.find_spec("resource") is not None
 
 
 class GrammarHelper:
-    """Prepares grammars in a process of its own. Any thread may ask."""
+    """Client that prepares grammars in another process. All methods are thread-safe."""
 
     def __init__(self, bundle: Path, limits: GrammarLimits, *, chat_template: str | None = None) -> None:
-        """`chat_template` is the one that takes the place of the bundle's own, if any does."""
+        """Store the settings. `chat_template` replaces the bundle's own template, if given."""
         self._bundle, self._limits, self._chat_template = bundle, limits, chat_template
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(limits.processes)
-        # Under the lock, from here on.
+        self._max_num_seqs = threading.BoundedSemaphore(limits.processes)
+        # The lock guards the attributes below.
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
-        self._kept: OrderedDict[GrammarRequest, CheckedGrammar | BadInputError] = OrderedDict()
+        self._cache: OrderedDict[GrammarRequest, CheckedGrammar | BadInputError] = OrderedDict()
 
     def start(self) -> None:
         """Start the process unless it runs, and wait until it is ready. Raises GrammarHelperError."""
@@ -66,44 +66,44 @@ class GrammarHelper:
     def prepare(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar:
         """Return the prepared grammar.
 
-        Raises BadInputError for a grammar that cannot be used or takes more than its limits, PreparationStoppedError
-        once `is_wanted` returns False or the helper is closed, and GrammarHelperError where no helper can be started.
+        Raises BadInputError for an invalid or too costly grammar, and PreparationStoppedError once `is_wanted` returns
+        False or the helper is closed. Raises GrammarHelperError if no helper can be started.
         """
         with self._lock:
-            known = self._kept.get(request)
+            known = self._cache.get(request)
         if known is None:
-            known = self._asked(request, is_wanted)
-            self._keep(request, known)
+            known = self._request(request, is_wanted)
+            self._store(request, known)
         if isinstance(known, BadInputError):
             raise BadInputError(known.received, expected=known.expected, remedy=known.remedy)
         return known
 
     def close(self) -> None:
-        """End the process and whatever is prepared in it. Closing twice is no error."""
+        """End the process and all preparations in it. Further calls have no effect."""
         with self._lock:
             self._closed = True
             self._end_process()
 
-    def _asked(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar | BadInputError:
-        while not self._places.acquire(timeout=_LOOK_SECONDS):
+    def _request(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar | BadInputError:
+        while not self._max_num_seqs.acquire(timeout=_POLL_SECONDS):
             if not is_wanted():
                 raise stopped_preparation()
         try:
-            for _ in range(2):  # the helper may have died, and takes the child's reply with it
+            for _ in range(2):  # the helper may die and lose the child's reply
                 reply = self._reply(request, is_wanted)
                 if reply is not None:
                     return self._read(request, reply)
             raise GrammarHelperError(
-                "the helper process that prepares grammars has died twice",
-                expected="a helper that outlives a request",
-                remedy="look at the machine's memory; the next request starts another helper",
+                "the grammar helper process died twice",
+                expected="a helper that survives a request",
+                remedy="check the machine's memory; the next request starts another helper",
             )
         finally:
-            self._places.release()
+            self._max_num_seqs.release()
 
     def _read(self, request: GrammarRequest, reply: bytes) -> CheckedGrammar | BadInputError:
         if not reply:
-            return too_costly(request, "preparing it takes more than the limits", self._limits)
+            return too_costly(request, "preparing it exceeded the limits", self._limits)
         value = json.loads(reply)
         if "refused" in value:
             received, expected, remedy = value["refused"]
@@ -112,27 +112,27 @@ class GrammarHelper:
         return CheckedGrammar(value["grammar"], hints, value["ending"].encode("latin-1"), value["exact"])
 
     def _reply(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> bytes | None:
-        """Return a child's reply, empty where it died at its limits; None where the helper itself is gone."""
+        """Return a child's reply, empty if it exceeded its limits, or None if the helper itself died."""
         content = json.dumps(asdict(request)).encode()
         unsent = memoryview(len(content).to_bytes(_LENGTH, "little") + content)
         received = bytearray()
         seconds = self._limits.cpu_seconds * _WALL_FACTOR
         latest = time.monotonic() + seconds
-        mine, theirs = socket.socketpair()
-        with mine:
+        ours, theirs = socket.socketpair()
+        with ours:
             with theirs:
                 self._send(theirs)
-            mine.setblocking(False)
-            events = select.poll()  # select.select refuses a process with more than 1,024 files
+            ours.setblocking(False)
+            events = select.poll()  # select.select fails for more than 1,024 file descriptors
             while True:
-                events.register(mine, select.POLLIN | (select.POLLOUT if unsent else 0))
-                found = dict(events.poll(_LOOK_SECONDS * 1000)).get(mine.fileno(), 0)
+                events.register(ours, select.POLLIN | (select.POLLOUT if unsent else 0))
+                found = dict(events.poll(_POLL_SECONDS * 1000)).get(ours.fileno(), 0)
                 if not is_wanted() or self._closed:
                     raise stopped_preparation()
-                if time.monotonic() > latest:  # not kept: another time the machine may be less busy
-                    raise too_costly(request, f"preparing it takes more than {seconds:g} s", self._limits)
+                if time.monotonic() > latest:  # not cached, since the machine may be less busy next time
+                    raise too_costly(request, f"preparing it took more than {seconds:g} s", self._limits)
                 if found & ~select.POLLOUT:
-                    more = _received(mine)
+                    more = _receive(ours)
                     if not more:
                         return None
                     received += more
@@ -141,29 +141,29 @@ class GrammarHelper:
                         return bytes(received[_LENGTH : _LENGTH + size])
                 elif found:
                     with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                        unsent = unsent[mine.send(unsent) :]
+                        unsent = unsent[ours.send(unsent) :]
 
     def _send(self, theirs: socket.socket) -> None:
-        """Hand a socket to the helper, which is started anew where it has died."""
+        """Pass a socket to the helper, restarting it if it has died."""
         with self._lock:
             try:
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
-            except OSError:  # a process that is killed closes its files before its end can be waited for
-                self._bury_process()
+            except OSError:  # a killed process closes its files before it can be waited for
+                self._discard_process()
                 socket.send_fds(self._running_control(), [b"?"], [theirs.fileno()])
 
     def _running_control(self) -> socket.socket:
         if self._closed:
             raise stopped_preparation()
         if self._process is not None and self._process.poll() is not None:
-            self._bury_process()
+            self._discard_process()
         if self._control is None:
-            self._process, self._control = _started(self._bundle, self._limits, self._chat_template)
+            self._process, self._control = _start_process(self._bundle, self._limits, self._chat_template)
         return self._control
 
-    def _bury_process(self) -> None:
-        """Say that the process has died, and forget it: the next request starts another one."""
-        _LOG.warning("the helper process that prepares grammars has ended; another one is started")
+    def _discard_process(self) -> None:
+        """Log that the process has died, and forget it. The next request starts another one."""
+        _LOG.warning("grammar helper process died; starting another one")
         self._end_process()
 
     def _end_process(self) -> None:
@@ -177,45 +177,43 @@ class GrammarHelper:
                 self._process.wait()
         self._process = self._control = None
 
-    def _keep(self, request: GrammarRequest, found: CheckedGrammar | BadInputError) -> None:
-        if len(request.text) <= _MAX_KEPT_CHARACTERS:
+    def _store(self, request: GrammarRequest, found: CheckedGrammar | BadInputError) -> None:
+        if len(request.text) <= _MAX_CACHED_CHARACTERS:
             with self._lock:
-                self._kept[request] = found
-                if len(self._kept) > _MAX_KEPT:
-                    self._kept.popitem(last=False)
+                self._cache[request] = found
+                if len(self._cache) > _MAX_CACHED:
+                    self._cache.popitem(last=False)
 
 
-def _received(mine: socket.socket) -> bytes:
-    """Return what has come, nothing where the other side has gone."""
+def _receive(ours: socket.socket) -> bytes:
+    """Return received bytes, empty if the other side has closed."""
     try:
-        return mine.recv(2**16)
-    except ConnectionResetError:  # it has not read the whole request
+        return ours.recv(2**16)
+    except ConnectionResetError:  # it did not read the whole request
         return b""
 
 
-def _started(
+def _start_process(
     bundle: Path, limits: GrammarLimits, chat_template: str | None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the helper; return it once it is ready. Raises GrammarHelperError."""
+    """Start the helper and return it once it is ready. Raises GrammarHelperError."""
     control, theirs = socket.socketpair()
     code = f"import sys; sys.path[:] = sys.argv[3:]; import runpy; runpy.run_module({_MAIN!r}, run_name='__main__')"
     arguments = [str(theirs.fileno()), str(bundle), *sys.path]
     settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with theirs, ExitStack() as undo:
-        undo.callback(control.close)
-        process = subprocess.Popen(
-            [_python(), "-c", code, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # until it is ready
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C is for this process, which ends the helper
-            env=environment,
-        )
-        undo.pop_all()
+    process = subprocess.Popen(
+        [_python(), "-c", code, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,  # read until it is ready
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
+        env=environment,
+    )
+    theirs.close()
     assert process.stderr is not None
-    with process.stderr as said:
+    with process.stderr as errors:
         control.settimeout(_START_SECONDS)
         try:
             control.sendall(len(settings).to_bytes(_LENGTH, "little") + settings)
@@ -227,9 +225,9 @@ def _started(
             process.kill()
             process.wait()
             raise GrammarHelperError(
-                f"the helper process that prepares grammars did not start: {_last_line(said.read())}",
+                f"the grammar helper process did not start: {_last_line(errors.read())}",
                 expected="a process of this Python that reads the bundle's tokenizer",
-                remedy="look at the memory and the process limits of this machine",
+                remedy="check this machine's memory and process limits",
             )
     control.settimeout(None)
     return process, control
@@ -237,11 +235,11 @@ def _started(
 
 def _last_line(text: bytes) -> str:
     lines = text.decode(errors="replace").strip().splitlines()
-    return lines[-1][:200] if lines else "it said nothing"
+    return lines[-1][:200] if lines else "no error output"
 
 
 def _python() -> str:
-    """Return the path of this Python; where it is embedded in another program, that of its installation."""
+    """Return the path of this Python, or of its installation if Python is embedded in another program."""
     if Path(sys.executable).name.startswith("python"):
         return sys.executable
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,8 +1,8 @@
-"""The helper process: it has a bundle's vocabulary ready, and forks a child with limits for every grammar.
+"""Helper process: it holds a bundle's vocabulary and forks a child with resource limits for every grammar.
 
-Started by `helper`, which sends the limits and the chat template over the control socket. Each child gets a socket of
-its own, reads one request from it and writes one reply. A child ends at its limits, or when the other side closes its
-socket. The process ends with its control socket.
+`helper` starts it and sends the limits and the chat template over the control socket. Each child gets its own socket,
+reads one request and writes one reply. It ends at its limits, or when the other side closes its socket. The process
+ends with its control socket.
 """
 
 import gc
@@ -29,9 +29,9 @@ from lopa.runtime.text.tokenizer import Tokenizer
 READY = b"+"
 NEW_REQUEST = b"?"
 LENGTH = struct.Struct("<Q")
-"""In front of a request and of a reply: the bytes of JSON behind it. A reply of none says that the child has died."""
+"""Length prefix of requests and replies: bytes of the following JSON. An empty reply means that the child died."""
 _NICE = 5
-"""Answers that run come before grammars that wait."""
+"""Niceness: running answers take precedence over waiting grammars."""
 _WARM_UP = GrammarRequest("json_schema", '{"type": "object"}', 64)
 _PAGE = resource.getpagesize()
 
@@ -39,29 +39,29 @@ _PAGE = resource.getpagesize()
 def main(control_fd: int, bundle_path: str) -> None:
     """Serve until the other side closes the control socket."""
     control = socket.socket(fileno=control_fd)
-    settings = json.loads(_received(control))
+    settings = json.loads(_receive(control))
     limits = GrammarLimits(**settings["limits"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    # The template decides which tokens have a place among the bytes of an ending: it has to be the same on both sides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent process
+    # Both sides need the same template: it decides which tokens have symbols in an ending.
     bundle = edited_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
     vocabulary.prepare()
     checked_grammar(_WARM_UP, vocabulary, limits)
     gc.freeze()  # children share these pages
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # where the library writes of what it fails at
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the library writes its failures there
     with control:
         control.sendall(READY)
         _Children(control, vocabulary, limits).serve()
 
 
 class _Children:
-    """The children that run, each with a copy of its socket, by which its end and its caller's are seen."""
+    """Running children, each with a copy of its socket, which shows when it or its caller ends."""
 
     def __init__(self, control: socket.socket, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self._control, self._vocabulary, self._limits = control, vocabulary, limits
         self._running: dict[int, socket.socket] = {}
-        """By process id."""
+        """Sockets by process ID."""
         self._ended, wake = socket.socketpair()
         for end in (self._ended, wake):
             end.setblocking(False)
@@ -74,35 +74,35 @@ class _Children:
         poll.register(self._ended, select.POLLIN)
         while True:
             for each in self._running.values():
-                poll.register(each, 0)  # tells of a caller that hung up
+                poll.register(each, 0)  # reports callers that hung up
             found = dict(poll.poll())
             for each in self._running.values():
                 poll.unregister(each)
             if self._ended.fileno() in found:
                 self._ended.recv(4096)
-            self._bury()
+            self._reap()
             for process, each in self._running.items():
                 if found.get(each.fileno(), 0) & select.POLLHUP:
                     os.kill(process, signal.SIGKILL)
-            if self._control.fileno() in found and not self._take():
+            if self._control.fileno() in found and not self._accept():
                 break
         for process in self._running:
             os.kill(process, signal.SIGKILL)
 
-    def _take(self) -> bool:
-        """Fork a child for a request that came; False when there will be no more."""
+    def _accept(self) -> bool:
+        """Fork a child for the next request. Return False when no more will come."""
         message, fds, _, _ = socket.recv_fds(self._control, len(NEW_REQUEST), 1)
         if not message:
             return False
         caller = socket.socket(fileno=fds[0])
         process = os.fork()
         if not process:
-            self._be_child(caller)
+            self._run_child(caller)
         self._running[process] = caller
         return True
 
-    def _bury(self) -> None:
-        """Tell the callers of children that have died without a reply, and forget all that have ended."""
+    def _reap(self) -> None:
+        """Send empty replies for children that died without one, and forget all that have ended."""
         while self._running:
             process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
@@ -112,42 +112,42 @@ class _Children:
                     try:
                         caller.send(LENGTH.pack(0), socket.MSG_DONTWAIT)
                     except OSError:
-                        continue  # the caller has gone
+                        continue  # the caller has exited
 
-    def _be_child(self, caller: socket.socket) -> None:
-        """Answer one request and exit: 0 with a reply."""
+    def _run_child(self, caller: socket.socket) -> None:
+        """Answer one request and exit, with code 0 after a reply."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            request = GrammarRequest(**json.loads(_received(caller)))
+            request = GrammarRequest(**json.loads(_receive(caller)))
             _limit(self._limits)
             reply = json.dumps(_reply(request, self._vocabulary, self._limits)).encode()
-            signal.setitimer(signal.ITIMER_PROF, 0)  # a reply is written whole
+            signal.setitimer(signal.ITIMER_PROF, 0)  # do not interrupt the reply
             caller.sendall(LENGTH.pack(len(reply)) + reply)
             status = 0
         finally:
-            os._exit(status)  # without what the parent would clean up
+            os._exit(status)  # skip the parent's cleanup
 
 
-def _received(caller: socket.socket) -> bytes:
-    (size,) = LENGTH.unpack(_exactly(caller, LENGTH.size))
-    return _exactly(caller, size)
+def _receive(caller: socket.socket) -> bytes:
+    (size,) = LENGTH.unpack(_receive_exactly(caller, LENGTH.size))
+    return _receive_exactly(caller, size)
 
 
-def _exactly(caller: socket.socket, size: int) -> bytes:
+def _receive_exactly(caller: socket.socket, size: int) -> bytes:
     content = bytearray()
     while len(content) < size:
         more = caller.recv(size - len(content))
         if not more:
-            raise EOFError  # the other side has gone
+            raise EOFError  # the other side has closed
         content += more
     return bytes(content)
 
 
 def _limit(limits: GrammarLimits) -> None:
-    """From here on: end this process at its processor time, fail its allocations at its memory."""
+    """Limit this process from now on: end it at its processor time, fail its allocations at its memory limit."""
     os.nice(_NICE)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, limits.cpu_seconds)
@@ -162,11 +162,11 @@ def _address_space() -> int:
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * _PAGE
     except OSError:
-        return 2**33  # not known: systems without /proc do not enforce this limit either
+        return 2**33  # unknown, but systems without /proc do not enforce this limit
 
 
 def _reply(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> dict[str, Any]:
-    """Return what was found, or the error of the grammar, as JSON has it. Bytes are written as latin-1."""
+    """Return the result or the error of the grammar as JSON values. Bytes are encoded as latin-1."""
     try:
         found = checked_grammar(request, vocabulary, limits)
     except BadInputError as error:

@@ -1,6 +1,7 @@
-"""A request's grammar in two parts: the costly one, whose result is plain data, and what a decoder makes of that.
+"""Preparation of a request's grammar in two parts: a costly one with plain data as its result, and its use in a
+decoder.
 
-The costly part may run in another process (`helper`), within limits. Knows no process.
+The costly part may run in another process (`helper`), within limits. This module does not depend on processes.
 """
 
 import mmap
@@ -18,12 +19,12 @@ from lopa.runtime.grammar.source import (
     reading_from_grammar,
     reading_from_request,
 )
-from lopa.runtime.grammar.state import CHARACTERS_OF_POSITION, GrammarState, state_of_nothing
+from lopa.runtime.grammar.state import CHARACTERS_PER_POSITION, GrammarState, state_of_nothing
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 _EXACT_SECONDS, _MAX_MATCHERS = 0.005, 64
-"""The shortest endings of an expression are looked for while decoding if a matcher takes no more processor time, and
-with no more matchers: other requests wait meanwhile."""
+"""Limits for exact endings of expressions during decoding: seconds of processor time per matcher, and number of
+matchers. Other requests wait meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +32,35 @@ class CheckedGrammar:
     """Result of the costly part."""
 
     grammar: str
-    """In the library's own form."""
+    """Grammar in the library's form."""
     hints: tuple[bytes, ...]
     ending: bytes
-    """A text with which the answer may end before its first token."""
+    """Text with which the answer may end before its first token."""
     exact: bool
-    """True where the shortest endings of an expression are cheap enough to look for while decoding."""
+    """True if shortest endings are cheap enough to search while decoding."""
 
 
 def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
-    """Compile a grammar and find a way to the end of its answer.
+    """Compile a grammar and find an ending of its answer.
 
-    Raises BadInputError for a grammar that cannot be used, and for one whose compiled form takes more than a decoder
-    may keep (`limits`). Bounding this call itself is the caller's business.
+    Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds what a decoder may keep
+    (`limits`). The caller bounds this call itself.
     """
     grammar = library_grammar(request)
     seconds, memory = time.process_time(), _resident_bytes()
     reading = reading_from_grammar(request, grammar, vocabulary)
     seconds, memory = time.process_time() - seconds, _resident_bytes() - memory
-    if seconds > limits.kept_seconds or memory > limits.kept_bytes:
+    if seconds > limits.decoder_seconds or memory > limits.decoder_bytes:
         raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
     hints = hints_from_request(request, vocabulary)
     state = state_of_nothing(replace(reading, hints=hints), request.positions)
-    expression, size = reading.expression, CHARACTERS_OF_POSITION * request.positions
+    expression, size = reading.expression, CHARACTERS_PER_POSITION * request.positions
     exact = expression is not None and expression.makes_matchers_within(_EXACT_SECONDS, size)
     return CheckedGrammar(grammar, hints, state.ending, exact)
 
 
 def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
-    """Compile a checked grammar for decoding: the state before the first token."""
+    """Compile a checked grammar for decoding. Return the state before the first token."""
     reading = reading_from_grammar(request, checked.grammar, vocabulary, checked.hints)
     if reading.expression is not None:
         exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
@@ -73,19 +74,19 @@ def state_of_request(request: GrammarRequest, vocabulary: Vocabulary) -> Grammar
 
 
 def too_costly(request: GrammarRequest, found: str, limits: GrammarLimits) -> BadInputError:
-    """Return the error of a grammar that takes more than its limits."""
+    """Return the error of a grammar that exceeds its limits."""
     return BadInputError(
         f"{request.option} {shown(request.text)} is too complex: {found}",
-        expected=f"a grammar that is prepared within {limits.cpu_seconds:g} s and {limits.memory_bytes >> 20} MiB, "
-        f"and whose compiled form takes at most {limits.kept_seconds:g} s and {limits.kept_bytes >> 20} MiB of them",
-        remedy=f"write a simpler {request.option}: fewer patterns joined by allOf, smaller multiples and counts",
+        expected=f"preparation within {limits.cpu_seconds:g} s and {limits.memory_bytes >> 20} MiB, "
+        f"of which compiling takes at most {limits.decoder_seconds:g} s and {limits.decoder_bytes >> 20} MiB",
+        remedy=f"simplify {request.option}: use fewer patterns joined by allOf, and smaller multiples and counts",
     )
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process has now; 0 where that is not known."""
+    """Return the resident memory of this process in bytes, or 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
-        return 0  # of systems without /proc: there the processor time alone is bounded
+        return 0  # systems without /proc bound the processor time only
     return pages * mmap.PAGESIZE

@@ -1,6 +1,6 @@
-"""The tokens of one bundle as grammars see them: the text of each, and how a text is written in few tokens.
+"""Tokens of one bundle as grammars see them: their texts, and short tokenizations of a text.
 
-Knows the tokenizer's definition, no grammar.
+This module uses the tokenizer's definition, and does not depend on grammars.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,48 +15,50 @@ from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.runtime.grammar.byte_order import SYMBOLS
-from lopa.runtime.grammar.library import tokenizer_from_definition, tokenizer_of_bytes
+from lopa.runtime.grammar.llguidance_library import byte_tokenizer, tokenizer_from_definition
 from lopa.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 _PROBE = " a b"
-"""A text that some tokenizers do not give back: they drop the space in front."""
-_NEVER = (*SYMBOLS, 0xFF)
-"""Bytes that no UTF-8 has."""
+"""Probe text: some tokenizers drop its leading space."""
+_NOT_IN_UTF8 = (*SYMBOLS, 0xFF)
+"""Bytes that never occur in UTF-8."""
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Of one bundle; made once, used by every request and from any thread."""
+    """Vocabulary of one bundle, created once and shared by all requests and threads."""
 
     tokens: "LLTokenizer"
     bytes: "LLTokenizer"
     size: int
     ends: tuple[int, ...]
-    """Ids that end an answer; the first is written where nothing else may follow."""
+    """IDs that end an answer; the first one is written when nothing else may follow."""
     encode: Callable[[str], list[int]]
     added: Mapping[int, bytes] = field(default_factory=dict)
-    """Texts of the added tokens that the library takes for special ones although the tokenizer does not: a grammar asks
-    for <tool_call> by its name, and no text literal means it. The first ones have a symbol."""
+    """Texts of added tokens that the library treats as special and the tokenizer does not.
+
+    A grammar requests <tool_call> by its name, and no text literal matches it. The first ones have a symbol.
+    """
 
     def prepare(self) -> None:
-        """Make what is else made when it is first needed."""
+        """Compute everything that is otherwise computed on first use."""
         assert len(self.has_text) == self.size
         assert self.writes_all_bytes or self._longest
 
     @cached_property
     def texts(self) -> tuple[bytes, ...]:
-        """Text of every id; special tokens and ids that the tokenizer lacks have none."""
+        """Text of every ID, empty for special tokens and IDs that the tokenizer lacks."""
         special, decoded = self.tokens.is_special_token, self.tokens.decode_bytes
         return tuple(self.added.get(each, b"") if special(each) else decoded([each]) for each in range(self.size))
 
     @cached_property
     def symbols(self) -> tuple[bytes, ...]:
-        """Input of the byte matcher for every id: its text, or the one symbol of an added token.
+        """Byte matcher's input for every ID: its text, or the symbol of an added token.
 
-        Nothing for a token of a byte that has become a symbol: no text has that byte.
+        It is empty for a token of a byte that became a symbol, since no text contains that byte.
         """
         symbols = {each: bytes([symbol]) for each, symbol in zip(self.added, SYMBOLS, strict=False)}
         taken = frozenset(b"".join(symbols.values()))
@@ -67,32 +69,32 @@ class Vocabulary:
 
     @cached_property
     def has_text(self) -> Bool:
-        """[size]: which ids may stand in an answer with a grammar."""
+        """Mask [size] of IDs that may occur in an answer with a grammar."""
         return np.fromiter(map(bool, self.symbols), np.bool_, self.size)
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """The id of every text or symbol that one token has, of equal ones the first."""
+        """ID of every text or symbol of a single token, the first one of equal texts."""
         found = dict(zip(reversed(self.symbols), range(self.size - 1, -1, -1), strict=True))
         found.pop(b"", None)
         return found
 
     @cached_property
     def writes_all_bytes(self) -> bool:
-        """Whether every byte of UTF-8 is a token: then no text takes more tokens than it has bytes."""
-        return all(bytes([each]) in self.ids for each in range(256) if each not in _NEVER)
+        """True if every byte of UTF-8 is a token. Then no text takes more tokens than bytes."""
+        return all(bytes([each]) in self.ids for each in range(256) if each not in _NOT_IN_UTF8)
 
     @cached_property
     def _longest(self) -> list[int]:
-        """[256]: the length of the longest text of a token that begins with a byte."""
+        """Length of the longest token text by its first byte, [256]."""
         longest = [0] * 256
         for text in self.ids:
             if len(text) > longest[text[0]]:
                 longest[text[0]] = len(text)
         return longest
 
-    def fewest(self, text: bytes) -> tuple[int, ...] | None:
-        """The fewest tokens that make `text`, which may hold symbols; None where none do."""
+    def fewest_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """Return the fewest tokens that make `text`, which may contain symbols, or None."""
         ways: list[tuple[int, int] | None] = [None] * len(text) + [(0, -1)]
         for start in range(len(text) - 1, -1, -1):
             for end in range(start + 1, min(start + self._longest[text[start]], len(text)) + 1):
@@ -104,16 +106,16 @@ class Vocabulary:
         if ways[0] is None:
             return None
         written: list[int] = []
-        place = 0
-        while place < len(text):
-            step = ways[place]
+        position = 0
+        while position < len(text):
+            step = ways[position]
             assert step is not None
             written.append(step[1])
-            place += len(self.symbols[step[1]])
+            position += len(self.symbols[step[1]])
         return tuple(written)
 
-    def usual(self, text: bytes) -> tuple[int, ...] | None:
-        """The tokens that the tokenizer itself makes of `text`; None where they make another."""
+    def tokenizer_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """Return the tokenizer's own tokens for `text`, or None if they make another text."""
         try:
             found = tuple(self.encode(text.decode()))
         except UnicodeDecodeError:
@@ -122,19 +124,22 @@ class Vocabulary:
 
 
 def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocabulary:
-    """The tokens of a bundle. Raises BadInputError for a tokenizer whose text is not the sum of its tokens' texts, and
-    MissingBackendError where the library is not installed."""
-    expected = "a tokenizer whose text is that of its tokens, one behind the other (byte-level BPE)"
-    remedy = "decode without a grammar: this bundle's tokenizer cannot be used with one"
+    """Return the vocabulary of a bundle.
+
+    Raises BadInputError for a tokenizer whose text is not the concatenation of its tokens' texts, and
+    MissingBackendError without the library.
+    """
+    expected = "a tokenizer whose text is the concatenation of its tokens' texts (byte-level BPE)"
+    remedy = "decode without a grammar, which this bundle's tokenizer does not support"
     ends, size = manifest.special_tokens.ends, manifest.dimensions.vocab_size
-    with refused_as_bad_input("a grammar with this bundle's tokenizer", expected=expected, remedy=remedy):
+    with refused_as_bad_input("this bundle's tokenizer does not support grammars", expected=expected, remedy=remedy):
         tokens = tokenizer_from_definition(tokenizer.definition(), size, ends)
         probe = tokenizer.encode(_PROBE, add_bos=False)
         if tokens.decode_bytes(probe) != tokenizer.decode(probe).encode():
             raise BadInputError(
-                f"a tokenizer that reads {_PROBE!r} as {tokenizer.decode(probe)!r}", expected=expected, remedy=remedy
+                f"tokenizer decodes {_PROBE!r} as {tokenizer.decode(probe)!r}", expected=expected, remedy=remedy
             )
         texts = {each: text.encode() for each, text in tokenizer.added_texts.items() if each < size}
         added = {each: text for each, text in texts.items() if tokens.is_special_token(each)}
-        of_bytes = tokenizer_of_bytes(tuple(added.values()))
+        of_bytes = byte_tokenizer(tuple(added.values()))
     return Vocabulary(tokens, of_bytes, size, ends, lambda text: tokenizer.encode(text, add_bos=False), added)

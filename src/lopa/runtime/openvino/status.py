@@ -19,7 +19,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     for name in core.available_devices:
         device = f"{family}:{name}"
         bf16 = "BF16" in map(str, core.get_property(name, "OPTIMIZATION_CAPABILITIES"))
-        untested = "" if name == "CPU" else ", untested (docs/openvino.md)"
+        untested = "" if name == "CPU" else ", untested (docs/how-to/devices.md)"
         also = f"; also {device}:bf16 (rounded) and {device}:auto (the fastest)" if bf16 else ""
         devices.append(DeviceStatus(device, f"ready (OpenVINO {openvino.__version__.split('-')[0]}){also}{untested}"))
     return devices

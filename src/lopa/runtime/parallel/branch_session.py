@@ -1,9 +1,10 @@
 """A session over several devices, which compute different branches of each forward at the same time.
 
-It follows LoPA-Dist's two phases (docs/lopa.md, section 10). In a forward every device computes its branches and keeps
-their new rows. In a commit the winner's rows are sent from their device to the others, which append them. The next
-forward of a device queues behind its append, so the transfer overlaps with the caller's work. If the rows are equal on
-every branch (lopa.runtime.contract.batch_parts), each device commits its own rows, and nothing is sent.
+It follows LoPA-Dist's two phases (docs/reference/algorithm.md, section 10). In a forward every device computes its
+branches and keeps their new rows. In a commit the winner's rows are sent from their device to the others, which append
+them. The next forward of a device queues behind its append, so the transfer overlaps with the caller's work. If the
+rows are equal on every branch (lopa.runtime.contract.batch_parts), each device commits its own rows, and nothing is
+sent.
 """
 
 import logging

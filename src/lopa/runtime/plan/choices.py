@@ -52,4 +52,5 @@ GRAMMARS = ("json_schema", "regex", "grammar")
 """Options that constrain the answer by a grammar; at most one may be set."""
 MAX_GRAMMAR_CHARACTERS = 2**18
 PUBLISHED_STEP_LIMIT = 1001
-"""Steps after which the published D2F loop stops. Its LoPA loop may never end (docs/lopa.md, quirk 3)."""
+"""Steps after which the published D2F loop stops. Its LoPA loop may never end (docs/reference/algorithm.md, quirk
+3)."""

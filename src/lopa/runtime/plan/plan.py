@@ -74,7 +74,7 @@ class DecodingPlan:
     """Steps after which the published loop stops in any case."""
     overwrites_unmasked: bool
     """True if a rule that unmasks a fixed number of positions overwrites unmasked ones where too few are masked, as the
-    published loops do (docs/models.md)."""
+    published loops do (docs/concepts/decoding.md)."""
 
     def __getattr__(self, name: str) -> Any:
         """Return an option by its former name, with a DeprecationWarning."""

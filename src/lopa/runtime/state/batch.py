@@ -21,7 +21,7 @@ from lopa.runtime.state.windows import SharedRows, Windows
 Pays = Callable[[Windows, int, int], bool]
 """Returns True if computing the windows as one window of that many rows and sampled rows is faster."""
 MAX_PADDING = 0.25
-"""Maximum padding of a forward, as a share of its real rows (measured: docs/engine.md)."""
+"""Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 
 
 def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,5 @@
-"""A branch: one hypothesis of the sequence, with its blocks and tokens (docs/lopa.md, sections 1 and 4)."""
+"""A branch: one hypothesis of the sequence, with its blocks and tokens (docs/reference/algorithm.md, sections 1 and
+4)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -178,7 +179,7 @@ def without_rows_after_end(branch: Branch, ends: tuple[int, ...]) -> Branch:
     """Return `branch` cut off behind its first unmasked end of text, where the answer ends at the latest.
 
     The last block becomes shorter and later blocks are dropped. Remaining rows no longer attend to dropped rows, so
-    confidences change slightly (docs/decoding.md has the measured effect on score and speed).
+    confidences change slightly (docs/concepts/decoding.md has the measured effect on score and speed).
     """
     prompt = branch.layout.prompt
     found = is_end(branch.tokens[prompt:], ends) & branch.unmasked[prompt:]

@@ -2,7 +2,7 @@
 
 Models differ in where blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block of its
 own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its
-remainder begins the first generated block. WeDLM has a single sliding block (docs/models.md).
+remainder begins the first generated block. WeDLM has a single sliding block (docs/concepts/decoding.md).
 """
 
 from dataclasses import dataclass

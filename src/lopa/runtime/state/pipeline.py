@@ -1,4 +1,5 @@
-"""D2F's pipeline: open blocks, mark them for the cache, and make the next branches (docs/lopa.md, section 4).
+"""D2F's pipeline: open blocks, mark them for the cache, and make the next branches (docs/reference/algorithm.md,
+section 4).
 
 Between rounds `normalize_branch` and `branches_of_round` normalize every branch. Its grammar has read it, nothing
 follows its end of text, and its next block is open.

@@ -1,4 +1,4 @@
-"""Advance the grammar of a branch over its unmasked tokens (docs/grammars.md)."""
+"""Advance the grammar of a branch over its unmasked tokens (docs/how-to/structured-output.md)."""
 
 from dataclasses import replace
 

@@ -15,8 +15,8 @@ A shadow row attends to the other shadow rows of its block if they hold masks, a
 tokens, because one of them is the token to verify and the others would count twice.
 
 The statistics are those of a forward with that one position masked, as far as the shadow row itself is concerned. Other
-rows and cached rows have attended to the token, which affects every layer but the first (docs/decoding.md, "Taking
-back", has the measured size).
+rows and cached rows have attended to the token, which affects every layer but the first (docs/concepts/decoding.md,
+"Taking back", has the measured size).
 """
 
 from dataclasses import replace

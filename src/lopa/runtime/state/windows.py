@@ -7,7 +7,8 @@ block.
 
 A block's rows are those that predict its positions. If a row predicts the next position, they include the row before
 the block, which predicts its first position and is computed in every round. (Fast-dLLM's code for Dream caches that
-row, and unmasks the first position in the block's first round at any confidence.) See docs/lopa.md, section 2.
+row, and unmasks the first position in the block's first round at any confidence.) See docs/reference/algorithm.md,
+section 2.
 """
 
 from collections.abc import Callable, Mapping
@@ -224,8 +225,8 @@ def masked_among(branch: Branch, positions: Int64) -> Bool:
 def sampled_positions(branch: Branch, plan: DecodingPlan) -> Int64:
     """Return the positions that a round samples, ascending: the masked ones of all opened blocks.
 
-    The published rules that unmask a fixed number per step also sample unmasked ones (docs/models.md, "Published
-    quirks").
+    The published rules that unmask a fixed number per step also sample unmasked ones (docs/concepts/decoding.md,
+    "Published quirks").
     """
     if plan.overwrites_unmasked:
         spans = [np.arange(block.start, block.end) for block in branch.active]

@@ -1,4 +1,4 @@
-"""The record of a strategy: five stages, traits and options (docs/decoding.md, "Five stages").
+"""The record of a strategy: five stages, traits and options (docs/concepts/decoding.md, "Five stages").
 
 A step of a round goes through the stages in this order:
 
@@ -359,7 +359,7 @@ class Strategy:
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
     overwrites_unmasked: bool = True
-    """True if the published loop overwrites unmasked positions where too few are masked (docs/models.md)."""
+    """True if the published loop overwrites unmasked positions where too few are masked (docs/concepts/decoding.md)."""
 
     @property
     def default_cache(self) -> str | None:
@@ -376,8 +376,8 @@ def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan)
     """Return the positions of a block that a step unmasks, [n], according to stages 2 to 4 of `strategy`.
 
     These are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with
-    fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked
-    the answer's first masked position is certain and ranks first.
+    fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With
+    unmask_first_masked the answer's first masked position is certain and ranks first.
     """
     first = _first_masked(block, plan)
     ranks = np.where(first, np.inf, strategy.rank(block, plan))
@@ -419,6 +419,6 @@ def _best(ranks: Floats, among: Bool, count: int) -> Int64:
 def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
     """Return the first `count` positions of `among` by rank.
 
-    If there are fewer, add the positions that torch.topk would return (docs/models.md, "Published quirks").
+    If there are fewer, add the positions that torch.topk would return (docs/reference/algorithm.md, section 12).
     """
     return indices_of_topk(np.where(among, ranks, -np.inf), min(count, len(ranks)))

@@ -1,4 +1,5 @@
-"""The choice of torch.topk among equal values, which published rules depend on (docs/models.md, "Published quirks").
+"""The choice of torch.topk among equal values, which published rules depend on (docs/reference/algorithm.md, section
+12).
 
 SDAR's rules select the n best positions of a block even where fewer than n are masked. Unmasked positions have a
 confidence of minus infinity, and the published code overwrites those that torch.topk returns. On a CPU, torch.topk

@@ -1,1 +1,2 @@
-"""Chat templates: jinja's syntax tree walked within a budget of operations. Knows no tokenizer."""
+"""Chat templates, run on jinja's syntax tree within a budget of operations. This package does not depend on
+tokenizers."""

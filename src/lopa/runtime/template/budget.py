@@ -1,7 +1,8 @@
-"""What a chat template may use up: operations, characters, and the size of its values. Knows no syntax and no message.
+"""Budget of a chat template: operations, characters and size of its values. This module does not depend on syntax or
+messages.
 
-Every operation is charged before it is done, characters and elements in proportion, so that what bounds the charges
-bounds memory and processor time too, without a clock.
+Every operation is charged before it runs, in proportion to its characters and elements. Bounded charges therefore bound
+memory and processor time without a clock.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,13 @@ from lopa.runtime.template.text import MessageText
 
 _OPERATIONS, _OPERATIONS_PER_MESSAGE, _OPERATIONS_PER_CHARACTER = 200_000, 1_000, 1
 _CHARACTERS, _CHARACTERS_PER_CHARACTER = 8_000_000, 64
-"""Also those that are only looked at."""
-_LARGEST_BITS = 64
-_DEEPEST_VALUE = 50
+"""Includes characters that are only read."""
+_MAX_BITS = 64
+_MAX_DEPTH = 50
 
 
 class Weight(NamedTuple):
-    """How large a value is, all that it holds included."""
+    """Size of a value with everything that it contains."""
 
     elements: int
     characters: int
@@ -28,29 +29,29 @@ class Weight(NamedTuple):
 
 
 class Budget:
-    """Of one rendering; in proportion to what the messages hold."""
+    """Budget of one rendering, in proportion to the size of the messages."""
 
     def __init__(self, *, messages: int, characters: int) -> None:
         self._operations = _OPERATIONS + _OPERATIONS_PER_MESSAGE * messages + _OPERATIONS_PER_CHARACTER * characters
         self._characters = _CHARACTERS + _CHARACTERS_PER_CHARACTER * characters
 
     def operations(self, count: int = 1) -> None:
-        """Charge steps, or elements of a list. Raises TemplateError when there are too many."""
+        """Charge steps or list elements. Raises TemplateError when the budget is exceeded."""
         self._operations -= count
         if self._operations < 0:
-            raise TemplateError("it takes too many operations")
+            raise TemplateError("the template takes too many operations")
 
     def characters(self, count: int) -> None:
-        """Charge characters. Raises TemplateError when there are too many."""
+        """Charge characters. Raises TemplateError when the budget is exceeded."""
         self._characters -= count
         if self._characters < 0:
-            raise TemplateError("it makes too much text")
+            raise TemplateError("the template creates too much text")
 
     def weigh(self, value: Any, depth: int = 0) -> Weight:
-        """Charge for looking at all of `value`. A value may hold another many times: each counts."""
+        """Charge for reading all of `value` and return its size. Repeated references count each time."""
         self.operations()
-        if depth > _DEEPEST_VALUE:
-            raise TemplateError("it makes values that are nested too deeply")
+        if depth > _MAX_DEPTH:
+            raise TemplateError("the template creates too deeply nested values")
         if isinstance(value, str):
             self.characters(len(value))
             return Weight(1, len(value), 0, isinstance(value, MessageText))
@@ -68,8 +69,8 @@ class Budget:
         )
 
 
-def bounded(number: Any) -> Any:
-    """`number` unless it is larger than any that a template needs. Raises TemplateError then."""
-    if isinstance(number, complex) or (isinstance(number, int) and number.bit_length() > _LARGEST_BITS):
-        raise TemplateError("it makes too large a number")
+def check_number(number: Any) -> Any:
+    """Return `number`. Raises TemplateError if it is larger than templates need."""
+    if isinstance(number, complex) or (isinstance(number, int) and number.bit_length() > _MAX_BITS):
+        raise TemplateError("the template creates too large a number")
     return number

@@ -1,4 +1,4 @@
-"""What filters and tests may ask of the run that they are part of; they know no more of it."""
+"""Protocol of a template run as filters and tests use it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,23 +7,23 @@ from lopa.runtime.template.budget import Budget
 
 
 class Evaluator(Protocol):
-    """A run (lopa.runtime.template.operations), as filters and tests see it."""
+    """Template run (lopa.runtime.template.operations), as filters and tests see it."""
 
     @property
     def budget(self) -> Budget:
-        """Of this rendering."""
+        """Budget of this rendering."""
 
-    def filtered(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """`value` through the filter `name`."""
+    def apply_filter(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return `value` after the filter `name`."""
 
-    def tested(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        """Whether `value` passes the test `name`."""
+    def apply_test(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Return whether `value` passes the test `name`."""
 
     def items(self, value: Any) -> list[Any]:
-        """What a for over `value` goes through."""
+        """Return the items that a `for` over `value` visits."""
 
     def item(self, value: Any, key: Any) -> Any:
-        """value[key], undefined where there is none."""
+        """Return value[key], or an undefined value."""
 
-    def added(self, left: Any, right: Any) -> Any:
-        """Left + right."""
+    def add(self, left: Any, right: Any) -> Any:
+        """Return left + right."""

@@ -1,4 +1,4 @@
-"""The values of a chat template's expressions: one small method for each kind of node that jinja's parser makes."""
+"""Expressions of chat templates: one small method for each kind of node of jinja's parser."""
 
 import operator
 from abc import ABC, abstractmethod
@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import TemplateError, Undefined, nodes
 
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.methods import joined_text, key_of
-from lopa.runtime.template.operations import Operations, fail, of_numbers
+from lopa.runtime.template.methods import check_key, join_text
+from lopa.runtime.template.operations import Operations, calculate, raise_undefined
 from lopa.runtime.template.values import Function, Macro, Scope
 
-_DEEPEST = 150
+_MAX_DEPTH = 150
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -35,32 +35,32 @@ _NUMBERS: Mapping[type[nodes.BinExpr], Callable[[Any, Any], Any]] = {
 
 
 class Expressions(Operations, ABC):
-    """Evaluates nodes, each within the budget and a bounded depth. Macros are run by who knows statements."""
+    """Evaluator of expression nodes within the budget and a maximum depth. A subclass runs macros."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
         self._depth = 0
 
     @abstractmethod
-    def text_of_macro(self, macro: Macro, values: Sequence[Any], named: Mapping[str, Any]) -> str:
-        """What the body of `macro` writes, called with these arguments."""
+    def render_macro(self, macro: Macro, values: Sequence[Any], named: Mapping[str, Any]) -> str:
+        """Return the text that `macro` writes when called with these arguments."""
 
     def call(self, callee: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The value of callee(*values, **named)."""
+        """Return callee(*values, **named)."""
         if isinstance(callee, Function):
             return callee.run(*values, **named)
         if isinstance(callee, Macro):
-            return self.text_of_macro(callee, values, named)
+            return self.render_macro(callee, values, named)
         if isinstance(callee, Undefined):
-            fail(callee)
+            raise_undefined(callee)
         raise TypeError(f"{type(callee).__name__!r} object is not callable")
 
     def _value(self, node: nodes.Node, scope: Scope) -> Any:
         self.budget.operations()
         rule = _EXPRESSIONS.get(type(node))
         if rule is None:
-            raise unsupported(node)
-        with self._deeper():
+            raise unsupported_error(node)
+        with self._nested():
             return rule(self, node, scope)
 
     def _const(self, node: nodes.Const, _scope: Scope) -> Any:
@@ -79,7 +79,7 @@ class Expressions(Operations, ABC):
         return tuple(self._value(each, scope) for each in node.items)
 
     def _dict(self, node: nodes.Dict, scope: Scope) -> dict[Any, Any]:
-        return {key_of(self._value(each.key, scope)): self._value(each.value, scope) for each in node.items}
+        return {check_key(self._value(each.key, scope)): self._value(each.value, scope) for each in node.items}
 
     def _condition(self, node: nodes.CondExpr, scope: Scope) -> Any:
         if self._value(node.test, scope):
@@ -100,13 +100,13 @@ class Expressions(Operations, ABC):
         return not self._value(node.node, scope)
 
     def _negative(self, node: nodes.Neg, scope: Scope) -> Any:
-        return of_numbers(operator.mul, -1, self._value(node.node, scope))
+        return calculate(operator.mul, -1, self._value(node.node, scope))
 
     def _positive(self, node: nodes.Pos, scope: Scope) -> Any:
-        return of_numbers(operator.mul, 1, self._value(node.node, scope))
+        return calculate(operator.mul, 1, self._value(node.node, scope))
 
     def _concat(self, node: nodes.Concat, scope: Scope) -> str:
-        return joined_text(self.budget, [self._value(each, scope) for each in node.nodes])
+        return join_text(self.budget, [self._value(each, scope) for each in node.nodes])
 
     def _compare(self, node: nodes.Compare, scope: Scope) -> Any:
         left = self._value(node.expr, scope)
@@ -125,18 +125,18 @@ class Expressions(Operations, ABC):
         left, right = self._value(node.left, scope), self._value(node.right, scope)
         kind = type(node)
         if kind is nodes.Add:
-            return self.added(left, right)
+            return self.add(left, right)
         if kind is nodes.Mod and isinstance(left, str):
-            raise TemplateError("a text % values: texts are not formatted here; join their parts with ~")
+            raise TemplateError("text % values is not supported; join the parts with ~")
         if kind is nodes.Mul and (isinstance(left, (str, list, tuple)) or isinstance(right, (str, list, tuple))):
-            return self.repeated(left, right)
-        return of_numbers(_NUMBERS[kind], left, right)
+            return self.repeat(left, right)
+        return calculate(_NUMBERS[kind], left, right)
 
     def _power(self, node: nodes.Pow, scope: Scope) -> Any:
         base, exponent = self._value(node.left, scope), self._value(node.right, scope)
         if isinstance(exponent, int) and not -64 <= exponent <= 64:
-            raise TemplateError("it makes too large a number")
-        return of_numbers(operator.pow, base, exponent)
+            raise TemplateError("the template creates too large a number")
+        return calculate(operator.pow, base, exponent)
 
     def _getattr(self, node: nodes.Getattr, scope: Scope) -> Any:
         return self.attribute(self._value(node.node, scope), node.attr)
@@ -147,14 +147,14 @@ class Expressions(Operations, ABC):
             return self.item(value, self._value(node.arg, scope))
         written = (node.arg.start, node.arg.stop, node.arg.step)
         bounds = [None if each is None else self._value(each, scope) for each in written]
-        return self.part(value, slice(*bounds))
+        return self.take_slice(value, slice(*bounds))
 
     def _filter(self, node: nodes.Filter, scope: Scope, inner: Any = None) -> Any:
         value = inner if node.node is None else self._value(node.node, scope)
-        return self.filtered(node.name, value, *self._arguments(node, scope))
+        return self.apply_filter(node.name, value, *self._arguments(node, scope))
 
     def _test(self, node: nodes.Test, scope: Scope) -> bool:
-        return self.tested(node.name, self._value(node.node, scope), *self._arguments(node, scope))
+        return self.apply_test(node.name, self._value(node.node, scope), *self._arguments(node, scope))
 
     def _call(self, node: nodes.Call, scope: Scope, more: Mapping[str, Any] | None = None) -> Any:
         callee = self._value(node.node, scope)
@@ -175,21 +175,21 @@ class Expressions(Operations, ABC):
         return values, named
 
     @contextmanager
-    def _deeper(self) -> Iterator[None]:
+    def _nested(self) -> Iterator[None]:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise TemplateError("it is nested too deeply")
+        if self._depth > _MAX_DEPTH:
+            raise TemplateError("the template is nested too deeply")
         try:
             yield
         finally:
             self._depth -= 1
 
 
-def unsupported(node: nodes.Node) -> TemplateError:
-    """The error for a node that nothing here knows."""
+def unsupported_error(node: nodes.Node) -> TemplateError:
+    """Return the error for an unsupported node."""
     if isinstance(node, (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
         return TemplateError("no loader for this environment specified")
-    return TemplateError(f"{type(node).__name__} is nothing that a chat template may use")
+    return TemplateError(f"{type(node).__name__} is not supported in chat templates")
 
 
 _EXPRESSIONS: Mapping[type[nodes.Node], Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""What a chat template can call without a value: range, dict, namespace, raise_exception, strftime_now."""
+"""Functions of chat templates: range, dict, namespace, raise_exception, strftime_now."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -7,22 +7,22 @@ from typing import Any
 from jinja2 import TemplateError
 
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.methods import key_of
+from lopa.runtime.template.methods import check_key
 from lopa.runtime.template.values import Function, Namespace
 
 _MAX_RANGE = 100_000
-_MAX_LAYOUT = 100
+_MAX_FORMAT = 100
 
 
 def template_functions(budget: Budget) -> dict[str, Any]:
-    """By name; what they make is charged to `budget`."""
+    """Return the functions by name. Their results are charged to `budget`."""
 
     def new_dict(*values: Any, **named: Any) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
         for given in (*values, named):
             pairs = list(given.items() if isinstance(given, Mapping) else given)
             budget.operations(len(pairs))
-            made.update({key_of(key): value for key, value in pairs})
+            made.update({check_key(key): value for key, value in pairs})
         return made
 
     functions: dict[str, Callable[..., Any]] = {
@@ -46,8 +46,12 @@ def _raise_exception(message: Any) -> None:
     raise TemplateError(str(message)[:1000])
 
 
-def _time_now(layout: str) -> str:
-    """The local time, as strftime lays it out."""
-    if not isinstance(layout, str) or len(layout) > _MAX_LAYOUT or any(digit in layout for digit in "0123456789"):
-        raise TemplateError(f"strftime_now takes a layout of at most {_MAX_LAYOUT} characters and no digits")
-    return datetime.now().strftime(layout)
+def _time_now(time_format: str) -> str:
+    """Return the local time, formatted by strftime."""
+    if (
+        not isinstance(time_format, str)
+        or len(time_format) > _MAX_FORMAT
+        or any(digit in time_format for digit in "0123456789")
+    ):
+        raise TemplateError(f"strftime_now takes a format of at most {_MAX_FORMAT} characters without digits")
+    return datetime.now().strftime(time_format)

@@ -1,6 +1,6 @@
-"""The methods of texts, lists and mappings that a chat template may call. Knows no syntax.
+"""Methods of texts, lists and mappings in chat templates. This module does not depend on syntax.
 
-Each takes the budget, the value and the arguments of the call, and does what Python's does.
+Each takes the budget, the value and the arguments of the call, and behaves as in Python.
 """
 
 import json
@@ -11,63 +11,63 @@ from jinja2 import TemplateError, Undefined
 
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.text import (
-    from_message,
-    joined,
-    lines_of,
-    marked,
-    marks_of,
-    part_of,
-    recased,
-    replaced,
-    split,
-    stripped,
+    add_marks,
+    change_case,
+    get_marks,
+    join_marked,
+    mark_message,
+    replace_marked,
+    slice_text,
+    split_lines,
+    split_marked,
+    strip_marked,
 )
 
 Method = Callable[..., Any]
 
 _MAX_INDENT = 16
-_CHARACTERS_A_PIECE = 20
-"""What a line or a word is taken to have before it is known: bounds how many are made at all."""
-_MAX_SOUGHT = 100
-"""Characters of what Python searches in time that grows with their number too: from the right, and to strip."""
+_CHARACTERS_PER_PIECE = 20
+"""Assumed length of a line or word, which bounds their number before they are created."""
+_MAX_SEARCHED = 100
+"""Maximum characters to search from the right or to strip, which Python does in time proportional to their number."""
 _CASES = ("upper", "lower", "title", "capitalize")
-_LOOKS = (
+_QUERIES = (
     *("startswith", "endswith", "find", "rfind", "index", "rindex", "count"),
     *("isdigit", "isalpha", "isalnum", "isspace", "isupper", "islower"),
 )
 
 
-def text_from(budget: Budget, value: Any) -> str:
-    """What `{{ value }}` writes."""
+def to_text(budget: Budget, value: Any) -> str:
+    """Return the text that `{{ value }}` writes."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, (bool, int, float, Undefined)):
         return str(value)
     if isinstance(value, (list, tuple, Mapping)):
         weight = budget.weigh(value)
-        return from_message(str(value)) if weight.from_message else str(value)
+        return mark_message(str(value)) if weight.from_message else str(value)
     return f"<{type(value).__name__.lower()}>"
 
 
-def joined_text(budget: Budget, parts: Sequence[Any], separator: str = "") -> str:
-    """The parts as texts, one behind the other."""
-    texts = [text_from(budget, part) for part in parts]
+def join_text(budget: Budget, parts: Sequence[Any], separator: str = "") -> str:
+    """Return the parts as one text."""
+    texts = [to_text(budget, part) for part in parts]
     budget.characters(sum(map(len, texts)) + len(separator) * len(texts))
-    return joined(texts, separator)
+    return join_marked(texts, separator)
 
 
-def replaced_text(budget: Budget, text: str, old: str, new: str, count: int = -1) -> str:
-    """`text` with `new` for `old`; its size is known before it is made."""
+def replace_text(budget: Budget, text: str, old: str, new: str, count: int = -1) -> str:
+    """Return `text` with `new` for `old`. The size is charged before the text is created."""
     for each in (old, new):
-        _text(each)
+        _check_text(each)
     budget.characters(len(text) + len(old))
     found = text.count(old)
     budget.operations(found)
     budget.characters(max(0, found * len(new)))
-    return replaced(text, old, new, _whole(count))
+    return replace_marked(text, old, new, _check_integer(count))
 
 
-def json_text(
+def to_json(
     budget: Budget,
     value: Any,
     ensure_ascii: bool = False,
@@ -75,14 +75,16 @@ def json_text(
     separators: Sequence[str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """`value` as JSON, without jinja's HTML escapes."""
-    if indent is not None and not 0 <= _whole(indent) <= _MAX_INDENT:
-        raise TemplateError(f"tojson with indent {indent}: at most {_MAX_INDENT}")
-    if separators is not None and (len(separators) != 2 or any(len(_text(each)) > _MAX_INDENT for each in separators)):
+    """Return `value` as JSON, without jinja's HTML escapes."""
+    if indent is not None and not 0 <= _check_integer(indent) <= _MAX_INDENT:
+        raise TemplateError(f"tojson with indent {indent}; at most {_MAX_INDENT} is allowed")
+    if separators is not None and (
+        len(separators) != 2 or any(len(_check_text(each)) > _MAX_INDENT for each in separators)
+    ):
         raise TemplateError(f"tojson takes two separators of at most {_MAX_INDENT} characters")
     weight = budget.weigh(value)
     around = 2 * _MAX_INDENT + (indent or 0) * (weight.depth + 1)
-    budget.characters(6 * weight.characters + around * weight.elements)  # an escaped character takes six
+    budget.characters(6 * weight.characters + around * weight.elements)  # an escaped character takes six characters
     text = json.dumps(
         value,
         ensure_ascii=bool(ensure_ascii),
@@ -90,24 +92,24 @@ def json_text(
         separators=None if separators is None else (separators[0], separators[1]),
         sort_keys=bool(sort_keys),
     )
-    return from_message(text) if weight.from_message else text
+    return mark_message(text) if weight.from_message else text
 
 
 def _case(name: str) -> Method:
     def run(budget: Budget, text: str) -> str:
         budget.characters(3 * len(text))
-        return recased(text, getattr(str, name)(text))
+        return change_case(text, getattr(str, name)(text))
 
     return run
 
 
-def _look(name: str) -> Method:
+def _query(name: str) -> Method:
     def run(budget: Budget, text: str, *arguments: Any) -> Any:
         budget.characters(len(text))
         for each in arguments:
             budget.weigh(each)
         if name in ("rfind", "rindex"):
-            _sought(arguments[0])
+            _check_search_text(arguments[0])
         return getattr(str, name)(text, *arguments)
 
     return run
@@ -116,7 +118,9 @@ def _look(name: str) -> Method:
 def _strip(left: bool, right: bool) -> Method:
     def run(budget: Budget, text: str, characters: str | None = None) -> str:
         budget.characters(2 * len(text))
-        return stripped(text, None if characters is None else _sought(characters), left=left, right=right)
+        return strip_marked(
+            text, None if characters is None else _check_search_text(characters), left=left, right=right
+        )
 
     return run
 
@@ -124,10 +128,10 @@ def _strip(left: bool, right: bool) -> Method:
 def _split(from_right: bool) -> Method:
     def run(budget: Budget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
         if sep is not None and from_right:
-            _sought(sep)
+            _check_search_text(sep)
         budget.characters(2 * len(text))
-        budget.operations(len(text) // _CHARACTERS_A_PIECE if sep is None else text.count(_text(sep) or " "))
-        pieces = split(text, sep, _whole(maxsplit), from_right=from_right)
+        budget.operations(len(text) // _CHARACTERS_PER_PIECE if sep is None else text.count(_check_text(sep) or " "))
+        pieces = split_marked(text, sep, _check_integer(maxsplit), from_right=from_right)
         budget.operations(len(pieces))
         return pieces
 
@@ -136,38 +140,38 @@ def _split(from_right: bool) -> Method:
 
 def _lines(budget: Budget, text: str, keepends: bool = False) -> list[str]:
     budget.characters(2 * len(text))
-    budget.operations(len(text) // _CHARACTERS_A_PIECE)
-    lines = lines_of(text, bool(keepends))
+    budget.operations(len(text) // _CHARACTERS_PER_PIECE)
+    lines = split_lines(text, bool(keepends))
     budget.operations(len(lines))
     return lines
 
 
 def _without_prefix(budget: Budget, text: str, prefix: str) -> str:
     budget.characters(len(text))
-    return part_of(text, slice(len(prefix) if text.startswith(_text(prefix)) else 0, None))
+    return slice_text(text, slice(len(prefix) if text.startswith(_check_text(prefix)) else 0, None))
 
 
 def _without_suffix(budget: Budget, text: str, suffix: str) -> str:
     budget.characters(len(text))
-    end = len(text) - len(suffix) if text.endswith(_text(suffix)) else len(text)
-    return part_of(text, slice(end))
+    end = len(text) - len(suffix) if text.endswith(_check_text(suffix)) else len(text)
+    return slice_text(text, slice(end))
 
 
 def _join(budget: Budget, separator: str, parts: Any) -> str:
     if isinstance(parts, str):
-        parts = characters_of(budget, parts)
+        parts = split_characters(budget, parts)
     budget.operations(len(parts))
-    return joined_text(budget, [_text(part) for part in parts], separator)
+    return join_text(budget, [_check_text(part) for part in parts], separator)
 
 
-def characters_of(budget: Budget, text: str) -> list[str]:
-    """Every character as a text of its own."""
+def split_characters(budget: Budget, text: str) -> list[str]:
+    """Return every character as a separate text."""
     budget.operations(len(text))
-    return [marked(each, marks_of(text)[at : at + 1]) for at, each in enumerate(str(text))]
+    return [add_marks(each, get_marks(text)[at : at + 1]) for at, each in enumerate(str(text))]
 
 
 def _get(_budget: Budget, value: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
-    return value.get(key_of(key), default)
+    return value.get(check_key(key), default)
 
 
 def _pairs(budget: Budget, value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
@@ -196,48 +200,48 @@ def _position(budget: Budget, value: Sequence[Any], *arguments: Any) -> int:
     return value.index(*arguments)
 
 
-def _count(budget: Budget, value: Sequence[Any], wanted: Any) -> int:
-    for each in (value, wanted):
+def _count(budget: Budget, value: Sequence[Any], item: Any) -> int:
+    for each in (value, item):
         budget.weigh(each)
-    return value.count(wanted)
+    return value.count(item)
 
 
-def key_of(key: Any) -> Any:
-    """`key`, if it can be one of a mapping here: nothing that holds other values."""
+def check_key(key: Any) -> Any:
+    """Return `key`. Raises TypeError if it cannot be a mapping's key, as for containers."""
     if not isinstance(key, (str, int, float, bool, type(None))):
         raise TypeError(f"unhashable type: {type(key).__name__!r}")
     return key
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a text was expected, not {type(value).__name__}")
+        raise TypeError(f"expected a string, not {type(value).__name__}")
     return value
 
 
-def _sought(value: Any) -> str:
-    if len(_text(value)) > _MAX_SOUGHT:
-        raise TemplateError(f"it looks for {len(value)} characters: at most {_MAX_SOUGHT}")
+def _check_search_text(value: Any) -> str:
+    if len(_check_text(value)) > _MAX_SEARCHED:
+        raise TemplateError(f"search text of {len(value)} characters; at most {_MAX_SEARCHED} are allowed")
     return str(value)
 
 
-def _whole(value: Any) -> int:
+def _check_integer(value: Any) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"a whole number was expected, not {type(value).__name__}")
+        raise TypeError(f"expected an integer, not {type(value).__name__}")
     return value
 
 
 METHODS: Mapping[type, Mapping[str, Method]] = {
     str: {
         **{name: _case(name) for name in _CASES},
-        **{name: _look(name) for name in _LOOKS},
+        **{name: _query(name) for name in _QUERIES},
         "strip": _strip(True, True),
         "lstrip": _strip(True, False),
         "rstrip": _strip(False, True),
         "split": _split(False),
         "rsplit": _split(True),
         "splitlines": _lines,
-        "replace": replaced_text,
+        "replace": replace_text,
         "join": _join,
         "removeprefix": _without_prefix,
         "removesuffix": _without_suffix,

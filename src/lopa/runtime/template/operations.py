@@ -1,7 +1,7 @@
-"""What a chat template can do with values, within a budget. Knows no syntax.
+"""Operations of chat templates on values, within a budget. This module does not depend on syntax.
 
-There is nothing of Python to reach: attributes are keys of mappings, names of a namespace, of a loop, and the methods
-of METHODS.
+Templates cannot reach Python objects. Attributes are keys of mappings, names of a namespace or loop, and the methods in
+METHODS.
 """
 
 import operator
@@ -11,10 +11,10 @@ from typing import Any
 from jinja2 import TemplateError, Undefined
 from jinja2.exceptions import SecurityError, UndefinedError
 
-from lopa.runtime.template.budget import Budget, bounded
-from lopa.runtime.template.methods import METHODS, characters_of, joined_text, key_of
+from lopa.runtime.template.budget import Budget, check_number
+from lopa.runtime.template.methods import METHODS, check_key, join_text, split_characters
 from lopa.runtime.template.sequence_filters import SEQUENCE_FILTERS
-from lopa.runtime.template.text import marked, marks_of, part_of
+from lopa.runtime.template.text import add_marks, get_marks, slice_text
 from lopa.runtime.template.text_filters import TEXT_FILTERS
 from lopa.runtime.template.value_tests import TESTS
 from lopa.runtime.template.values import Function, Loop, Namespace
@@ -24,40 +24,40 @@ _PLAIN = (str, int, float, list, tuple, dict)
 
 
 class Operations:
-    """Those of one rendering, which charge its budget first."""
+    """Operations of one rendering. Each charges its budget first."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
 
-    def filtered(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """`value` through the filter `name`."""
+    def apply_filter(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return `value` after the filter `name`."""
         if name not in _FILTERS:
-            raise TemplateError(f"No filter named {name!r}. There are: {', '.join(sorted(_FILTERS))}.")
+            raise TemplateError(f"No filter named {name!r}. Available filters: {', '.join(sorted(_FILTERS))}.")
         self.budget.operations()
         return _FILTERS[name](self, value, *values, **named)
 
-    def tested(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        """Whether `value` passes the test `name`."""
+    def apply_test(self, name: str, value: Any, values: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Return whether `value` passes the test `name`."""
         if name not in TESTS:
             raise TemplateError(f"No test named {name!r}.")
         self.budget.operations()
         return bool(TESTS[name](self, value, *values, **named))
 
     def items(self, value: Any) -> list[Any]:
-        """What a for over `value` goes through."""
+        """Return the items that a `for` over `value` visits."""
         if isinstance(value, Undefined):
             return []
         if isinstance(value, str):
-            return characters_of(self.budget, value)
+            return split_characters(self.budget, value)
         if isinstance(value, (list, tuple, Mapping, range)):
             self.budget.operations(len(value))
             return list(value)
         raise TypeError(f"{type(value).__name__!r} object is not iterable")
 
     def attribute(self, value: Any, name: str) -> Any:
-        """value.name, which prefers a method to a key."""
+        """Return value.name; a method takes precedence over a key."""
         if isinstance(value, Undefined):
-            fail(value)
+            raise_undefined(value)
         if isinstance(value, Namespace):
             return value.values[name] if name in value.values else Undefined(obj=value, name=name)
         if isinstance(value, Loop):
@@ -70,72 +70,72 @@ class Operations:
             methods = ", ".join(METHODS.get(kind, ())) if kind is not None else ""
             raise SecurityError(
                 f"access to attribute {name!r} of {type(value).__name__!r} object is unsafe. "
-                f"Its methods here: {methods or 'none'}."
+                f"Available methods: {methods or 'none'}."
             )
         if isinstance(value, Mapping) and name in value:
             return value[name]
         return Undefined(obj=value, name=name)
 
     def item(self, value: Any, key: Any) -> Any:
-        """value[key], undefined where there is none."""
+        """Return value[key], or an undefined value."""
         if isinstance(value, Undefined):
-            fail(value)
+            raise_undefined(value)
         if isinstance(value, Mapping):
-            if key_of(key) in value:
+            if check_key(key) in value:
                 return value[key]
         elif isinstance(value, (str, list, tuple, range)) and isinstance(key, int):
             if not -len(value) <= key < len(value):
                 return Undefined(obj=value, name=key)  # type: ignore[arg-type]
-            place = key % len(value)
-            return part_of(value, slice(place, place + 1)) if isinstance(value, str) else value[place]
+            index = key % len(value)
+            return slice_text(value, slice(index, index + 1)) if isinstance(value, str) else value[index]
         return self.attribute(value, key) if isinstance(key, str) else Undefined(obj=value, name=key)
 
-    def added(self, left: Any, right: Any) -> Any:
-        """Left + right."""
+    def add(self, left: Any, right: Any) -> Any:
+        """Return left + right."""
         if isinstance(left, str) and isinstance(right, str):
-            return joined_text(self.budget, (left, right))
+            return join_text(self.budget, (left, right))
         for kind in (list, tuple):
             if isinstance(left, kind) and isinstance(right, kind):
                 self.budget.operations(len(left) + len(right))
                 return left + right  # type: ignore[operator]
-        return of_numbers(operator.add, left, right)
+        return calculate(operator.add, left, right)
 
-    def part(self, value: Any, which: slice) -> Any:
-        """value[which]"""
+    def take_slice(self, value: Any, which: slice) -> Any:
+        """Return value[which]."""
         if isinstance(value, Undefined):
-            fail(value)
+            raise_undefined(value)
         if isinstance(value, str):
             self.budget.characters(len(value))
-            return part_of(value, which)
+            return slice_text(value, which)
         if not isinstance(value, (list, tuple, range)):
             raise TypeError(f"{type(value).__name__!r} object is not subscriptable")
         self.budget.operations(len(value))
         return value[which]
 
-    def repeated(self, left: Any, right: Any) -> Any:
-        """Left * right, where one is a text or a list and the other says how often."""
+    def repeat(self, left: Any, right: Any) -> Any:
+        """Return left * right for a text or list and a number."""
         value, count = (right, left) if isinstance(left, int) else (left, right)
         if not isinstance(count, int):
             raise TypeError(f"can't multiply sequence by {type(count).__name__!r}")
         count = max(0, count)
         if isinstance(value, str):
             self.budget.characters(len(value) * count)
-            return marked(str(value) * count, marks_of(value) * count)
+            return add_marks(str(value) * count, get_marks(value) * count)
         self.budget.operations(len(value) * count)
         return value * count
 
 
-def of_numbers(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """The operation, if it is one of numbers."""
+def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return the result of a numeric operation. Raises TypeError for other operands."""
     for each in (left, right):
         if isinstance(each, Undefined):
-            fail(each)
+            raise_undefined(each)
         if not isinstance(each, (int, float)):
             kinds = f"{type(left).__name__!r} and {type(right).__name__!r}"
             raise TypeError(f"unsupported operand type(s) for {operation.__name__}: {kinds}")
-    return bounded(operation(left, right))
+    return check_number(operation(left, right))
 
 
-def fail(value: Undefined) -> None:
-    """Raise what jinja says of the use of an undefined value."""
+def raise_undefined(value: Undefined) -> None:
+    """Raise jinja's error for the use of an undefined value."""
     raise UndefinedError(value._undefined_message)

@@ -1,8 +1,8 @@
-"""A chat template run over jinja's own syntax tree, within a budget. Knows no messages and no tokens.
+"""Run of a chat template on jinja's syntax tree, within a budget. This module does not depend on messages or tokens.
 
-jinja turns a template into Python and runs that; what Python then does in one operation (a product of a text, a power,
-a nested loop) nobody bounds, and which text came from where is lost. Here every node of the tree is evaluated by one
-small method, which charges the budget first: statements here, expressions and what they do with values below.
+jinja compiles a template to Python, which loses the origin of text. Single operations can also have unbounded cost
+there, such as a power or a nested loop. Here one small method evaluates each kind of node and charges the budget first.
+Statements are in this module, expressions and operations in others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +11,22 @@ from typing import Any
 from jinja2 import TemplateError, Undefined, nodes
 
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.expressions import Expressions, unsupported
-from lopa.runtime.template.methods import text_from
-from lopa.runtime.template.text import joined
+from lopa.runtime.template.expressions import Expressions, unsupported_error
+from lopa.runtime.template.methods import to_text
+from lopa.runtime.template.text import join_marked
 from lopa.runtime.template.values import Loop, Macro, Namespace, Scope
 
 
-class _Break(Exception):  # noqa: N818 (no error)
+class _Break(Exception):  # noqa: N818 (not an error)
     pass
 
 
-class _Continue(Exception):  # noqa: N818 (no error)
+class _Continue(Exception):  # noqa: N818 (not an error)
     pass
 
 
 class TemplateRun(Expressions):
-    """One rendering. What goes wrong raises jinja's TemplateError, or whatever Python's operation raises."""
+    """One rendering. Failures raise jinja's TemplateError or the error of the Python operation."""
 
     def __init__(self, budget: Budget, names: Mapping[str, Any]) -> None:
         super().__init__(budget)
@@ -35,22 +35,22 @@ class TemplateRun(Expressions):
         self._written: list[str] = []
 
     def text(self, template: nodes.Template) -> str:
-        """The text that `template` gives, with its marks (lopa.runtime.template.text)."""
-        return self.text_of_body(template.body, Scope({}, Scope(dict(self._names))))
+        """Return the text of `template`, with its marks (lopa.runtime.template.text)."""
+        return self.render_body(template.body, Scope({}, Scope(dict(self._names))))
 
-    def text_of_body(self, body: Sequence[nodes.Node], scope: Scope) -> str:
-        """What a block writes, as a value."""
-        outside, self._written = self._written, []
+    def render_body(self, body: Sequence[nodes.Node], scope: Scope) -> str:
+        """Return the text that a block writes."""
+        outer, self._written = self._written, []
         try:
             self._run_body(body, scope)
-            text = joined(self._written)
+            text = join_marked(self._written)
         finally:
-            self._written = outside
+            self._written = outer
         self.budget.characters(len(text))
         return text
 
-    def text_of_macro(self, macro: Macro, values: Sequence[Any], named: Mapping[str, Any]) -> str:
-        """What its body writes."""
+    def render_macro(self, macro: Macro, values: Sequence[Any], named: Mapping[str, Any]) -> str:
+        """Return the text that the body of a macro writes."""
         left = dict(named)
         scope = Scope({"caller": left.pop("caller", Undefined(name="caller"))}, macro.scope)
         first_default = len(macro.arguments) - len(macro.defaults)
@@ -65,20 +65,20 @@ class TemplateRun(Expressions):
                 scope.values[name] = Undefined(f"parameter {name!r} was not provided", name=name)
         scope.values["varargs"] = tuple(values[len(macro.arguments) :])
         scope.values["kwargs"] = left
-        return self.text_of_body(macro.body, Scope({}, scope))
+        return self.render_body(macro.body, Scope({}, scope))
 
     def _run_body(self, body: Sequence[nodes.Node], scope: Scope) -> None:
-        with self._deeper():
+        with self._nested():
             for node in body:
                 self.budget.operations()
                 rule = _STATEMENTS.get(type(node))
                 if rule is None:
-                    raise unsupported(node)
+                    raise unsupported_error(node)
                 rule(self, node, scope)
 
     def _output(self, node: nodes.Output, scope: Scope) -> None:
         for each in node.nodes:
-            text = text_from(self.budget, self._value(each, scope))
+            text = to_text(self.budget, self._value(each, scope))
             self.budget.characters(len(text))
             self._written.append(text)
 
@@ -120,7 +120,7 @@ class TemplateRun(Expressions):
         self._assign_to(node.target, self._value(node.node, scope), scope)
 
     def _assign_block(self, node: nodes.AssignBlock, scope: Scope) -> None:
-        text = self.text_of_body(node.body, Scope({}, scope))
+        text = self.render_body(node.body, Scope({}, scope))
         value = text if node.filter is None else self._filter(node.filter, scope, inner=text)
         self._assign_to(node.target, value, scope)
 
@@ -135,22 +135,22 @@ class TemplateRun(Expressions):
         elif isinstance(target, nodes.Tuple):
             values = self.items(value)
             if len(values) != len(target.items):
-                raise ValueError(f"{len(values)} values for {len(target.items)} names")
+                raise ValueError(f"cannot assign {len(values)} values to {len(target.items)} names")
             for each, part in zip(target.items, values, strict=True):
                 self._assign_to(each, part, scope)
         else:
-            raise unsupported(target)
+            raise unsupported_error(target)
 
     def _macro(self, node: nodes.Macro, scope: Scope) -> None:
         scope.values[node.name] = _macro_from(node, node.name, scope)
 
     def _call_block(self, node: nodes.CallBlock, scope: Scope) -> None:
         value = self._call(node.call, scope, {"caller": _macro_from(node, "caller", scope)})
-        self._written.append(text_from(self.budget, value))
+        self._written.append(to_text(self.budget, value))
 
     def _filter_block(self, node: nodes.FilterBlock, scope: Scope) -> None:
-        text = self.text_of_body(node.body, Scope({}, scope))
-        self._written.append(text_from(self.budget, self._filter(node.filter, scope, inner=text)))
+        text = self.render_body(node.body, Scope({}, scope))
+        self._written.append(to_text(self.budget, self._filter(node.filter, scope, inner=text)))
 
     def _with(self, node: nodes.With, scope: Scope) -> None:
         inner = Scope({}, scope)

@@ -1,6 +1,6 @@
-"""The filters of lists and mappings that a chat template may use, and those of any value.
+"""Filters of lists, mappings and any values in chat templates.
 
-Each takes the run, the value and the arguments, and does what jinja's does.
+Each takes the run, the value and the arguments, and behaves as in jinja.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Undefined
 
 from lopa.runtime.template.evaluator import Evaluator
-from lopa.runtime.template.methods import joined_text, key_of, text_from
-from lopa.runtime.template.text import part_of
+from lopa.runtime.template.methods import check_key, join_text, to_text
+from lopa.runtime.template.text import slice_text
 
 
 def _length(_run: Evaluator, value: Any) -> int:
@@ -43,7 +43,7 @@ def _pairs(run: Evaluator, value: Any) -> list[tuple[Any, Any]]:
 def _reverse(run: Evaluator, value: Any) -> Any:
     if isinstance(value, str):
         run.budget.characters(len(value))
-        return part_of(value, slice(None, None, -1))
+        return slice_text(value, slice(None, None, -1))
     return run.items(value)[::-1]
 
 
@@ -54,14 +54,14 @@ def _default(_run: Evaluator, value: Any, default_value: Any = "", boolean: bool
 def _join(run: Evaluator, value: Any, d: Any = "", attribute: Any = None) -> str:
     items = run.items(value)
     if attribute is not None:
-        items = [_attribute_of(run, item, attribute) for item in items]
-    return joined_text(run.budget, items, text_from(run.budget, d))
+        items = [_get_attribute(run, item, attribute) for item in items]
+    return join_text(run.budget, items, to_text(run.budget, d))
 
 
 def _sum(run: Evaluator, value: Any, attribute: Any = None, start: Any = 0) -> Any:
     total = start
     for item in run.items(value):
-        total = run.added(total, item if attribute is None else _attribute_of(run, item, attribute))
+        total = run.add(total, item if attribute is None else _get_attribute(run, item, attribute))
     return total
 
 
@@ -76,8 +76,8 @@ def _dictsort(
     run: Evaluator, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
 ) -> list[tuple[Any, Any]]:
     pairs = _pairs(run, value)
-    place = {"key": 0, "value": 1}[by]
-    return sorted(pairs, key=_ordering(run, pairs, case_sensitive, place), reverse=bool(reverse))
+    index = {"key": 0, "value": 1}[by]
+    return sorted(pairs, key=_ordering(run, pairs, case_sensitive, index), reverse=bool(reverse))
 
 
 def _unique(run: Evaluator, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
@@ -101,16 +101,16 @@ def _min(run: Evaluator, value: Any, case_sensitive: bool = False, attribute: An
 
 
 def _ordering(run: Evaluator, items: Sequence[Any], case_sensitive: bool, attribute: Any) -> Callable[[Any], Any]:
-    """What to order `items` by: single values, not such as hold others. The comparing is charged here."""
+    """Return the sort key of `items`, which must be scalars. The comparisons are charged here."""
     compared = len(items).bit_length() + 1
     run.budget.operations(compared * len(items))
 
     def key(item: Any) -> Any:
-        found = item if attribute is None else _attribute_of(run, item, attribute)
+        found = item if attribute is None else _get_attribute(run, item, attribute)
         if isinstance(found, str):
             run.budget.characters(compared * len(found))
             return str(found) if case_sensitive else found.lower()
-        return key_of(found)
+        return check_key(found)
 
     return key
 
@@ -118,27 +118,27 @@ def _ordering(run: Evaluator, items: Sequence[Any], case_sensitive: bool, attrib
 def _map(run: Evaluator, value: Any, *values: Any, **named: Any) -> list[Any]:
     items = run.items(value)
     if values:
-        return [run.filtered(text_from(run.budget, values[0]), item, values[1:], named) for item in items]
+        return [run.apply_filter(to_text(run.budget, values[0]), item, values[1:], named) for item in items]
     default = named.get("default")
-    found = [_attribute_of(run, item, named["attribute"]) for item in items]
+    found = [_get_attribute(run, item, named["attribute"]) for item in items]
     return [default if isinstance(each, Undefined) and default is not None else each for each in found]
 
 
-def _chosen(*, by_attribute: bool, keep: bool) -> Callable[..., list[Any]]:
+def _selection(*, by_attribute: bool, keep: bool) -> Callable[..., list[Any]]:
     def run(run: Evaluator, value: Any, *values: Any) -> list[Any]:
         attribute, values = (values[0], values[1:]) if by_attribute else (None, values)
 
         def passes(item: Any) -> bool:
-            found = item if attribute is None else _attribute_of(run, item, attribute)
-            return run.tested(text_from(run.budget, values[0]), found, values[1:], {}) if values else bool(found)
+            found = item if attribute is None else _get_attribute(run, item, attribute)
+            return run.apply_test(to_text(run.budget, values[0]), found, values[1:], {}) if values else bool(found)
 
         return [item for item in run.items(value) if passes(item) == keep]
 
     return run
 
 
-def _attribute_of(run: Evaluator, item: Any, path: Any) -> Any:
-    """item.a.b for "a.b"; numbers are places."""
+def _get_attribute(run: Evaluator, item: Any, path: Any) -> Any:
+    """Return item.a.b for the path "a.b"; numbers are indexes."""
     for name in path.split(".") if isinstance(path, str) else [path]:
         run.budget.operations()
         item = run.item(item, int(name) if isinstance(name, str) and name.isdecimal() else name)
@@ -159,11 +159,11 @@ SEQUENCE_FILTERS: Mapping[str, Callable[..., Any]] = {
     "map": _map,
     "max": _max,
     "min": _min,
-    "reject": _chosen(by_attribute=False, keep=False),
-    "rejectattr": _chosen(by_attribute=True, keep=False),
+    "reject": _selection(by_attribute=False, keep=False),
+    "rejectattr": _selection(by_attribute=True, keep=False),
     "reverse": _reverse,
-    "select": _chosen(by_attribute=False, keep=True),
-    "selectattr": _chosen(by_attribute=True, keep=True),
+    "select": _selection(by_attribute=False, keep=True),
+    "selectattr": _selection(by_attribute=True, keep=True),
     "sort": _sort,
     "sum": _sum,
     "unique": _unique,

@@ -1,18 +1,18 @@
-"""Text that knows which of its characters a message brought. Pure; knows neither templates nor tokens.
+"""Text with the origin of its characters: template or message. This module does not depend on templates or tokens.
 
-A chat template weaves its own text, whose special tokens are meant, with the texts of messages, whose are not. The
-operations here are those of str, and keep account of the origin; where that cannot be done character by character,
-everything that comes out counts as brought by a message.
+A chat template mixes its own text, whose special tokens count, with texts of messages, whose special tokens do not.
+These operations work like those of str and track the origin. Where they cannot track it per character, the whole result
+counts as message text.
 """
 
 from collections.abc import Iterable, Sequence
 
 
 class MessageText(str):
-    """A text some of whose characters came from a message."""
+    """Text with some characters from a message."""
 
     marks: bytes
-    """One for each character: 1 where it came from a message, else 0."""
+    """One byte per character: 1 if it came from a message, else 0."""
 
     def __new__(cls, text: str, marks: bytes) -> "MessageText":  # noqa: D102
         made = super().__new__(cls, text)
@@ -20,78 +20,81 @@ class MessageText(str):
         return made
 
 
-def marked(text: str, marks: bytes) -> str:
-    """`text` with its marks, as a plain text where there are none."""
+def add_marks(text: str, marks: bytes) -> str:
+    """Return `text` with its marks, or a plain text if there are none."""
     return MessageText(text, marks) if 1 in marks else str(text)
 
 
-def from_message(text: str) -> str:
-    """`text`, all of it from a message."""
-    return marked(text, b"\1" * len(text))
+def mark_message(text: str) -> str:
+    """Return `text` marked as message text."""
+    return add_marks(text, b"\1" * len(text))
 
 
-def marks_of(text: str) -> bytes:
-    """The marks of `text`; zeros for a plain one."""
+def get_marks(text: str) -> bytes:
+    """Return the marks of `text`, zeros for plain text."""
     return text.marks if isinstance(text, MessageText) else bytes(len(text))
 
 
-def whole(text: str, *sources: object) -> str:
-    """`text`, all of it from a message if one of the texts that it was made of is in part."""
-    return from_message(text) if any(isinstance(source, MessageText) for source in sources) else text
+def mark_whole(text: str, *sources: object) -> str:
+    """Return `text`, marked as message text if one of `sources` is partly message text."""
+    return mark_message(text) if any(isinstance(source, MessageText) for source in sources) else text
 
 
-def joined(parts: Sequence[str], separator: str = "") -> str:
-    """As separator.join(parts)."""
+def join_marked(parts: Sequence[str], separator: str = "") -> str:
+    """Return separator.join(parts) with marks."""
     text = str.join(separator, parts)
     if not any(isinstance(part, MessageText) for part in (*parts, separator)):
         return text
-    return marked(text, marks_of(separator).join(map(marks_of, parts)))
+    return add_marks(text, get_marks(separator).join(map(get_marks, parts)))
 
 
-def part_of(text: str, which: slice) -> str:
-    """As text[which]."""
-    return marked(str.__getitem__(text, which), marks_of(text)[which])
+def slice_text(text: str, which: slice) -> str:
+    """Return text[which] with marks."""
+    return add_marks(str.__getitem__(text, which), get_marks(text)[which])
 
 
-def stripped(text: str, characters: str | None = None, *, left: bool = True, right: bool = True) -> str:
-    """As text.strip(characters), or lstrip, or rstrip."""
+def strip_marked(text: str, characters: str | None = None, *, left: bool = True, right: bool = True) -> str:
+    """Return text.strip(characters), or lstrip or rstrip, with marks."""
     start = len(text) - len(str.lstrip(text, characters)) if left else 0
     kept = str.rstrip(str(text)[start:], characters) if right else str(text)[start:]
-    return part_of(text, slice(start, start + len(kept)))
+    return slice_text(text, slice(start, start + len(kept)))
 
 
-def split(text: str, separator: str | None = None, max: int = -1, *, from_right: bool = False) -> list[str]:
-    """As text.split(separator, most), or rsplit."""
-    pieces = str.rsplit(text, separator, max) if from_right else str.split(text, separator, max)
-    return _located(text, pieces, 0 if separator is None else len(separator), search=separator is None)
+def split_marked(
+    text: str, separator: str | None = None, max_count: int = -1, *, from_right: bool = False
+) -> list[str]:
+    """Return text.split(separator, most), or rsplit, with marks."""
+    pieces = str.rsplit(text, separator, max_count) if from_right else str.split(text, separator, max_count)
+    return _locate_pieces(text, pieces, 0 if separator is None else len(separator), search=separator is None)
 
 
-def lines_of(text: str, keep_ends: bool = False) -> list[str]:
-    """As text.splitlines(keep_ends)."""
-    whole_lines = _located(text, str.splitlines(text, True), 0, search=False)
+def split_lines(text: str, keep_ends: bool = False) -> list[str]:
+    """Return text.splitlines(keep_ends) with marks."""
+    whole_lines = _locate_pieces(text, str.splitlines(text, True), 0, search=False)
     if keep_ends:
         return whole_lines
     lengths = map(len, str.splitlines(text))
-    return [part_of(line, slice(length)) for line, length in zip(whole_lines, lengths, strict=True)]
+    return [slice_text(line, slice(length)) for line, length in zip(whole_lines, lengths, strict=True)]
 
 
-def replaced(text: str, old: str, new: str, max: int = -1) -> str:
-    """As text.replace(old, new, most)."""
+def replace_marked(text: str, old: str, new: str, max_count: int = -1) -> str:
+    """Return text.replace(old, new, most) with marks."""
     if not old:
-        return whole(str.replace(text, old, new, max), text, new)
-    return joined(split(text, old, max), new)
+        return mark_whole(str.replace(text, old, new, max_count), text, new)
+    return join_marked(split_marked(text, old, max_count), new)
 
 
-def recased(text: str, result: str) -> str:
-    """`result`, which is `text` with other letters at the same places, if none became several."""
-    return marked(result, marks_of(text)) if len(result) == len(text) else whole(result, text)
+def change_case(text: str, result: str) -> str:
+    """Return `result`, which is `text` in another letter case, with marks. If its length changed, all of it is
+    marked."""
+    return add_marks(result, get_marks(text)) if len(result) == len(text) else mark_whole(result, text)
 
 
-def _located(text: str, pieces: Iterable[str], gap: int, *, search: bool) -> list[str]:
-    """`pieces`, which stand in `text` in this order, `gap` characters apart or to be searched, with their marks."""
+def _locate_pieces(text: str, pieces: Iterable[str], gap: int, *, search: bool) -> list[str]:
+    """Return the consecutive `pieces` of `text` with their marks. They are `gap` characters apart, or are searched."""
     found, position = [], 0
     for piece in pieces:
         start = str.index(text, piece, position) if search else position
-        found.append(part_of(text, slice(start, start + len(piece))))
+        found.append(slice_text(text, slice(start, start + len(piece))))
         position = start + len(piece) + gap
     return found

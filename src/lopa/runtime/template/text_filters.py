@@ -1,6 +1,6 @@
-"""The filters of texts and of numbers that a chat template may use: those of jinja that templates of checkpoints use.
+"""Filters of texts and numbers in chat templates: those of jinja that checkpoints' templates use.
 
-Each takes the run, the value and the arguments, and does what jinja's does.
+Each takes the run, the value and the arguments, and behaves as in jinja.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from lopa.runtime.template.budget import bounded
+from lopa.runtime.template.budget import check_number
 from lopa.runtime.template.evaluator import Evaluator
-from lopa.runtime.template.methods import METHODS, json_text, replaced_text, text_from
-from lopa.runtime.template.text import joined, recased
+from lopa.runtime.template.methods import METHODS, replace_text, to_json, to_text
+from lopa.runtime.template.text import change_case, join_marked
 
 _MAX_INDENT = 64
 
@@ -20,59 +20,59 @@ def _text_method(name: str) -> Callable[..., Any]:
     method = METHODS[str][name]
 
     def run(run: Evaluator, value: Any, *values: Any, **named: Any) -> Any:
-        return method(run.budget, text_from(run.budget, value), *values, **named)
+        return method(run.budget, to_text(run.budget, value), *values, **named)
 
     return run
 
 
 def _title(run: Evaluator, value: Any) -> str:
-    text = text_from(run.budget, value)
+    text = to_text(run.budget, value)
     run.budget.operations(len(text))
     letters, starts = [], True
     for letter in str(text):
         letters.append(letter.upper() if starts else letter.lower())
         starts = letter.isspace() or letter in "-({[<"
-    return recased(text, "".join(letters))
+    return change_case(text, "".join(letters))
 
 
 def _string(run: Evaluator, value: Any) -> str:
-    return text_from(run.budget, value)
+    return to_text(run.budget, value)
 
 
 def _replace(run: Evaluator, value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    text, before, after = (text_from(run.budget, each) for each in (value, old, new))
-    return replaced_text(run.budget, text, before, after, -1 if count is None else count)
+    text, before, after = (to_text(run.budget, each) for each in (value, old, new))
+    return replace_text(run.budget, text, before, after, -1 if count is None else count)
 
 
 def _indent(run: Evaluator, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    text = text_from(run.budget, value)
+    text = to_text(run.budget, value)
     if not (isinstance(width, str) or (isinstance(width, int) and width >= 0)) or (
         (len(width) if isinstance(width, str) else width) > _MAX_INDENT
     ):
         raise TemplateError(f"indent takes a width of at most {_MAX_INDENT}")
     indention = width if isinstance(width, str) else " " * width
-    lines = METHODS[str]["splitlines"](run.budget, joined([text, "\n"]))
+    lines = METHODS[str]["splitlines"](run.budget, join_marked([text, "\n"]))
     run.budget.characters(2 * len(text) + len(lines) * (len(indention) + 1))
     parts: list[str] = [indention] if first else []
     for number, line in enumerate(lines):
         if number:
             parts.append("\n" + indention if line or blank else "\n")
         parts.append(line)
-    return joined(parts)
+    return join_marked(parts)
 
 
 def _json(run: Evaluator, value: Any, *values: Any, **named: Any) -> str:
-    return json_text(run.budget, value, *values, **named)
+    return to_json(run.budget, value, *values, **named)
 
 
 def _int(run: Evaluator, value: Any, default: Any = 0, base: int = 10) -> Any:
     if isinstance(value, str):
         run.budget.characters(len(value))
     try:
-        return bounded(int(value, base) if isinstance(value, str) and base != 10 else int(value))
+        return check_number(int(value, base) if isinstance(value, str) and base != 10 else int(value))
     except (TypeError, ValueError, OverflowError):
         try:
-            return bounded(int(float(value)))
+            return check_number(int(float(value)))
         except (TypeError, ValueError, OverflowError):
             return default
 

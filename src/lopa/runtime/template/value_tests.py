@@ -1,6 +1,6 @@
-"""The tests (`is ..`) that a chat template may use: those of jinja that templates of checkpoints use.
+"""Tests (`is ..`) of chat templates: those of jinja that checkpoints' templates use.
 
-Each takes the run, the value and the arguments, and does what jinja's does.
+Each takes the run, the value and the arguments, and behaves as in jinja.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ from lopa.runtime.template.evaluator import Evaluator
 from lopa.runtime.template.values import Function, Macro
 
 
-def _compared(name: str) -> Callable[..., Any]:
+def _comparison(name: str) -> Callable[..., Any]:
     def run(run: Evaluator, value: Any, other: Any) -> Any:
         for each in (value, other):
             run.budget.weigh(each)
-        return _COMPARED[name](value, other)
+        return _COMPARISONS[name](value, other)
 
     return run
 
@@ -25,7 +25,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-_COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": lambda value, other: value == other,
     "ne": lambda value, other: value != other,
     "lt": lambda value, other: value < other,
@@ -34,14 +34,14 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
     "ge": lambda value, other: value >= other,
     "in": lambda value, other: value in other,
 }
-_OTHER_NAMES = {
+_ALIASES = {
     **{"==": "eq", "equalto": "eq", "!=": "ne", "<": "lt", "lessthan": "lt", "<=": "le"},
     **{">": "gt", "greaterthan": "gt", ">=": "ge"},
 }
 
 TESTS: Mapping[str, Callable[..., Any]] = {
-    **{name: _compared(name) for name in _COMPARED},
-    **{other: _compared(name) for other, name in _OTHER_NAMES.items()},
+    **{name: _comparison(name) for name in _COMPARISONS},
+    **{other: _comparison(name) for other, name in _ALIASES.items()},
     "boolean": lambda _run, value: isinstance(value, bool),
     "callable": lambda _run, value: isinstance(value, (Function, Macro)),
     "defined": lambda _run, value: not isinstance(value, Undefined),

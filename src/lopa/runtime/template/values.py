@@ -1,4 +1,4 @@
-"""What a chat template can hold beside text, numbers, lists and mappings. Knows no syntax."""
+"""Values of chat templates in addition to text, numbers, lists and mappings. This module does not depend on syntax."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from jinja2 import Undefined, nodes
 
 @dataclass(eq=False)
 class Scope:
-    """Names and values; those of the outer scope are seen through it."""
+    """Names with their values. Names of the outer scope are visible."""
 
     values: dict[str, Any]
     outer: "Scope | None" = None
 
     def find(self, name: str) -> Any:
-        """The value of `name`, undefined where nothing gave it one."""
+        """Return the value of `name`, or an undefined value."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -26,14 +26,14 @@ class Scope:
 
 @dataclass(eq=False)
 class Namespace:
-    """What `namespace(...)` makes: the one thing that a template may change from an inner scope."""
+    """Result of `namespace(...)`, the only value that a template can change from an inner scope."""
 
     values: dict[str, Any]
 
 
 @dataclass(eq=False)
 class Function:
-    """Something to call by name or as a method; takes the values of the call."""
+    """Function or method of a template; `run` takes the arguments of the call."""
 
     name: str
     run: Callable[..., Any]
@@ -41,7 +41,7 @@ class Function:
 
 @dataclass(eq=False)
 class Macro:
-    """A macro, or the body of a call block, with the scope in which it was written."""
+    """Macro or body of a call block, with its defining scope."""
 
     name: str
     arguments: Sequence[str]
@@ -52,14 +52,14 @@ class Macro:
 
 @dataclass(eq=False)
 class Loop:
-    """`loop` inside a for."""
+    """Variable `loop` inside a `for`."""
 
     items: Sequence[Any]
     depth: int
     index0: int = 0
 
     def attribute(self, name: str) -> Any:
-        """The value of loop.NAME; undefined for a name that a loop does not have."""
+        """Return the value of loop.NAME, or an undefined value for unknown names."""
         count, at = len(self.items), self.index0
         found: Mapping[str, Callable[[], Any]] = {
             "index": lambda: at + 1,

@@ -1,7 +1,7 @@
 """A TensorRT engine on one CUDA device, over a plan (AnyShapeForward protocol).
 
-Each shape bucket has a context and a CUDA graph (bucket.py). Another context runs long prompts, with its shape set before
-each forward. All contexts share weights and activation memory, because they run one after another on one stream.
+Each shape bucket has a context and a CUDA graph (bucket.py). Another context runs long prompts, with its shape set
+before each forward. All contexts share weights and activation memory, because they run one after another on one stream.
 """
 
 from collections.abc import Mapping

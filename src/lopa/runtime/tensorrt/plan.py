@@ -115,7 +115,7 @@ class TensorRTPlan:
         return BadInputError(
             f"{self._found.folder / PLAN_NAME}: {received}" + last_messages(self._messages),
             expected="a plan built from this bundle for this GPU, and enough GPU memory",
-            remedy=f"see docs/tensorrt.md, Troubleshooting, or {self._found.engine.target.rebuild}",
+            remedy=f"see docs/how-to/engines.md, Troubleshooting, or {self._found.engine.target.rebuild}",
         )
 
 

@@ -14,7 +14,7 @@ def find_devices(family: str) -> list[DeviceStatus]:
     except MissingBackendError as error:
         return [DeviceStatus(name, f"needs {library.title} and a GPU: {error.received}", is_here=False)]
     try:
-        state = f"{library.title} {version} is installed, for {cuda_device(0).name} (docs/tensorrt.md)"
+        state = f"{library.title} {version} is installed, for {cuda_device(0).name} (docs/how-to/engines.md)"
     except MissingBackendError:
         state = f"{library.title} {version} is installed, but running engines needs a GPU and its driver"
     return [DeviceStatus(name, state)]

@@ -1,1 +1,1 @@
-"""Text to ids and back: tokenizer, chat template, streaming. Knows no session."""
+"""Text to token IDs and back: tokenizer, chat template and streaming. This package does not depend on sessions."""

@@ -1,8 +1,8 @@
-"""A chat template rendered as Hugging Face does, in a bounded environment of our own. Does not know token ids.
+"""Chat templates, rendered as in Hugging Face but in a bounded environment. This module does not depend on token IDs.
 
-A template comes with a checkpoint and is not trusted: it reaches nothing of Python, cannot use more than a bounded
-number of operations and characters (lopa.runtime.template.budget), and whatever goes wrong in it is an error about the
-template. The texts of messages are not trusted either: the rendered text says which of its characters they brought.
+Templates come with checkpoints and are not trusted. A template cannot reach Python objects, and its operations and
+characters are bounded (lopa.runtime.template.budget). Every failure is an error about the template. Messages are not
+trusted either: the rendered text records which characters came from them.
 """
 
 import json
@@ -22,27 +22,27 @@ from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_i
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import template_functions
 from lopa.runtime.template.run import TemplateRun
-from lopa.runtime.template.text import from_message
+from lopa.runtime.template.text import mark_message
 
 MAX_TEMPLATE_CHARACTERS = 100_000
-"""Three times the largest of any checkpoint known."""
+"""Maximum characters of a template, three times the largest known one."""
 MAX_MESSAGES = 100_000
 MAX_MESSAGE_VALUES = 1_000_000
-"""Texts, numbers and lists in all messages together."""
+"""Maximum texts, numbers and lists in all messages together."""
 ROLES = frozenset(
     {
         *("system", "developer", "user", "assistant", "tool", "function", "ipython"),
         *("environment", "observation", "model", "human", "bot", "gpt"),
     }
 )
-"""Roles that a template may make a special token of ("<|user|>"); any other role is text like a content."""
+"""Roles that a template may turn into a special token ("<|user|>"). Any other role is plain text, like content."""
 _SAMPLE = "What is 2 + 3?"
-_DEEPEST_MESSAGE = 40
+_MAX_DEPTH = 40
 _CALLS = ("tool_calls", "function_call")
-"""Fields with what an assistant called: beside one of them there may be no content."""
-_FORM = {
-    "expected": 'an object with "role", a text, and "content": a text, a list of {"type": "text", "text": text}, or '
-    'null beside "tool_calls"; other fields hold what JSON holds',
+"""Fields with an assistant's calls. A message with one of them may lack content."""
+_MESSAGE_FORM = {
+    "expected": 'an object with a string "role" and "content": a string, a list of {"type": "text", "text": string}, '
+    'or null together with "tool_calls"; other fields may have any JSON value',
     "remedy": 'e.g. {"role": "user", "content": "Hello"}',
 }
 
@@ -50,38 +50,38 @@ _FORM = {
 def text_from_messages(
     template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str], *, source: str
 ) -> str:
-    """The prompt text of a chat, ending where the assistant's answer begins.
+    """Return the prompt text of a chat, up to the start of the assistant's answer.
 
-    `messages` are {"role", "content"} each and what else they hold; a content in parts of text is one text, and None is
-    taken beside tool calls. `special_tokens` are the texts of e.g. "bos_token"; `source` names the
-    template in errors. Which characters came from messages says lopa.runtime.template.text.marks_of. Raises
-    BadInputError for other messages and for a template that refuses them, fails, or uses too much of anything.
+    `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
+    tool calls. `special_tokens` are texts such as that of "bos_token"; `source` names the template in errors.
+    lopa.runtime.template.text.get_marks tells which characters came from messages. Raises BadInputError for invalid
+    messages, and for a template that rejects them, fails or exceeds its budget.
     """
-    return _rendered(
+    return _render(
         template,
         messages,
         special_tokens,
         name=f"the chat template of {source}",
-        expected="messages in the roles and the order that this template allows, and a template within its bounds",
-        remedy="change the messages, or write the prompt's text yourself",
+        expected="messages with roles in an order that this template allows, and a template within its limits",
+        remedy="change the messages, or send a plain prompt",
     )
 
 
 def check_template(template: str, special_tokens: Mapping[str, str], *, name: str) -> None:
-    """Raise BadInputError unless `template` makes a prompt of a user's message within its budget.
+    """Raise BadInputError unless `template` renders a user's message within its budget.
 
-    `name` is what errors call the template, e.g. "the chat template chat.jinja".
+    `name` names the template in errors, e.g. "the chat template chat.jinja".
     """
-    words = {"expected": "a Jinja chat template, as transformers has it", "remedy": "correct the template"}
-    text = _rendered(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **words)
+    advice = {"expected": "a Jinja chat template as in transformers", "remedy": "correct the template"}
+    text = _render(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **advice)
     if _SAMPLE not in text:
-        received = f"{name} makes the prompt {shown(str(text))} of the message {_SAMPLE!r}"
+        received = f"{name} renders the message {_SAMPLE!r} as {shown(str(text))}"
         raise BadInputError(
-            received, expected="a prompt with the message in it", remedy="give a file that holds the template itself"
+            received, expected="a prompt that contains the message", remedy="use a file with the template itself"
         )
 
 
-def _rendered(
+def _render(
     template: str,
     messages: Sequence[Mapping[str, str]],
     special_tokens: Mapping[str, str],
@@ -90,7 +90,7 @@ def _rendered(
     expected: str,
     remedy: str,
 ) -> str:
-    plain, characters = _checked_messages(messages)
+    plain, characters = _check_messages(messages)
     budget = Budget(messages=len(plain), characters=characters)
     names = {
         **special_tokens,
@@ -101,7 +101,7 @@ def _rendered(
         "add_generation_prompt": True,
     }
     with refused_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
-        return TemplateRun(budget, names).text(_parsed(template))
+        return TemplateRun(budget, names).text(_parse(template))
 
 
 def template_from_file(path: Path) -> str:
@@ -113,59 +113,59 @@ def template_from_file(path: Path) -> str:
     with suppress(ValueError, RecursionError):
         if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json
             raise BadInputError(
-                f"{path} is a JSON object", expected=expected, remedy="give a file with the text of its chat_template"
+                f"{path} is a JSON object", expected=expected, remedy="use a file with the text of its chat_template"
             )
     if not 0 < len(text) <= MAX_TEMPLATE_CHARACTERS:
         raise BadInputError(f"{path} has {len(text)} characters", expected=expected, remedy=remedy)
     return text
 
 
-def text_of_content(content: Any) -> Any:
-    """Return a content that comes in parts of text as one text, and any other as it is.
+def text_from_content(content: Any) -> Any:
+    """Return content given as text parts as one text, and any other content unchanged.
 
-    Raises BadInputError for parts that are no text.
+    Raises BadInputError for parts that are not text.
     """
     if not isinstance(content, list):
         return content
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise BadInputError(
-                f"a part of a message {shown(part)}",
-                expected='{"type": "text", "text": text}: the model reads text only',
+                f"message part {shown(part)}",
+                expected='{"type": "text", "text": string}, since the model reads text only',
                 remedy="remove the part",
             )
     return "".join(part["text"] for part in content)
 
 
 def is_markup(text: str, template: str) -> bool:
-    """Return whether the template itself writes the mark `text`, such as <tool_call>, or the other one of its pair.
+    """Return whether the template itself writes the markup `text`, such as <tool_call>, or the other mark of its pair.
 
-    Words and white space are none: a template shares them with ordinary text.
+    Words and white space do not count, since ordinary text contains them too.
     """
     inner = text.strip()
     if len(inner) < 2 or inner.replace(" ", "").isalnum():
         return False
     pair = inner.replace("/", "", 1) if inner[1] == "/" else f"{inner[0]}/{inner[1:]}"
-    own = _own_text(template)
+    own = _template_text(template)
     return inner in own or pair in own
 
 
 @lru_cache(maxsize=8)
-def _own_text(template: str) -> str:
-    """All that the template may write of itself: its source, and its texts without escapes, one behind the other."""
+def _template_text(template: str) -> str:
+    """Return everything that the template may write itself: its source and its unescaped texts, concatenated."""
     try:
-        found = _parsed(template).find_all((nodes.TemplateData, nodes.Const))
+        found = _parse(template).find_all((nodes.TemplateData, nodes.Const))
         texts = [getattr(each, "data", None) or getattr(each, "value", None) for each in found]
     except (TemplateError, RecursionError):
-        return template  # it is refused where it is used
+        return template  # the error is raised where the template is used
     return template + "\0" + "".join(text for text in texts if isinstance(text, str))
 
 
 @lru_cache(maxsize=8)
-def _parsed(template: str) -> nodes.Template:
-    """The syntax tree; nothing of it is run."""
+def _parse(template: str) -> nodes.Template:
+    """Return the syntax tree. Nothing is executed."""
     if len(template) > MAX_TEMPLATE_CHARACTERS:
-        raise TemplateError(f"it has more than {MAX_TEMPLATE_CHARACTERS} characters")
+        raise TemplateError(f"the template has more than {MAX_TEMPLATE_CHARACTERS} characters")
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols], optimized=False
     )
@@ -173,7 +173,8 @@ def _parsed(template: str) -> nodes.Template:
 
 
 class _GenerationBlock(Extension):
-    """{% generation %} .. {% endgeneration %}: marks the assistant's words for training; their text is not changed."""
+    """Block {% generation %} .. {% endgeneration %}, which marks the assistant's text for training without changing
+    it."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja's own type)
 
@@ -182,56 +183,58 @@ class _GenerationBlock(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-def _checked_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """The messages as the template gets them, and how many characters they hold."""
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the messages for the template, and the number of their characters."""
     if not isinstance(messages, Sequence):
-        raise BadInputError(f"a chat {shown(messages)}", expected="a list of messages", remedy=_FORM["remedy"])
+        raise BadInputError(f"chat {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"])
     if not messages:
-        raise BadInputError("a chat without messages", expected="at least one message", remedy="give a user message")
+        raise BadInputError("chat without messages", expected="at least one message", remedy="add a user message")
     if len(messages) > MAX_MESSAGES:
         raise BadInputError(
-            f"a chat of {len(messages)} messages",
-            expected=f"at most {MAX_MESSAGES}",
-            remedy="leave the first ones out",
+            f"chat of {len(messages)} messages",
+            expected=f"at most {MAX_MESSAGES} messages",
+            remedy="remove the oldest messages",
         )
     sizes: list[int] = []
-    return [_checked_message(number, message, sizes) for number, message in enumerate(messages)], sum(sizes)
+    return [_check_message(number, message, sizes) for number, message in enumerate(messages)], sum(sizes)
 
 
-def _checked_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any]:
+def _check_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any]:
     role, content = (
         (message.get(name) for name in ("role", "content")) if isinstance(message, Mapping) else (None, None)
     )
-    content = text_of_content(content)
+    content = text_from_content(content)
     no_content = content is None and isinstance(role, str) and any(message.get(name) for name in _CALLS)
     if not isinstance(role, str) or not (isinstance(content, str) or no_content):
-        raise BadInputError(f"message {number} of the chat is {shown(message)}", **_FORM)
-    made: dict[str, Any] = _from_json({**message, "content": content}, sizes, number)
+        raise BadInputError(f"message {number} of the chat is {shown(message)}", **_MESSAGE_FORM)
+    made: dict[str, Any] = _mark_texts({**message, "content": content}, sizes, number)
     if role in ROLES:
         made["role"] = str(role)
     return made
 
 
-def _from_json(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any:
-    """A field of message `number`, every text in it known to come from there; `sizes` gets their lengths."""
+def _mark_texts(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any:
+    """Return a field of message `number` with all texts marked as message text, and append their lengths to `sizes`."""
     if isinstance(value, str):
         sizes.append(len(value))
-        return from_message(str(value))
+        return mark_message(str(value))
     sizes.append(8)
-    if depth > _DEEPEST_MESSAGE or len(sizes) > MAX_MESSAGE_VALUES:
-        raise BadInputError(f"message {number} of the chat is nested too deeply, or the chat too large", **_FORM)
+    if depth > _MAX_DEPTH or len(sizes) > MAX_MESSAGE_VALUES:
+        raise BadInputError(
+            f"message {number} of the chat is nested too deeply, or the chat is too large", **_MESSAGE_FORM
+        )
     if isinstance(value, Mapping):
-        pairs = {name: _from_json(each, sizes, number, depth + 1) for name, each in value.items()}
+        pairs = {name: _mark_texts(each, sizes, number, depth + 1) for name, each in value.items()}
         return {_key(name, number): each for name, each in pairs.items()}
     if isinstance(value, (list, tuple)):
-        return [_from_json(each, sizes, number, depth + 1) for each in value]
+        return [_mark_texts(each, sizes, number, depth + 1) for each in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInputError(f"message {number} of the chat holds {shown(value)}", **_FORM)
+    raise BadInputError(f"message {number} of the chat contains {shown(value)}", **_MESSAGE_FORM)
 
 
 def _key(name: Any, number: int) -> str:
-    """A name within a message, which is text like a content: some templates write "<" ~ name ~ ">"."""
+    """Return a field name, marked like content, since some templates write "<" ~ name ~ ">"."""
     if not isinstance(name, str):
-        raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_FORM)
-    return from_message(str(name))
+        raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_MESSAGE_FORM)
+    return mark_message(str(name))

@@ -1,4 +1,5 @@
-"""A prompt as it was given, text or ids, checked and as ids. Knows the bundle's limits, no session."""
+"""Prompts, given as text or token IDs, checked and converted to IDs. This module uses the bundle's limits, but no
+session."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +20,18 @@ Prompt = str | Sequence[int] | npt.NDArray[np.integer]
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
-    """Raise BadInputError for one prompt, or anything else, where prompts are meant."""
+    """Raise BadInputError unless `prompts` are several prompts."""
     one = isinstance(prompts, (str, bytes))
     if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise BadInputError(
             f"prompts {shown(prompts)}",
-            expected="several prompts, each a text or a list of ids",
-            remedy=f"for one prompt write [{shown(prompts)}]" if one else 'e.g. ["text"]',
+            expected="several prompts, each a string or a list of token IDs",
+            remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
         )
 
 
 def is_single_prompt(prompts: Any) -> bool:
-    """Return True for one prompt: text, ids or a PromptRequest. Anything else may be several prompts."""
+    """Return True for one prompt: text, token IDs or a PromptRequest. Anything else may be several prompts."""
     if isinstance(prompts, (str, PromptRequest)):
         return True
     if isinstance(prompts, np.ndarray):
@@ -42,67 +43,70 @@ def is_single_prompt(prompts: Any) -> bool:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """A prompt with decoding options of its own."""
+    """A prompt with its own decoding options."""
 
     prompt: Prompt
     config: GenerationConfig
 
 
 def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
-    """Ids [length] of text, to which a beginning-of-text is added as the bundle says, or of ids, taken as they are.
+    """Return the token IDs [length] of a prompt. A text gets the bundle's beginning-of-text token; IDs are taken
+    unchanged.
 
-    Special tokens written in text are text, unless the plan says otherwise. Raises BadInputError for an empty prompt,
-    ids outside the vocabulary, and a prompt that leaves no room for the answer.
+    Special tokens in a text are plain text unless the plan allows them. Raises BadInputError for an empty prompt, IDs
+    outside the vocabulary, and a prompt that leaves no room for the answer.
     """
     if isinstance(prompt, str):
         ids: Sequence[Any] = prompt and tokenizer.encode(
             prompt, add_bos=manifest.decoding.add_bos, special_tokens=plan.special_tokens
         )
     else:
-        ids = _checked_form(prompt)
+        ids = _check_form(prompt)
     if not len(ids):
         raise BadInputError(
-            "an empty prompt", expected="at least one character or one id", remedy="give a text to continue"
+            "an empty prompt", expected="at least one character or token ID", remedy="provide a text to continue"
         )
     check_length(len(ids), plan, manifest)
     vocabulary = manifest.dimensions.vocab_size
     if not all(_is_id(each, vocabulary) for each in ids):
         raise BadInputError(
             f"prompt ids {shown(ids)}",
-            expected=f"a list of whole numbers from 0 to {vocabulary - 1}",
-            remedy="encode the text with the bundle's own tokenizer; several prompts go to generate([...])",
+            expected=f"a list of integers from 0 to {vocabulary - 1}",
+            remedy="encode the text with the bundle's tokenizer; pass several prompts as generate([...])",
         )
     return np.array(ids, np.int64)
 
 
 def check_length(length: int, plan: DecodingPlan, manifest: Manifest) -> None:
     """Raise PromptTooLongError unless a prompt of `length` tokens leaves room for the answer."""
-    upper, answer = manifest.dimensions.max_positions, plan.positions
-    if length + answer <= upper:
+    positions, answer = manifest.dimensions.max_positions, plan.positions
+    if length + answer <= positions:
         return
-    room = f"this model has {upper} positions for prompt and answer together"
-    if answer < upper:
+    room = f"this model has {positions} positions for prompt and answer together"
+    if answer < positions:
         raise PromptTooLongError(
             f"the prompt has {length} tokens, but {room} (max_new_tokens: {plan.max_new_tokens})",
-            expected=f"at most {upper - answer} tokens with this max_new_tokens",
-            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < upper else ""),
+            expected=f"at most {positions - answer} tokens with this max_new_tokens",
+            remedy="shorten the prompt" + (" or lower max_new_tokens" if length < positions else ""),
         )
     error = PromptTooLongError(
         f"max_new_tokens is {plan.max_new_tokens}, but {room} (prompt: {length})",
-        expected=f"at most {upper - length} with this prompt" if length < upper else "a prompt and an answer that fit",
-        remedy="lower max_new_tokens" + ("" if length < upper else " and shorten the prompt"),
+        expected=f"at most {positions - length} with this prompt"
+        if length < positions
+        else "a prompt and an answer that fit",
+        remedy="lower max_new_tokens" + ("" if length < positions else " and shorten the prompt"),
     )
     error.answer_too_long = True
     raise error
 
 
-def _checked_form(prompt: Any) -> Sequence[Any]:
-    """A prompt that is no text, if it can be ids at all."""
+def _check_form(prompt: Any) -> Sequence[Any]:
+    """Return a prompt that may be token IDs. Raises BadInputError for any other type."""
     if isinstance(prompt, (int, np.integer)) and not isinstance(prompt, bool):
         raise BadInputError(
-            f"prompt {shown(prompt)}, a number",
-            expected="a text, or a list of ids",
-            remedy="prompts of ids are lists in a list: [[1, 2, 3]]",
+            f"prompt {shown(prompt)} is a number",
+            expected="a string, or a list of token IDs",
+            remedy="pass prompts of token IDs as lists in a list: [[1, 2, 3]]",
         )
     if isinstance(prompt, np.ndarray) and prompt.ndim == 1 and prompt.dtype.kind in "iu":
         return list(prompt)
@@ -110,8 +114,8 @@ def _checked_form(prompt: Any) -> Sequence[Any]:
         return prompt
     raise BadInputError(
         f"prompt {shown(prompt)}",
-        expected="a text, or a list of ids",
-        remedy="decode bytes first; of an array of ids take .tolist(), of messages decoder.prompt_from_messages(...)",
+        expected="a string, or a list of token IDs",
+        remedy="decode bytes, convert arrays with .tolist(), and messages with decoder.prompt_from_messages(...)",
     )
 
 

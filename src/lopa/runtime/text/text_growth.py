@@ -1,4 +1,5 @@
-"""Bound what a tokenizer's normalizer makes of a text, before it does. Knows no tokens."""
+"""Bound on the growth of a text in a tokenizer's normalizer, checked before it runs. This module does not depend on
+tokens."""
 
 import json
 from typing import Any
@@ -11,43 +12,43 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer_parts import check_normalizer, check_pre_tokenizer, local_parts
 
 MAX_TEXT_GROWTH = 16
-"""Bytes for each byte of a text. Normal forms of Unicode make at most 11 of one."""
-_FREE = 4096
-"""Bytes that a text may become anyhow."""
-_PIECE = 256
-"""Characters that are measured at a time."""
+"""Maximum output bytes per byte of text. Normal forms of Unicode need at most 11."""
+_FREE_BYTES = 4096
+"""Output bytes that are always allowed."""
+_PIECE_CHARACTERS = 256
+"""Characters measured at a time."""
 
 
 class TextGrowth:
-    """How many bytes one tokenizer makes of a text."""
+    """Bound on the bytes that one tokenizer makes of a text."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         normalizer, pre_tokenizer = _state(backend.normalizer), _state(backend.pre_tokenizer)
-        own, self._behind = check_normalizer(normalizer), check_pre_tokenizer(pre_tokenizer)
-        self._growth = own * self._behind
+        own, self._remaining_growth = check_normalizer(normalizer), check_pre_tokenizer(pre_tokenizer)
+        self._growth = own * self._remaining_growth
         local, growth = local_parts(normalizer)
-        self._behind *= growth
+        self._remaining_growth *= growth
         self._local = normalizers.Sequence([])
         self._local.__setstate__(msgspec.json.encode({"type": "Sequence", "normalizers": local}))
 
     def check(self, text: str) -> None:
-        """Raise BadInputError for a text that could become more than MAX_TEXT_GROWTH times as many bytes."""
+        """Raise BadInputError for a text that could grow more than MAX_TEXT_GROWTH times."""
         size = len(text.encode())
-        upper = _FREE + MAX_TEXT_GROWTH * size
-        if size * self._growth <= upper:
+        limit = _FREE_BYTES + MAX_TEXT_GROWTH * size
+        if size * self._growth <= limit:
             return
         found = sum(
-            len(self._local.normalize_str(text[start : start + _PIECE]).encode())
-            for start in range(0, len(text), _PIECE)
+            len(self._local.normalize_str(text[start : start + _PIECE_CHARACTERS]).encode())
+            for start in range(0, len(text), _PIECE_CHARACTERS)
         )
-        if found * self._behind > upper:
+        if found * self._remaining_growth > limit:
             raise BadInputError(
-                f"a text of {size} bytes, of which the bundle's tokenizer may make {found * self._behind}",
-                expected=f"at most {MAX_TEXT_GROWTH} times as many",
-                remedy="use the tokenizer of the original checkpoint, or other characters",
+                f"text of {size} bytes, which the bundle's tokenizer may turn into {found * self._remaining_growth}",
+                expected=f"growth by a factor of at most {MAX_TEXT_GROWTH}",
+                remedy="use the original checkpoint's tokenizer, or avoid these characters",
             )
 
 
 def _state(part: Any) -> Any:
-    """A normalizer or a pre-tokenizer as tokenizer.json has it."""
+    """Return a normalizer or pre-tokenizer as in tokenizer.json."""
     return None if part is None else json.loads(part.__getstate__())

@@ -1,4 +1,4 @@
-"""The text of a growing sequence of token ids, piece by piece. Does not know where the ids come from."""
+"""Text of a growing sequence of token IDs, in pieces. This module does not depend on the source of the IDs."""
 
 from collections.abc import Sequence
 
@@ -9,35 +9,38 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """Gives out only text that no later id can change, and ends at the first stop string.
+    """Incremental decoder that returns only text that later IDs cannot change, and ends at the first stop string.
 
-    The first stop string is the one that is complete first; of several complete at the same character, the longest. It
-    and everything behind it is not given out. How the ids are divided over `push` calls changes nothing.
+    The first stop string is the one completed first; of several completed at the same character, the longest. The stop
+    string and the text after it are not returned. The split of IDs into `push` calls does not matter.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        """Raises BadInputError for an empty stop string."""
+        """Store the tokenizer and the stop strings. Raises BadInputError for an empty stop string."""
         if "" in stop:
-            raise BadInputError("an empty stop string", expected="at least one character", remedy="leave it out")
+            raise BadInputError("an empty stop string", expected="at least one character", remedy="remove it")
         self.stopped: str | None = None
-        """The stop string that ended the text."""
+        """Stop string that ended the text."""
         self.token_count = 0
-        """Ids so far, up to and including the one that made the stop string certain."""
+        """Number of IDs so far, up to the one that completed the stop string."""
         self._tokenizer = tokenizer
         self._special = tokenizer.special_ids
         self._stop = tuple(stop)
         self._ids: list[int] = []
-        """The window that is decoded: context, whose text is given out, and new ids. The context is there because the
-        decoders of some tokenizers treat the first token in a special way. Special tokens have no text and stay out."""
+        """IDs to decode: context, whose text was returned, and new IDs.
+
+        Context is needed because some tokenizers treat the first token specially. Special tokens have no text and are
+        left out.
+        """
         self._context = 0
-        """How many ids of the window are context."""
-        self._given_characters = 0
-        """How many characters behind the context are given out too: those in front of an incomplete one."""
+        """Number of context IDs in the window."""
+        self._returned_characters = 0
+        """Number of characters after the context that were returned as well: those before an incomplete character."""
         self._held = ""
-        """Certain text that may be the beginning of a stop string."""
+        """Final text that may be the beginning of a stop string."""
 
     def push(self, ids: Sequence[int]) -> str:
-        """The text that `ids` made certain; "" after a stop string."""
+        """Return the text that `ids` make final; "" after a stop string."""
         pieces = []
         for new in ids:
             if self.stopped is not None:
@@ -45,52 +48,52 @@ class TextStream:
             self.token_count += 1
             if new not in self._special:
                 self._ids.append(new)
-                pieces.append(self._without_stop(self._certain_text()))
+                pieces.append(self._without_stop(self._final_text()))
         return "".join(pieces)
 
     def finish(self) -> str:
-        """The rest of the text: no id will follow."""
+        """Return the rest of the text when no ID follows."""
         if self.stopped is not None:
             return ""
-        rest = self._without_stop(self._new_text()[self._given_characters :])
+        rest = self._without_stop(self._new_text()[self._returned_characters :])
         if self.stopped is None:
             rest += self._held
         self._ids.clear()
-        self._context = self._given_characters = 0
+        self._context = self._returned_characters = 0
         self._held = ""
         return rest
 
     def _new_text(self) -> str:
-        """Text of the window behind the context."""
+        """Return the text of the window after the context."""
         context = self._tokenizer.decode(self._ids[: self._context])
         return self._tokenizer.decode(self._ids)[len(context) :]
 
-    def _certain_text(self) -> str:
-        """Text that has become certain. U+FFFD at the end is not: so a decoder writes a character still incomplete."""
+    def _final_text(self) -> str:
+        """Return newly final text. U+FFFD at the end is not final, since it may be an incomplete character."""
         text = self._new_text()
-        certain = text.rstrip(REPLACEMENT)
-        new = certain[self._given_characters :]
-        if certain and certain == text:
+        final = text.rstrip(REPLACEMENT)
+        new = final[self._returned_characters :]
+        if final and final == text:
             del self._ids[: self._context]
             self._context = len(self._ids)
-            self._given_characters = 0
+            self._returned_characters = 0
         else:
-            self._given_characters = len(certain)
+            self._returned_characters = len(final)
         return new
 
     def _without_stop(self, new: str) -> str:
-        """What may be given out of the held text and `new`; sets `stopped` when a stop string is complete."""
+        """Return the final part of the held text and `new`; set `stopped` if a stop string is complete."""
         text = self._held + new
         found = [(at + len(stop), -len(stop), stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
             end, _, self.stopped = min(found)
             self._held = ""
             return text[: end - len(self.stopped)]
-        self._held = text[len(text) - self._longest_beginning_at_end(text) :]
+        self._held = text[len(text) - self._partial_stop_length(text) :]
         return text[: len(text) - len(self._held)]
 
-    def _longest_beginning_at_end(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string begins."""
+    def _partial_stop_length(self, text: str) -> int:
+        """Return the length of the longest end of `text` that begins a stop string."""
         longest = max((len(stop) for stop in self._stop), default=1) - 1
         lengths = range(min(longest, len(text)), 0, -1)
         return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)

@@ -1,4 +1,5 @@
-"""Text to token ids and back, with the tokenizer of a bundle. Knows no decoding rule and no stop strings."""
+"""Text to token IDs and back, with the tokenizer of a bundle. This module does not depend on decoding rules or stop
+strings."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -14,20 +15,20 @@ from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, reasons_against_r
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
-from lopa.runtime.template.text import marks_of
+from lopa.runtime.template.text import get_marks
 from lopa.runtime.text.chat_template import check_template, is_markup, text_from_messages
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-_USUAL_CHARACTERS = 16
-"""Of a token: what a text may have for each position before anybody looks how long tokens really are."""
-_SHORTENED = 4
-"""A normalizer may leave so little of a text: composed characters, white space run together."""
+_TYPICAL_CHARACTERS = 16
+"""Characters per token that a text may have before the longest token is looked up."""
+_MAX_SHORTENING = 4
+"""Factor by which a normalizer may shorten a text, by composing characters and merging white space."""
 
-_Place = tuple[int, int, int]
-"""A special token in a text: its id, where it begins and where it ends."""
+_Span = tuple[int, int, int]
+"""Special token in a text: its ID, start and end."""
 
 
 class Tokenizer:
@@ -43,13 +44,11 @@ class Tokenizer:
         special: Collection[int] = (),
         positions: int | None = None,
     ) -> None:
-        """`backend` is as tokenizer_from_text gives it, `settings` the content of tokenizer_config.json.
+        """Store the tokenizer. `backend` comes from tokenizer_from_text, `settings` from tokenizer_config.json.
 
-        `source` names the bundle in errors.
-
-        `special` are ids that text never becomes, beside those of tokens that the tokenizer itself marks as special and
-        of those that the chat template writes.
-        Text that cannot become as few as `positions` tokens is refused unread.
+        `source` names the bundle in errors. `special` are IDs that text never becomes, in addition to the special
+        tokens of the tokenizer and of the chat template. Text that cannot fit into `positions` tokens is rejected
+        before it is encoded.
         """
         self._backend = backend
         self._settings = settings
@@ -60,9 +59,9 @@ class Tokenizer:
 
     @classmethod
     def open(cls, bundle: Bundle) -> Self:
-        """The tokenizer of `bundle`, with the chat template of its manifest if that has one.
+        """Open the tokenizer of `bundle`, with the chat template of its manifest if there is one.
 
-        Raises BadInputError when one of its files is missing or broken, or does not know the manifest's special tokens.
+        Raises BadInputError when a file is missing or broken, or lacks the manifest's special tokens.
         """
         expected, remedy = "the tokenizer files that lopa-export onnx wrote", "export the checkpoint again"
         path, settings_path = bundle.file(TOKENIZER_NAME), bundle.file(TOKENIZER_CONFIG_NAME)
@@ -90,7 +89,7 @@ class Tokenizer:
         return opened
 
     def _check_roles(self, tokens: SpecialTokens) -> None:
-        """Raise BadInputError where the tokenizer has other special tokens than the manifest."""
+        """Raise BadInputError if the tokenizer's special tokens differ from the manifest's."""
         ids = {name: self._backend.token_to_id(text) for name, text in texts_of_special_tokens(self._settings).items()}
         named = {name.removesuffix("_token"): number for name, number in ids.items() if number is not None}
         for received, expected in reasons_against_roles(tokens, named, self._backend.get_added_tokens_decoder()):
@@ -101,20 +100,20 @@ class Tokenizer:
             )
 
     def definition(self) -> str:
-        """The tokenizer in the form of tokenizer.json, without padding and truncation."""
-        with self._library():
+        """Return the tokenizer as tokenizer.json, without padding and truncation."""
+        with self._library_errors():
             return str(self._backend.to_str())
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids of the special tokens, which `decode` leaves out."""
+        """IDs of the special tokens, which `decode` skips."""
         return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
 
     @property
     def added_texts(self) -> dict[int, str]:
-        """Texts by id of the added tokens that are not special, so that `decode` shows them.
+        """Texts by ID of the added tokens that are not special and that `decode` therefore shows.
 
-        The chat template's marks come first, and of these the ones that close something.
+        The chat template's markup comes first, closing marks before others.
         """
         added = self._backend.get_added_tokens_decoder()
         shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}
@@ -124,105 +123,104 @@ class Tokenizer:
 
     @cached_property
     def _marks(self) -> frozenset[int]:
-        """Added tokens that the chat template writes, such as <tool_call>."""
+        """IDs of the added tokens that the chat template writes, such as <tool_call>."""
         template = self.chat_template() if self.has_chat_template else ""
         added = self._backend.get_added_tokens_decoder()
         return frozenset(number for number, token in added.items() if is_markup(token.content, template))
 
     @cached_property
-    def _never_text(self) -> frozenset[int]:
-        """Control tokens, which text never becomes: special ones, and the marks of the chat template.
+    def _control_tokens(self) -> frozenset[int]:
+        """IDs of control tokens, which text never becomes: special tokens and the chat template's markup.
 
-        Many tokenizers do not mark <tool_call> or </think> as special, since these are to be seen in answers.
+        Many tokenizers do not mark <tool_call> or </think> as special, since answers show them.
         """
         added = self._backend.get_added_tokens_decoder()
-        # A tokenizer may use an ordinary character for padding: that one stays what it is in text.
+        # A tokenizer may use an ordinary character for padding, which stays text.
         named = {each for each in self._named if each in added or len(self._backend.id_to_token(each) or "") > 1}
         return self.special_ids | self._marks | frozenset(named)
 
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
-        """Ids of `prompt`; the text of a control token is text, with `special_tokens` it becomes that token.
+        """Return the token IDs of `prompt`. Texts of control tokens stay text, or become tokens with `special_tokens`.
 
-        Control tokens are the special ones and those that the bundle's chat template writes.
-
-        With `add_bos` the beginning-of-text token comes first, if the bundle has one and the text does not begin with
-        it already. Raises BadInputError for text that is not Unicode (lone surrogates), or that is longer than any that
-        the model takes.
+        Control tokens are special tokens and those that the chat template writes. With `add_bos` the IDs begin with the
+        bundle's beginning-of-text token, if it has one and the text does not begin with it. Raises BadInputError for
+        text that is not Unicode (lone surrogates) or longer than the model's positions.
         """
         self._check_text(prompt)
         ids: list[int] = self._encoding(prompt).ids
-        if not special_tokens and not self._never_text.isdisjoint(ids):
+        if not special_tokens and not self._control_tokens.isdisjoint(ids):
             ids = self._literal_ids(prompt)
         if not add_bos or self._bos is None or ids[:1] == [self._bos]:
             return ids
         return [self._bos, *ids]
 
     def _literal_ids(self, text: str) -> list[int]:
-        """Ids of `text`, none of which is special."""
+        """Return the token IDs of `text` without any control token."""
         encoding = self._encoding(text, literal=True)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # The model itself may know a special token's text as a word: cut, it is none. What it does not know stays.
-            if number in self._never_text and end - start > 1 and number != self._unknown:
+            # The model's vocabulary may contain a special token's text as a word, so split it. Unknown text stays.
+            if number in self._control_tokens and end - start > 1 and number != self._unknown:
                 return [*self._literal_ids(text[: start + 1]), *self._literal_ids(text[start + 1 :])]
         return list(encoding.ids)
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, to which special tokens are text; made when first needed.
+        """The same tokenizer with special tokens as plain text, created on first use.
 
-        An object of its own: others may be encoding on other threads, where no setting can be changed meanwhile.
+        It is a separate object, since other threads may be encoding and settings cannot change meanwhile.
         """
-        with self._library():
+        with self._library_errors():
             content = json.loads(self.definition())
             for token in content["added_tokens"]:
-                token["special"] = token["special"] or token["id"] in self._never_text
+                token["special"] = token["special"] or token["id"] in self._control_tokens
             literal = tokenizers.Tokenizer.from_str(json.dumps(content))
             literal.encode_special_tokens = True
             return literal
 
     @cached_property
     def _unknown(self) -> int | None:
-        """The token that the model writes for a text that it does not know."""
+        """ID of the unknown token, or None."""
         model = json.loads(self.definition())["model"]
         text, number = model.get("unk_token"), model.get("unk_id")
         return number if text is None else self._backend.token_to_id(text)
 
     def _encoding(self, text: str, *, literal: bool = False) -> tokenizers.Encoding:
-        with self._library():
+        with self._library_errors():
             return (self._literal if literal else self._backend).encode(text, add_special_tokens=False)
 
-    def _library(self) -> AbstractContextManager[None]:
-        """Around calls of the tokenizers library: a file that was taken may still make it panic at some text."""
+    def _library_errors(self) -> AbstractContextManager[None]:
+        """Return a context that turns failures of the tokenizers library, panics included, into BadInputError."""
         return refused_as_bad_input(
-            f"the tokenizer of {self._source} fails",
-            expected="a tokenizer that takes every text",
+            f"the tokenizer of {self._source} failed",
+            expected="a tokenizer that accepts any text",
             remedy="export the checkpoint again",
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids` without special tokens and ids that the vocabulary lacks; broken UTF-8 becomes U+FFFD."""
-        with self._library():
+        """Return the text of `ids`, skipping special tokens and unknown IDs. Broken UTF-8 becomes U+FFFD."""
+        with self._library_errors():
             return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
-        """Ids of a chat by the bundle's template, up to where the answer begins; errors as for `chat_text`.
+        """Return the token IDs of a chat by the bundle's template, up to the start of the answer. Raises as `chat_text`
+        does.
 
-        Control tokens, special or not, are those that the template itself writes. What looks like one and has a
-        character from a message is text, unless `special_tokens` asks for it. A chat without such texts has the ids of
-        its whole text.
+        Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
+        set. A chat without such texts has the IDs of its whole text.
         """
         text = self._chat_text(messages)
-        ids, places = self._ids_and_special_places(text)
+        ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
             return ids
-        own = [place for run in _runs_of_template(marks_of(text)) for place in self._places_in(text, run)]
-        return ids if own == places else self._ids_with_special_at(text, own)
+        own = [place for run in _template_runs(get_marks(text)) for place in self._control_tokens_in(text, run)]
+        return ids if own == spans else self._ids_with_control_tokens(text, own)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Text of a chat ({"role", "content"} each) by the bundle's template, beginning-of-text included.
+        """Return the text of a chat by the bundle's template, beginning-of-text included. `messages` have {"role",
+        "content"}.
 
-        Raises BadInputError when the bundle has no template, the template does not take these messages, or a message is
-        no Unicode text.
+        Raises BadInputError for a bundle without a template, messages that the template rejects, and messages that are
+        not Unicode.
         """
         return str(self._chat_text(messages))
 
@@ -234,51 +232,52 @@ class Tokenizer:
         return text
 
     def _check_text(self, text: str) -> None:
-        """Raise BadInputError for what is not worth encoding, which takes time in proportion to the text."""
+        """Raise BadInputError for text that is too costly to encode, since encoding takes time in proportion to the
+        text."""
         _check_unicode(text)
-        if self._positions is not None and len(text) > self._positions * _USUAL_CHARACTERS:
-            longest = self._positions * _SHORTENED * max(_USUAL_CHARACTERS, self._longest_token)
+        if self._positions is not None and len(text) > self._positions * _TYPICAL_CHARACTERS:
+            longest = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
             if len(text) > longest:
                 raise PromptTooLongError(
-                    f"a text of {len(text)} characters",
-                    expected=f"at most {longest}, since no longer one fits into the model's {self._positions} positions",
+                    f"text of {len(text)} characters",
+                    expected=f"at most {longest} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
-        with self._library():
+        with self._library_errors():
             self._growth.check(text)
 
     @cached_property
     def _growth(self) -> TextGrowth:
-        with self._library():
+        with self._library_errors():
             return TextGrowth(self._backend)
 
     @cached_property
     def _longest_token(self) -> int:
-        """Characters of the longest token, as the vocabulary spells it."""
+        """Characters of the longest token in the vocabulary."""
         return max(map(len, self._backend.get_vocab()), default=1)
 
-    def _ids_and_special_places(self, text: str) -> tuple[list[int], list[_Place]]:
-        """Ids of `text`, special tokens being tokens, and where those are; white space that they swallowed is not."""
+    def _ids_and_control_tokens(self, text: str) -> tuple[list[int], list[_Span]]:
+        """Return the IDs of `text` with control tokens, and the positions of those, without surrounding white space."""
         encoding = self._encoding(text)
-        places = []
+        spans = []
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if number in self._never_text:
+            if number in self._control_tokens:
                 spelt = text[start:end].strip() or text[start:end]
                 begin = text.index(spelt, start)
-                places.append((number, begin, begin + len(spelt)))
-        return list(encoding.ids), places
+                spans.append((number, begin, begin + len(spelt)))
+        return list(encoding.ids), spans
 
-    def _places_in(self, text: str, run: tuple[int, int]) -> list[_Place]:
-        """The special tokens of the part `run` of `text`, read without the rest."""
-        _, places = self._ids_and_special_places(str(text)[slice(*run)])
-        return [(number, start + run[0], end + run[0]) for number, start, end in places]
+    def _control_tokens_in(self, text: str, run: tuple[int, int]) -> list[_Span]:
+        """Return the control tokens in the part `run` of `text`, encoded without the rest."""
+        _, spans = self._ids_and_control_tokens(str(text)[slice(*run)])
+        return [(number, start + run[0], end + run[0]) for number, start, end in spans]
 
-    def _ids_with_special_at(self, text: str, places: Sequence[_Place]) -> list[int]:
-        """Ids of `text`, of which these places are special tokens and everything else is text."""
+    def _ids_with_control_tokens(self, text: str, spans: Sequence[_Span]) -> list[int]:
+        """Return the IDs of `text` with control tokens exactly at `spans`."""
         added = self._backend.get_added_tokens_decoder()
         ids: list[int] = []
         position = 0
-        for number, start, end in places:
+        for number, start, end in spans:
             before, after = text[position:start], text[end:]
             if number in added and added[number].lstrip:
                 before = before.rstrip()
@@ -289,7 +288,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether there is a template for `chat` to put messages into."""
+        """True if the bundle has a chat template."""
         try:
             self.chat_template()
         except BadInputError:
@@ -297,9 +296,9 @@ class Tokenizer:
         return True
 
     def chat_template(self) -> str:
-        """The only template, or of several named ones the one named "default".
+        """Return the only chat template, or the one named "default" of several.
 
-        Raises BadInputError where there is none.
+        Raises BadInputError if there is none.
         """
         found = self._settings.get("chat_template")
         if isinstance(found, list):
@@ -309,21 +308,19 @@ class Tokenizer:
             raise BadInputError(
                 f"{self._source} has no chat template",
                 expected=f"a chat_template in {TOKENIZER_CONFIG_NAME}",
-                remedy="give a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
+                remedy="use a plain prompt, or add a template: lopa-export edit BUNDLE --chat-template FILE",
             )
         return found
 
     def check_chat_template(self) -> None:
-        """Raise BadInputError unless there is a template and it makes a prompt of a user's message."""
-        check_template(
-            self.chat_template(), texts_of_special_tokens(self._settings), name="the chat template that was given"
-        )
+        """Raise BadInputError unless there is a template that renders a user's message."""
+        check_template(self.chat_template(), texts_of_special_tokens(self._settings), name="the given chat template")
 
 
 def texts_of_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of bos_token, eos_token and so on in the content of tokenizer_config.json.
+    """Return the texts of bos_token, eos_token and others from the content of tokenizer_config.json.
 
-    A token is written as its text or as an object with `content`.
+    A token is a string, or an object with `content`.
     """
     tokens: dict[str, str] = {}
     for name, value in settings.items():
@@ -333,8 +330,8 @@ def texts_of_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _runs_of_template(marks: bytes) -> list[tuple[int, int]]:
-    """Beginnings and ends of the runs of zeros in `marks`: the characters that no message brought."""
+def _template_runs(marks: bytes) -> list[tuple[int, int]]:
+    """Return the start and end of each run of zeros in `marks`: characters that the template wrote."""
     edges = np.flatnonzero(np.diff(np.frombuffer(b"\1" + marks + b"\1", np.uint8).astype(np.int8)))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
@@ -342,7 +339,7 @@ def _runs_of_template(marks: bytes) -> list[tuple[int, int]]:
 def _check_unicode(text: str) -> None:
     if not is_unicode(text):
         raise BadInputError(
-            f"a prompt that is not Unicode text: {shown(text)}",
-            expected="text that can be written as UTF-8",
+            f"prompt is not valid Unicode: {shown(text)}",
+            expected="text that can be encoded as UTF-8",
             remedy="convert the input to UTF-8",
         )

@@ -1,8 +1,8 @@
-"""From the text of tokenizer.json to the tokenizers library's object, without trusting the text.
+"""Safe conversion of tokenizer.json to the tokenizers library's object.
 
-The library aborts the process where it cannot have the memory that a file asks for, and nothing catches that. So the
-file is read and bounded here first, and the library gets what was read and nothing else. Knows neither bundles nor
-checkpoints, nor what the tokens mean.
+The library aborts the process if it cannot allocate the memory that a file requests. The file is therefore parsed and
+bounded here, and the library gets only the checked content. This module knows neither bundles nor checkpoints, nor what
+the tokens mean.
 """
 
 from pathlib import Path
@@ -23,17 +23,17 @@ from lopa.runtime.text.tokenizer_parts import (
 )
 
 MAX_TOKEN_ID = 2**24
-"""The largest vocabulary known has a quarter of a million; the library's memory grows with the largest id."""
+"""Maximum token ID. The largest known vocabulary has 250,000 tokens; the library's memory grows with the largest ID."""
 MAX_VALUES = 2**21
-"""In a file, counted by its commas: the library takes some 500 bytes for each. XLM-V's 900,000 tokens have 1.8
-million."""
+"""Maximum values in a file, counted by commas. The library takes some 500 bytes for each, and XLM-V's 900,000 tokens
+have 1.8 million values."""
 MAX_TOKEN = 4096
-"""Characters. The longest known have some hundred."""
+"""Maximum characters of a token. The longest known have about a hundred."""
 MAX_ADDED_TOKENS = 2**17
 _MAX_PART_BYTES = 2**23
 _MAX_AFFIX = 64
 _MAX_WORD = 1024
-"""Characters of a word that WordPiece looks at; the time for it grows with their cube."""
+"""Maximum characters of a word in WordPiece, whose time grows with their cube."""
 _PROBE = "a text, 1\n\tnaïve 🙂 Question: 2 + 3?"
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
@@ -54,7 +54,7 @@ class _AddedToken(msgspec.Struct):
 
 
 class _Model(msgspec.Struct, omit_defaults=True):
-    """The fields of every type of model; a file has those of its own."""
+    """Fields of all types of model; a file has those of its own type."""
 
     vocab: dict[_Text, _Id] | list[tuple[_Text, float]]
     type: _ModelType | None = None
@@ -71,7 +71,7 @@ class _Model(msgspec.Struct, omit_defaults=True):
 
 
 class _File(msgspec.Struct):
-    """Return the text for the library. Padding and truncation are left out: here nothing is padded or cut."""
+    """Content of tokenizer.json. Padding and truncation are left out, since lopa uses neither."""
 
     model: _Model
     version: str = "1.0"
@@ -83,14 +83,14 @@ class _File(msgspec.Struct):
 
 
 def tokenizer_from_text(text: bytes, path: Path, *, expected: str, remedy: str) -> tokenizers.Tokenizer:
-    """The tokenizer in `text`, which was read from `path`, without padding and truncation.
+    """Return the tokenizer in `text`, read from `path`, without padding and truncation.
 
-    Raises BadInputError for text that is no tokenizer, for one that could take memory or time out of proportion to the
-    file and to a prompt, and for one that fails at an ordinary text: some files can be read and then panic.
+    Raises BadInputError for text that is not a tokenizer, and for one that needs disproportionate memory or time. A
+    file that parses but panics on an ordinary text is an error too.
     """
     with refused_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
         try:
-            checked = _checked(text)
+            checked = _check_text(text)
         except PartError as error:
             raise BadInputError(f"{path}: {error.received}", expected=error.expected, remedy=remedy) from error
         tokenizer = tokenizers.Tokenizer.from_str(checked.decode("utf-8"))
@@ -98,30 +98,30 @@ def tokenizer_from_text(text: bytes, path: Path, *, expected: str, remedy: str) 
     return tokenizer
 
 
-def _checked(text: bytes) -> bytes:
-    """`text` as it was read and checked, written again: a field that stands there twice is read by nobody twice."""
+def _check_text(text: bytes) -> bytes:
+    """Return `text` parsed, checked and encoded again, so that duplicate fields cannot be read differently."""
     if text.count(b",") > MAX_VALUES:
-        raise PartError(f"more than {MAX_VALUES} values", "the vocabulary of one model")
+        raise PartError(f"more than {MAX_VALUES} values", "the vocabulary of a single model")
     file = msgspec.json.decode(text, type=_File)
     if len(file.added_tokens or ()) > MAX_ADDED_TOKENS:
         raise PartError(f"{len(file.added_tokens or ())} added tokens", f"at most {MAX_ADDED_TOKENS}")
-    file.model.type = file.model.type or _type_of_model(file.model)
+    file.model.type = file.model.type or _infer_model_type(file.model)
     normalizer, pre_tokenizer = _part(file.normalizer, "normalizer"), _part(file.pre_tokenizer, "pre_tokenizer")
     decoder, post_processor = _part(file.decoder, "decoder"), _part(file.post_processor, "post_processor")
     growth = check_normalizer(normalizer) * check_pre_tokenizer(pre_tokenizer)
     if growth > MAX_GROWTH:
         raise PartError(
-            f"a normalizer and a pre_tokenizer that make up to {growth} bytes of one", f"at most {MAX_GROWTH}"
+            f"normalizer and pre_tokenizer turn one byte into up to {growth}", f"at most {MAX_GROWTH} bytes"
         )
     check_decoder(decoder)
     check_post_processor(post_processor)
     parts = (normalizer, pre_tokenizer, post_processor, decoder)
-    file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder = map(_written, parts)
+    file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder = map(_encode_part, parts)
     return msgspec.json.encode(file)
 
 
-def _type_of_model(model: _Model) -> _ModelType:
-    """Default for old files, which lack it."""
+def _infer_model_type(model: _Model) -> _ModelType:
+    """Return the model type of an old file that lacks it."""
     if isinstance(model.vocab, list):
         return "Unigram"
     if model.merges is not msgspec.UNSET:
@@ -136,5 +136,5 @@ def _part(raw: msgspec.Raw, name: str) -> Any:
     return msgspec.json.decode(raw)
 
 
-def _written(part: Any) -> msgspec.Raw:
+def _encode_part(part: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(part))

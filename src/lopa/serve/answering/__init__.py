@@ -1,1 +1,1 @@
-"""From a checked body to an answer: places, requests of the engine, whole answers and streams."""
+"""Answers to checked requests: capacity check, submission to the engine, complete replies and streams."""

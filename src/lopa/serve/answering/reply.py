@@ -1,4 +1,4 @@
-"""What all parts of one reply have in common, and its whole form."""
+"""One reply to a request: fields that all its stream parts share, and its non-streamed form."""
 
 import time
 from collections.abc import Sequence
@@ -7,44 +7,44 @@ from typing import Any
 
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.answering.service import Service
-from lopa.serve.http.request_log import HEADER, named_request, number_of_request
+from lopa.serve.http.request_log import HEADER, request_number, set_request_id
 from lopa.serve.openai.answer import (
     SHAPES,
     Shape,
     choice_of_result,
-    finish_of_result,
+    finish_reason_from_result,
     ours_of_result,
     usage_of_results,
 )
-from lopa.serve.openai.request import AskedRequest
+from lopa.serve.openai.request import CompletionRequest
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer to one body, with one choice or several."""
+    """Reply to one request body, with one or more choices."""
 
     service: Service
-    asked: AskedRequest
+    requested: CompletionRequest
     created: int = field(default_factory=lambda: int(time.time()))
-    number: str = field(default_factory=number_of_request)
+    number: str = field(default_factory=request_number)
 
     @property
     def shape(self) -> Shape:
-        """Of the endpoint."""
-        return SHAPES[self.asked.endpoint]
+        """Response format of the request's endpoint."""
+        return SHAPES[self.requested.endpoint]
 
     @property
     def id(self) -> str:
-        """Id of the reply; also its request's id in headers, unless the client sent one."""
+        """ID of the reply, and of its request in headers unless the client sent one."""
         return self.shape.id + self.number
 
     @property
     def headers(self) -> dict[str, str]:
-        """By which a client names the request to whom it asks for help."""
-        return {HEADER: named_request(self.id)}
+        """Response headers with the request ID, which clients quote in support requests."""
+        return {HEADER: set_request_id(self.id)}
 
     def head(self, kind: str) -> dict[str, Any]:
-        """What the reply, or each part of a stream, begins with; `kind` is its object."""
+        """Return the fields that begin the reply or a stream part; `kind` is its `object`."""
         return {
             "id": self.id,
             "object": kind,
@@ -53,8 +53,8 @@ class Reply:
             "system_fingerprint": self.service.fingerprint,
         }
 
-    def whole(self, results: Sequence[GenerationResult]) -> dict[str, Any]:
-        """The reply that is not streamed."""
+    def body(self, results: Sequence[GenerationResult]) -> dict[str, Any]:
+        """Return the body of the non-streamed reply."""
         text_of_ids = self.service.text_of_ids
         choices = [
             {**choice_of_result(self.shape, index, result, text_of_ids), "lopa": ours_of_result(result)}
@@ -63,18 +63,18 @@ class Reply:
         return {**self.head(self.shape.object), "choices": choices, "usage": self.usage(results)}
 
     def usage(self, results: Sequence[GenerationResult]) -> dict[str, Any]:
-        """Tokens of all answers, and what they took."""
+        """Return the usage object: tokens of all choices, steps and tokens per forward."""
         steps = sum(result.steps for result in results)
         tokens = sum(result.tokens for result in results)
-        ours = {
+        lopa_fields = {
             "steps": steps,
             "window_tokens": sum(result.window_tokens for result in results),
             "tokens_per_forward": tokens / steps if steps else 0.0,
         }
-        counted = usage_of_results(results, of_prompt=self.asked.copies)
-        found = sum(result.reused_rows for result in results[:: self.asked.copies])
-        return {**counted, "prompt_tokens_details": {"cached_tokens": found}, "lopa": ours}
+        counted = usage_of_results(results, of_prompt=self.requested.copies)
+        found = sum(result.reused_rows for result in results[:: self.requested.copies])
+        return {**counted, "prompt_tokens_details": {"cached_tokens": found}, "lopa": lopa_fields}
 
     def count(self, result: GenerationResult) -> None:
-        """For the metrics: an answer has ended."""
-        self.service.metrics.answered(self.asked.endpoint, finish_of_result(result))
+        """Count one complete choice in the metrics."""
+        self.service.metrics.answered(self.requested.endpoint, finish_reason_from_result(result))

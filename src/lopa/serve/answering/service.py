@@ -1,4 +1,4 @@
-"""What is served: one engine, its name and what clients are allowed."""
+"""Served engine with its name and the limits of clients."""
 
 import hashlib
 import time
@@ -18,59 +18,60 @@ from lopa.serve.metrics import ServeMetrics
 from lopa.serve.openai.answer import TextOfIds
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 
-_PREPARING = 2
-"""Threads in which prompts become ids, so that a long one holds up nobody."""
-_PREPARING_GRAMMARS = GrammarLimits().processes
-"""Threads in which requests with a grammar are prepared, apart from those of other requests. They wait for the helper
-process and compile what it has found good."""
+_PREPARATION_THREADS = 2
+"""Threads that tokenize prompts, so that a long prompt does not delay other requests."""
+_GRAMMAR_THREADS = GrammarLimits().processes
+"""Threads that prepare requests with a grammar, apart from other requests. They wait for the helper process and compile
+the grammars it has checked."""
 
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """All that the app knows."""
+    """State that the app needs: engine, limits, metrics, keys and model cards."""
 
     engine: Engine
     name: str
-    """Of the model."""
+    """Model name in the API."""
     text_of_ids: TextOfIds
     limits: ServeLimits
     metrics: ServeMetrics
     keys: ApiKeys | None = None
-    """None: everybody is let in."""
+    """API keys; None: no authentication."""
     catalog: Mapping[str, Mapping[str, Any]] | None = None
-    """Cards of all models that clients may ask for here, by name; None: of this one alone."""
+    """Cards of all models that clients can request here, by name; None: this service's model only."""
     threads: ThreadPoolExecutor = field(init=False)
-    """For requests without a grammar."""
+    """Threads that prepare requests without a grammar."""
     grammar_threads: ThreadPoolExecutor = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = field(init=False)
-    """Of all that an answer depends on beside its request: this program and the bundle."""
+    """System fingerprint: version of lopa and digest of the bundle's manifest."""
 
     def __post_init__(self) -> None:
-        """Raises BadInputError for defaults of the bundle beyond the limits."""
+        """Raise BadInputError for defaults of the bundle that exceed the limits."""
         self.limits.check_defaults(self.engine.manifest.defaults)
         digest = hashlib.sha256(json_from_record(self.engine.manifest)).hexdigest()[:12]
         object.__setattr__(self, "fingerprint", f"lopa-{__version__}-{digest}")
-        object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARING, "lopa-serve"))
-        object.__setattr__(self, "grammar_threads", ThreadPoolExecutor(_PREPARING_GRAMMARS, "lopa-grammar"))
+        object.__setattr__(self, "threads", ThreadPoolExecutor(_PREPARATION_THREADS, "lopa-serve"))
+        object.__setattr__(self, "grammar_threads", ThreadPoolExecutor(_GRAMMAR_THREADS, "lopa-grammar"))
 
     @property
     def cards(self) -> Mapping[str, Mapping[str, Any]]:
-        """The models as /v1/models tells of them, by name."""
+        """Model cards of /v1/models, by name."""
         if self.catalog is not None:
             return self.catalog
         engine = self.engine
-        return {self.name: card_of_model(self.name, self.created, engine.manifest, chats=engine.has_chat_template)}
+        return {self.name: model_card(self.name, self.created, engine.manifest, chats=engine.has_chat_template)}
 
     def close(self) -> None:
-        """End the engine, which cancels what runs, and the threads."""
+        """Close the engine, which cancels running requests, and stop the threads."""
         self.engine.close()
         self.threads.shutdown()
         self.grammar_threads.shutdown()
 
 
-def card_of_model(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:
-    """What clients are told of a model, in service since `created` (seconds since 1970); `chats`: it takes them."""
+def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:
+    """Return the model card of /v1/models. `created` is in seconds since 1970; `chats` tells whether chat requests
+    work."""
     return {
         "id": name,
         "object": "model",

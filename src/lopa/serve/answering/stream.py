@@ -1,4 +1,4 @@
-"""A reply as a stream: committed text as it comes, drafts if they are wanted, the ends, and errors on the way."""
+"""A reply as server-sent events: committed text, drafts on request, the end of each choice and errors."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -7,20 +7,20 @@ from typing import Any
 
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.serve.answering.complete_results import check_complete
 from lopa.serve.answering.reply import Reply
 from lopa.serve.answering.submission import Handles
-from lopa.serve.answering.whole import check_not_cut
 from lopa.serve.answering.winners import WinningBranches
-from lopa.serve.http.api_error import api_error_of
-from lopa.serve.http.events import DONE, KEEP_ALIVE, event_of
-from lopa.serve.openai.answer import finish_of_result, logprobs_of_result, ours_of_result
+from lopa.serve.http.api_error import api_error_from
+from lopa.serve.http.events import DONE, KEEP_ALIVE, encode_event
+from lopa.serve.openai.answer import finish_reason_from_result, logprobs_from_result, ours_of_result
 
-Numbered = tuple[int, Sequence[Event] | Exception]
-"""What came of an answer with its number: events, or what made it fail."""
+NumberedEvents = tuple[int, Sequence[Event] | Exception]
+"""Index of a choice with its new events, or with the error that ended it."""
 
 
 async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
-    """Server-sent events of all answers, mixed as they come; those that come together are one part.
+    """Yield the server-sent events of all choices in order of arrival. Events that arrive together form one part.
 
     An error is the last event, without [DONE].
     """
@@ -29,7 +29,7 @@ async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranch
         yield b"".join(parts.chunk(index, reply.shape.first) for index in range(len(handles)))
     results: dict[int, GenerationResult] = {}
     waiting = reply.service.limits.keep_alive_seconds
-    async for numbered in events_of_handles(handles, waiting):
+    async for numbered in merge_events(handles, waiting):
         if numbered is None:
             yield KEEP_ALIVE
             continue
@@ -40,25 +40,25 @@ async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranch
                 raise events
             for event in events:
                 if isinstance(event, DoneEvent):
-                    results[index] = check_not_cut(event.result)
+                    results[index] = check_complete(event.result)
                     reply.count(event.result)
                 part += parts.of_event(index, event)
-        except Exception as error:  # the status was sent long ago: whatever it is, the client hears of it here
-            yield part + event_of(api_error_of(error).body)
+        except Exception as error:  # the status line was sent long ago, so the error goes into the stream
+            yield part + encode_event(api_error_from(error).body)
             return
         yield part
     ordered = [results[index] for index in range(len(handles))]
-    usage = event_of({**parts.head, "choices": [], "usage": reply.usage(ordered)}) if parts.with_usage else b""
+    usage = encode_event({**parts.head, "choices": [], "usage": reply.usage(ordered)}) if parts.with_usage else b""
     yield usage + DONE
 
 
 class _Parts:
-    """The parts of one stream."""
+    """Formatter of the events of one stream."""
 
     def __init__(self, reply: Reply, winners: WinningBranches) -> None:
         self._reply, self._winners = reply, winners
         self.head = reply.head(reply.shape.chunk)
-        self.with_usage = reply.asked.stream is not None and reply.asked.stream.usage
+        self.with_usage = reply.requested.stream is not None and reply.requested.stream.usage
 
     def of_event(self, index: int, event: Event) -> bytes:
         shape = self._reply.shape
@@ -66,13 +66,13 @@ class _Parts:
             return self.chunk(index, shape.part(event.text))
         if isinstance(event, DraftEvent):
             winner = self._winners.of_step(index, event.step)
-            ours = {"draft": event.text, "step": event.step, "decided": event.decided, **winner}
-            return self.chunk(index, {**shape.part(""), "lopa": ours})
+            lopa_fields = {"draft": event.text, "step": event.step, "decided": event.decided, **winner}
+            return self.chunk(index, {**shape.part(""), "lopa": lopa_fields})
         result = event.result
         end = {
             **shape.part(""),
-            "logprobs": logprobs_of_result(shape, result, self._reply.service.text_of_ids),
-            "finish_reason": finish_of_result(result),
+            "logprobs": logprobs_from_result(shape, result, self._reply.service.text_of_ids),
+            "finish_reason": finish_reason_from_result(result),
             "lopa": ours_of_result(result),
         }
         return self.chunk(index, end)
@@ -80,25 +80,25 @@ class _Parts:
     def chunk(self, index: int, fields: dict[str, Any]) -> bytes:
         choice = {"index": index, "logprobs": None, "finish_reason": None, **fields}
         usage = {"usage": None} if self.with_usage else {}
-        return event_of({**self.head, "choices": [choice], **usage})
+        return encode_event({**self.head, "choices": [choice], **usage})
 
 
-async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[Numbered | None, None]:
-    """Events of all handles, with the handle's number, and None whenever nothing has come for `seconds`.
+async def merge_events(handles: Handles, seconds: float) -> AsyncGenerator[NumberedEvents | None, None]:
+    """Yield the events of all handles with the handle's index, and None after `seconds` without any.
 
-    Nothing is fetched of a handle before what came from it is taken: a slow reader misses drafts, and what is kept for
-    it is the newest one.
+    The next events of a handle are fetched only after its previous ones were taken. A slow reader therefore misses
+    drafts and gets the newest one.
     """
-    news: asyncio.Queue[Numbered] = asyncio.Queue(maxsize=1)
-    readers = [asyncio.create_task(_read(index, handle, news)) for index, handle in enumerate(handles)]
+    updates: asyncio.Queue[NumberedEvents] = asyncio.Queue(maxsize=1)
+    readers = [asyncio.create_task(_read(index, handle, updates)) for index, handle in enumerate(handles)]
     left = len(handles)
     try:
         while left:
             numbered = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    numbered = await news.get()
-            if numbered is not None and _is_last(numbered[1]):
+                    numbered = await updates.get()
+            if numbered is not None and _ends_choice(numbered[1]):
                 left -= 1
             yield numbered
     finally:
@@ -106,13 +106,13 @@ async def events_of_handles(handles: Handles, seconds: float) -> AsyncGenerator[
             reader.cancel()
 
 
-def _is_last(events: Sequence[Event] | Exception) -> bool:
+def _ends_choice(events: Sequence[Event] | Exception) -> bool:
     return isinstance(events, Exception) or isinstance(events[-1], DoneEvent)
 
 
-async def _read(index: int, handle: RequestHandle, news: "asyncio.Queue[Numbered]") -> None:
+async def _read(index: int, handle: RequestHandle, updates: "asyncio.Queue[NumberedEvents]") -> None:
     try:
         async for events in handle.batches():
-            await news.put((index, events))
-    except Exception as error:  # its request failed
-        await news.put((index, error))
+            await updates.put((index, events))
+    except Exception as error:  # the request failed
+        await updates.put((index, error))

@@ -1,4 +1,4 @@
-"""From what a body asks for to requests of the engine, all of them or none."""
+"""Submission of a checked request to the engine: all its choices or none."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,38 +15,38 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-from lopa.serve.answering.places import check_places
+from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.service import Service
-from lopa.serve.http.departure import departure
-from lopa.serve.openai.config import config_of_options, errors_of_grammar
-from lopa.serve.openai.prompt_error import errors_of_prompts, numbers_of_prompts
-from lopa.serve.openai.request import AskedRequest
+from lopa.serve.http.disconnect import watch_disconnect
+from lopa.serve.openai.config import config_from_options, grammar_errors
+from lopa.serve.openai.prompt_error import number_prompt_errors, prompt_errors
+from lopa.serve.openai.request import CompletionRequest
 
 Handles = tuple[RequestHandle, ...]
 _SEEDS = 2**63
 
 
 async def handles_of_request(
-    service: Service, asked: AskedRequest, on_step: Callable[[int, Step], None] | None, receive: Receive
+    service: Service, requested: CompletionRequest, on_step: Callable[[int, Step], None] | None, receive: Receive
 ) -> Handles | None:
-    """Return a handle for each answer: all answers to the first prompt, then to the second.
+    """Return a handle per choice: all choices of the first prompt, then of the second.
 
-    None when the client has gone meanwhile, which stops the preparation. Raises ApiError where there is no place,
+    Returns None when the client disconnects meanwhile, which stops the preparation. Raises ApiError for a full engine
     before any prompt is read, and BadInputError as submit_many does.
     """
     engine = service.engine
-    config = config_of_options(engine.config, engine.plan, asked.options)
-    draws = engine.plan(config).temperature > 0
-    decoded_once = not draws and on_step is None
-    count = _different(asked.prompts) if decoded_once else (len(asked.prompts) or 1) * asked.copies
-    check_places(engine, count)
+    config = config_from_options(engine.config, engine.plan, requested.options)
+    samples = engine.plan(config).temperature > 0
+    decoded_once = not samples and on_step is None
+    count = _count_distinct(requested.prompts) if decoded_once else (len(requested.prompts) or 1) * requested.copies
+    check_capacity(engine, count)
     threads = service.grammar_threads if config.has_grammar else service.threads
-    with engine.reserved(count) as reservation, departure(receive) as gone:
+    with engine.reserved(count) as reservation, watch_disconnect(receive) as disconnect:
         loop = asyncio.get_running_loop()
-        preparing = loop.run_in_executor(threads, _submitted, engine, asked, config, draws, on_step, reservation)
-        either: list[asyncio.Future[Any]] = [preparing, gone]
+        preparing = loop.run_in_executor(threads, _submit, engine, requested, config, samples, on_step, reservation)
+        futures: list[asyncio.Future[Any]] = [preparing, disconnect]
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not preparing.done():
                 reservation.cancel()
@@ -56,39 +56,43 @@ async def handles_of_request(
             return None
 
 
-def _different(prompts: Sequence[Prompt]) -> int:
-    """Of a list of prompts, or of the one of a chat."""
+def _count_distinct(prompts: Sequence[Prompt]) -> int:
+    """Return the number of distinct prompts; a chat counts as one."""
     return len({prompt if isinstance(prompt, str) else tuple(prompt) for prompt in prompts}) or 1
 
 
-def _submitted(
+def _submit(
     engine: Engine,
-    asked: AskedRequest,
+    requested: CompletionRequest,
     config: GenerationConfig,
-    draws: bool,
+    samples: bool,
     on_step: Callable[[int, Step], None] | None,
     reservation: Reservation,
 ) -> Handles:
-    """On a thread of its own, since templates and tokenizers take their time."""
+    """Prepare and submit the requests. It runs on a thread, since templates and tokenizers take time."""
     with (
-        errors_of_prompts(asked.param, asked.length_param),
-        errors_of_grammar(asked.options),
-        refused_as_bad_input("the prompt cannot be used", expected="text that the model reads", remedy="correct it"),
-        numbers_of_prompts(len(asked.prompts), asked.copies),
+        prompt_errors(requested.param, requested.length_param),
+        grammar_errors(requested.options),
+        refused_as_bad_input(
+            "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
+        ),
+        number_prompt_errors(len(requested.prompts), requested.copies),
     ):
-        prompts = asked.prompts or (engine.prompt_from_messages(asked.messages, special_tokens=config.special_tokens),)
-        # Drawn answers have seeds of their own; greedy ones are the same, and decoded once.
-        configs = [_with_own_seed(config, copy) if draws else config for copy in range(asked.copies)]
+        prompts = requested.prompts or (
+            engine.prompt_from_messages(requested.messages, special_tokens=config.special_tokens),
+        )
+        # Sampled choices get distinct seeds. Greedy choices are equal, so the engine decodes them once.
+        configs = [_with_shifted_seed(config, copy) if samples else config for copy in range(requested.copies)]
         requests = [PromptRequest(prompt, each) for prompt in prompts for each in configs]
         return engine.submit_many(
             requests,
-            deadline=asked.deadline,
+            deadline=requested.deadline,
             drafts=on_step is not None,
             on_step=on_step,
             reservation=reservation,
         )
 
 
-def _with_own_seed(config: GenerationConfig, copy: int) -> GenerationConfig:
+def _with_shifted_seed(config: GenerationConfig, copy: int) -> GenerationConfig:
     assert config.seed is not None
     return replace(config, seed=(config.seed + copy) % _SEEDS)

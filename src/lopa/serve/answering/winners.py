@@ -1,4 +1,4 @@
-"""Which branch won each step, noted on the engine's thread and read on another."""
+"""Record of the winning branch of each step, written on the engine's thread and read on another."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +8,12 @@ from lopa.runtime.decoding.decoding import Step
 
 @dataclass(frozen=True)
 class WinningBranches:
-    """Of all answers to one request; a few numbers a step."""
+    """Winning branches of all choices of one request."""
 
     _noted: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
-    def note(self, answer: int, step: Step) -> None:
-        """For the engine: what became of a step of answer number `answer`."""
+    def record(self, answer: int, step: Step) -> None:
+        """Record the winner of a step of choice `answer`. The engine calls this."""
         self._noted[answer, step.number] = {
             "branch": step.winner,
             "branches": len(step.branches),
@@ -21,6 +21,6 @@ class WinningBranches:
         }
 
     def of_step(self, answer: int, number: int) -> dict[str, Any]:
-        """The branch that won, counted from 0, the anchor last, how many there were, and how sure each was of what it
-        had not decided."""
+        """Return the `lopa` fields of a draft event: winner (0-based, the anchor last), number of branches, and the
+        confidence of each branch in its masked positions."""
         return self._noted[answer, number]

@@ -1,1 +1,1 @@
-"""HTTP around the answers: errors in OpenAI's form, bodies within limits, keys, clients that go away, events."""
+"""HTTP layer around the answers: errors in OpenAI's form, body limits, keys, disconnects and server-sent events."""

@@ -1,4 +1,4 @@
-"""Errors as OpenAI's API tells them: a status, and a body with message, type, param and code."""
+"""Errors in the form of OpenAI's API: a status, and a body with message, type, param and code."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +13,16 @@ from lopa.runtime.errors import (
     LopaError,
     QueueFullError,
 )
-from lopa.serve.openai.config import GrammarLackError
+from lopa.serve.openai.config import GrammarUnsupportedError
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.field_error import FieldError
 
 RETRY_SECONDS = 1
-"""After which a client that was turned away may try again."""
+"""Seconds after which a rejected client may retry."""
 
 
 class ApiError(Exception):
-    """What a client is told instead of an answer."""
+    """Error reply to a client, raised anywhere while its request is handled."""
 
     def __init__(
         self,
@@ -41,35 +41,39 @@ class ApiError(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     def response(self) -> JSONResponse:
-        """The error as an answer of its own."""
+        """Return the error as an HTTP response."""
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
-def api_error_of(error: Exception) -> ApiError:
-    """What a client is told of `error`: what is wrong with its request, or that the server cannot."""
+def api_error_from(error: Exception) -> ApiError:
+    """Return the error reply for `error`: a 4xx status for a bad request, 5xx for a failure of the server."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFullError):
         return overloaded(str(error))
     if isinstance(error, EngineClosedError | EngineFailedError):
         return unavailable(str(error), "engine_failed" if isinstance(error, EngineFailedError) else "not_ready")
-    if isinstance(error, GrammarLackError):
+    if isinstance(error, GrammarUnsupportedError):
         return ApiError(501, str(error), "server_error", code="not_supported")
     if isinstance(error, GrammarHelperError):
-        return unavailable("structured output is not available at the moment", "not_ready")
+        return unavailable("structured output is temporarily unavailable; retry later", "not_ready")
     if isinstance(error, FieldError):
         return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, BadInputError):
         return ApiError(400, str(error))
-    said = str(error) if isinstance(error, LopaError) else f"unexpected {type(error).__name__}: a bug of lopa-export"
-    return ApiError(500, said, "server_error", code="internal_error")
+    message = (
+        str(error)
+        if isinstance(error, LopaError)
+        else f"internal error ({type(error).__name__}); please report this bug of lopa-export"
+    )
+    return ApiError(500, message, "server_error", code="internal_error")
 
 
 def overloaded(message: str) -> ApiError:
-    """There is no place for a request."""
+    """Return the 429 reply of a full queue."""
     return ApiError(429, message, "rate_limit_error", code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def unavailable(message: str, code: ErrorCode) -> ApiError:
-    """Nobody is served now."""
+    """Return a 503 reply with Retry-After."""
     return ApiError(503, message, "server_error", code=code, headers={"Retry-After": str(RETRY_SECONDS)})

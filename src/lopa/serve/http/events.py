@@ -1,4 +1,4 @@
-"""Server-sent events: what a stream is made of, and the response that sends it to a client that may be slow or go."""
+"""Server-sent events: their encoding, and a response that streams them to slow clients and detects disconnects."""
 
 import asyncio
 import logging
@@ -10,21 +10,21 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lopa.serve.http.departure import HALF_CLOSED, departure
+from lopa.serve.http.disconnect import HALF_CLOSED, watch_disconnect
 
 _LOG = logging.getLogger(__name__)
 KEEP_ALIVE = b": keep-alive\n\n"
-"""A comment, which clients skip."""
+"""Comment line that clients ignore."""
 DONE = b"data: [DONE]\n\n"
 
 
-def event_of(value: object) -> bytes:
-    """One event with `value` as JSON."""
+def encode_event(value: object) -> bytes:
+    """Return one event with `value` as JSON."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 class EventResponse(Response):
-    """Sends events as they come; whatever ends it, `on_end` is called once."""
+    """Response that streams events as they arrive. `on_end` is called exactly once, however the stream ends."""
 
     media_type = "text/event-stream"
 
@@ -36,7 +36,7 @@ class EventResponse(Response):
         stall_seconds: float,
         headers: dict[str, str],
     ) -> None:
-        """A client that does not take a part within `stall_seconds` is given up."""
+        """Store the events. The stream ends when a client does not accept a part within `stall_seconds`."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._events, self._on_end, self._stall_seconds = events, on_end, stall_seconds
@@ -44,14 +44,14 @@ class EventResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole stream."""
         try:
-            with departure(receive) as gone:
+            with watch_disconnect(receive) as disconnect:
                 sending = asyncio.create_task(self._send_all(send, (scope.get("extensions") or {}).get(HALF_CLOSED)))
                 try:
-                    await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
                     if sending.done():
                         await sending
                 except TimeoutError:
-                    _LOG.info("a client took nothing for %g seconds", self._stall_seconds)
+                    _LOG.info("stream closed: client read nothing for %g seconds", self._stall_seconds)
                 finally:
                     sending.cancel()
         finally:
@@ -62,22 +62,22 @@ class EventResponse(Response):
         probing = None if half_closed is None else asyncio.create_task(self._probe(send, half_closed))
         try:
             async for event in self._events:
-                await self._send(send, _part(event))
+                await self._send(send, _body_message(event))
         finally:
             if probing is not None:
                 probing.cancel()
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _probe(self, send: Send, half_closed: asyncio.Event) -> None:
-        """Send a comment at once when the client may have left, without waiting for the next event."""
+        """Send a comment as soon as the client may have left, instead of waiting for the next event."""
         await half_closed.wait()
         with suppress(TimeoutError):
-            await self._send(send, _part(KEEP_ALIVE))
+            await self._send(send, _body_message(KEEP_ALIVE))
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         async with asyncio.timeout(self._stall_seconds):
             await send(message)
 
 
-def _part(content: bytes) -> dict[str, Any]:
+def _body_message(content: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": content, "more_body": True}

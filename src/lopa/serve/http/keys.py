@@ -1,4 +1,4 @@
-"""Keys that clients show. Each is held against all of them in a time that tells nothing of what is right."""
+"""API keys of clients. Each check compares all keys in constant time, so timing reveals nothing about them."""
 
 import codecs
 import hmac
@@ -14,57 +14,59 @@ from lopa.serve.http.api_error import ApiError
 
 _MAX_FILE_BYTES = 2**20
 _MAX_KEY_BYTES = 8192
-"""Maximum bytes of a key: proxies and servers take no longer header."""
-_EXPECTED = f"keys of visible characters without spaces, as clients send them, of at most {_MAX_KEY_BYTES} bytes"
-_REMEDY = "write one key a line, in UTF-8; empty lines and lines that begin with # are skipped"
+"""Maximum bytes of a key. Common proxies and servers reject longer headers."""
+_EXPECTED = f"keys of at most {_MAX_KEY_BYTES} bytes of visible characters without spaces"
+_REMEDY = "write one key per line in UTF-8; empty lines and lines that begin with # are skipped"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_BLANKS = " \t\r"
-"""White space that is allowed around a key, in its line and in a header."""
+_WHITESPACE = " \t\r"
+"""White space that may surround a key in its line and in a header."""
 
 
 class ApiKeys:
-    """The keys of a file; of each only a digest is kept."""
+    """API keys of a file, stored as digests only."""
 
     def __init__(self, keys: list[str]) -> None:
         self._digests = tuple(_digest(key.encode()) for key in keys)
 
     def check(self, request: Request) -> None:
-        """Raise ApiError 401 unless the request shows one of the keys."""
+        """Raise ApiError 401 unless the request carries one of the keys."""
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        shown = _digest(key.strip(_BLANKS).encode("latin-1"))  # the bytes of the header, as Starlette reads them
-        found = [hmac.compare_digest(shown, digest) for digest in self._digests]  # all of them, found or not
-        if kind.lower() != "bearer" or not any(found):
+        sent = _digest(key.strip(_WHITESPACE).encode("latin-1"))  # the bytes of the header, as Starlette reads them
+        matches = [
+            hmac.compare_digest(sent, digest) for digest in self._digests
+        ]  # compare all keys, so that time is constant
+        if kind.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,
-                "no API key, or a wrong one: send Authorization: Bearer KEY",
+                "missing or invalid API key; send the header Authorization: Bearer KEY",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
 
 def keys_from_file(path: Path) -> ApiKeys:
-    """Return the keys of a file: one a line, in UTF-8 with or without a byte-order mark.
+    """Return the API keys of a file: one per line, in UTF-8 with or without a byte-order mark.
 
-    A key is what a client can send in `Authorization: Bearer KEY`: characters that are visible, so no spaces, no
-    control characters and none of width zero, and at most 8192 bytes. Raises BadInputError, with the number of the
-    line and never with the key, for a file that has any other, has none or cannot be read.
+    A key has visible characters only, as in `Authorization: Bearer KEY`: no spaces, control or zero-width characters,
+    and at most 8192 bytes. Raises BadInputError for any other key, for a file without keys and for an unreadable file.
+    The error names the line and never the key.
     """
     content = bytes_from_file(path, expected="a file of API keys", remedy=_REMEDY, max=_MAX_FILE_BYTES)
     keys: list[str] = []
-    for number, line in enumerate(_text_of_file(path, content).split("\n"), 1):
-        key = line.strip(_BLANKS)
+    for number, line in enumerate(_decode_file(path, content).split("\n"), 1):
+        key = line.strip(_WHITESPACE)
         if not key or key.startswith("#"):
             continue
-        wrong = _fault_of_key(key)
-        if wrong is not None:
-            raise BadInputError(f"{path} line {number}: {wrong}", expected=_EXPECTED, remedy=_REMEDY)
+        problem = _key_problem(key)
+        if problem is not None:
+            raise BadInputError(f"{path} line {number}: {problem}", expected=_EXPECTED, remedy=_REMEDY)
         keys.append(key)
     if not keys:
-        raise BadInputError(f"{path}: no key", expected="at least one key", remedy=_REMEDY)
+        raise BadInputError(f"{path} contains no key", expected="at least one key", remedy=_REMEDY)
     return ApiKeys(keys)
 
 
-def _text_of_file(path: Path, content: bytes) -> str:
+def _decode_file(path: Path, content: bytes) -> str:
     if content.startswith(_UTF16):
         raise BadInputError(f"{path} is UTF-16", expected="a file in UTF-8", remedy="save it as UTF-8")
     try:
@@ -72,18 +74,18 @@ def _text_of_file(path: Path, content: bytes) -> str:
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise BadInputError(
-            f"{path} line {number}: bytes that are not UTF-8", expected="a file in UTF-8", remedy="save it as UTF-8"
-        ) from None  # the error holds the whole file
+            f"{path} line {number} is not valid UTF-8", expected="a file in UTF-8", remedy="save it as UTF-8"
+        ) from None  # the original error contains the whole file
 
 
-def _fault_of_key(key: str) -> str | None:
-    """Why no client can show `key`, or None."""
+def _key_problem(key: str) -> str | None:
+    """Return why no client can send `key`, or None."""
     for character in key:
         if not character.isprintable() or character.isspace():
             name = unicodedata.name(character, "a control character")
-            return f"a key with {name} (U+{ord(character):04X}) in it"
+            return f"the key contains {name} (U+{ord(character):04X})"
     if len(key.encode()) > _MAX_KEY_BYTES:
-        return f"a key of {len(key.encode())} bytes"
+        return f"the key has {len(key.encode())} bytes"
     return None
 
 

@@ -1,4 +1,4 @@
-"""uvicorn's reading and writing within times and sizes: a client may not keep a connection that it does not use."""
+"""uvicorn's HTTP protocol with limits of time and size, so that no client keeps a connection that it does not use."""
 
 import asyncio
 import logging
@@ -9,27 +9,30 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from lopa.serve.http.departure import HALF_CLOSED
-from lopa.serve.http.transport import OrderlyTransport
+from lopa.serve.http.disconnect import HALF_CLOSED
+from lopa.serve.http.transport import GracefulTransport
 
 _LOG = logging.getLogger(__name__)
 
 MAX_HEAD = 64 * 2**10
-"""Bytes of a request's first line and headers."""
+"""Maximum bytes of a request's first line and headers."""
 MAX_REST = 256 * 2**20
-"""Bytes of a body that are read and dropped after the answer, so that a client that sends first and reads then hears
-it."""
+"""Maximum bytes of a body that are read and dropped after the answer. A client that sends first and reads later still
+gets its answer."""
 _INVALID = "Invalid HTTP request received."
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_PROBE = 0.5
-"""Seconds after a client closed its sending half in which most answers are there, and no probe is needed."""
-_LOOK_SECONDS = 0.25
+"""Seconds between a client's half-close and the first probe. Most answers are complete by then."""
+_POLL_SECONDS = 0.25
 
 
-def protocol_within(seconds: float, on_invalid: Callable[[], None]) -> type[HttpToolsProtocol]:
-    """Return a protocol that hangs up when the head of a request is not there `seconds` after its beginning, when what
-    is left of a request is not there so long after its answer, and when the client takes nothing of an answer for so
-    long. It calls `on_invalid` for each connection that sends what is not HTTP."""
+def protocol_with_timeouts(seconds: float, on_invalid: Callable[[], None]) -> type[HttpToolsProtocol]:
+    """Return a protocol class that closes stalled connections.
+
+    It hangs up when the head of a request takes longer than `seconds`, or the rest of a request after its answer. It
+    also hangs up when the client reads nothing for that long. It calls `on_invalid` for each connection that sends
+    invalid HTTP.
+    """
     members = {"seconds": seconds, "on_invalid": staticmethod(on_invalid)}
     return type("BoundedProtocol", (_BoundedProtocol,), members)
 
@@ -37,86 +40,86 @@ def protocol_within(seconds: float, on_invalid: Callable[[], None]) -> type[Http
 class _BoundedProtocol(HttpToolsProtocol):
     seconds: float
     on_invalid: Callable[[], None]
-    transport: OrderlyTransport
-    _running: RequestResponseCycle | None = None
-    """The request that the app answers, or answered last. uvicorn's `cycle` is the newest one, which may wait."""
-    _is_last_known = False
-    """True once no further request is read: input behind the last one is dropped."""
+    transport: GracefulTransport
+    _current: RequestResponseCycle | None = None
+    """Request that the app answers or answered last. uvicorn's `cycle` is the newest request, which may be queued."""
+    _is_last_request_read = False
+    """True once no further request is read and all later input is dropped."""
     _half_closed: asyncio.Event
-    """Set when the client has closed its sending half and still waits for answers, as far as one can know."""
-    _watching: asyncio.TimerHandle | None = None
-    """The next look at a client that has closed its sending half."""
+    """Event set when the client closes its sending half and, as far as the server knows, still waits for answers."""
+    _half_closed_timer: asyncio.TimerHandle | None = None
+    """Timer of the next check on a half-closed client."""
     _probe_at = 0.0
-    """The loop's time from which on such a client is probed."""
+    """Loop time from which a half-closed client is probed."""
     _probe_interval = _FIRST_PROBE
-    _reading: asyncio.TimerHandle | None = None
-    """Ends the reading of a head, or of what is left of a body after its answer."""
-    _writing: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+    """Timeout of reading a head, or the rest of a body after its answer."""
+    _write_timer: asyncio.TimerHandle | None = None
     _in_body = False
-    _head = 0
-    """Bytes of the head that is being read."""
-    _rest = 0
-    """Bytes of the request that came after its answer."""
+    _head_bytes = 0
+    """Bytes received of the current head."""
+    _rest_bytes = 0
+    """Bytes of the request received after its answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._half_closed = asyncio.Event()
-        super().connection_made(OrderlyTransport(transport, self.seconds))
-        self._begin_reading()
+        super().connection_made(GracefulTransport(transport, self.seconds))
+        self._start_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.transport.ended()
-        self._end_reading()
-        if self._watching is not None:
-            self._watching.cancel()
+        self.transport.on_connection_lost()
+        self._stop_read_timer()
+        if self._half_closed_timer is not None:
+            self._half_closed_timer.cancel()
         self.resume_writing()
-        running = self._running
-        if running is not None and not running.response_complete:  # uvicorn tells the newest request only
+        running = self._current
+        if running is not None and not running.response_complete:  # uvicorn notifies the newest request only
             running.disconnected = True
             running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or self._is_last_known:
-            self._drop(len(data))
+        if self.transport.is_closing() or self._is_last_request_read:
+            self._count_dropped_bytes(len(data))
             return
         self._unset_keepalive_if_required()
         while True:
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as request:
-                # This server upgrades to nothing and ignores the header, as RFC 9110 allows; but the parser stops here.
+                # The server ignores Upgrade headers, as RFC 9110 allows, but the parser stops at them.
                 data = data[request.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn's parser
                 continue
             except httptools.HttpParserError as error:
-                self._refuse(error)
+                self._reject(error)
             return
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it: True keeps the transport open
-        """Keep the connection open while whole requests are unanswered.
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio: True keeps the transport open
+        """Keep the connection open while complete requests are unanswered.
 
-        A client that called close() sends the same end as one that called shutdown(SHUT_WR). The system answers
-        the next bytes for the first one with a reset, so `_watch` sends some.
+        close() and shutdown(SHUT_WR) look the same to the server. After close() the client's system answers the next
+        bytes with a reset, so `_check_half_closed` sends some.
         """
-        last = None if self.transport.is_closing() else self._end_of_requests()
+        last = None if self.transport.is_closing() else self._stop_reading()
         if last is None:
             return False
         self.transport.unread = False
         if not self._half_closed.is_set():
             self._half_closed.set()
             self._probe_at = self.loop.time() + self._probe_interval
-            self._watching = self.loop.call_later(_LOOK_SECONDS, self._watch)
+            self._half_closed_timer = self.loop.call_later(_POLL_SECONDS, self._check_half_closed)
         return True
 
     def pause_writing(self) -> None:
-        self._writing = self.loop.call_later(self.seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.seconds, self.transport.abort)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
-            self._writing = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
         super().resume_writing()
 
     def shutdown(self) -> None:
@@ -126,40 +129,40 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self.transport.unread = True
-        self._head = self._rest = 0
-        self._unset_keepalive_if_required()  # set where this came in one piece with the rest of the last request
-        if self._reading is None:  # else it runs since the connection was made
-            self._begin_reading()
+        self._head_bytes = self._rest_bytes = 0
+        self._unset_keepalive_if_required()  # set if this request arrived together with the end of the last one
+        if self._read_timer is None:  # else the timer has run since the connection was made
+            self._start_read_timer()
         super().on_message_begin()
-        self.scope["extensions"] = {HALF_CLOSED: self._half_closed}  # type: ignore[dict-item]  # of this server alone
+        self.scope["extensions"] = {HALF_CLOSED: self._half_closed}  # type: ignore[dict-item]  # private extension
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._count_head_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._count_head_bytes(len(name) + len(value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._end_reading()
+        self._stop_read_timer()
         if self.parser.get_method() == b"CONNECT":
-            raise ValueError("CONNECT, and this server is no proxy")
+            raise ValueError("method CONNECT is not supported")
         self.url = _target_with_path(self.url)
         super().on_headers_complete()
         self._in_body = True
-        if self.expect_100_continue:  # it may keep its body to itself, and then nobody knows what comes next
+        if self.expect_100_continue:  # the client may omit the body, so the next bytes are ambiguous
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._drop(len(body))
+            self._count_dropped_bytes(len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.transport.unread = self._in_body = False
-        if self._reading is not None:  # the rest is read: the next request may come
-            self._end_reading()
+        if self._read_timer is not None:  # the rest was read, so the next request may follow
+            self._stop_read_timer()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -168,83 +171,85 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.unread and self.cycle.response_complete and not self.transport.is_closing():
-            self._begin_reading()
+            self._start_read_timer()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
+        self._current = cycle
         super()._start_asgi_task(cycle, app)
 
-    def _refuse(self, error: Exception) -> None:
-        """Answer 400 to what is not HTTP, or nothing where it would not be the next answer: in the midst of another,
-        or behind one, it would be taken for what it is not. Requests that came before are answered first."""
+    def _reject(self, error: Exception) -> None:
+        """Answer 400 to invalid HTTP, or hang up where the 400 would be taken for part of another answer.
+
+        Complete requests received before are answered first.
+        """
         _LOG.warning("%s %s: %s", _INVALID, _address(self.client), error.__context__ or error)
         self.on_invalid()
-        if self._end_of_requests() is not None:
+        if self._stop_reading() is not None:
             return
         if self._in_body and self.cycle.response_started:
             self.transport.hang_up()
         else:
             self.send_400_response(_INVALID)
 
-    def _end_of_requests(self) -> RequestResponseCycle | None:
-        """Read no further request. Return the last whole one that is not answered; the connection ends behind it."""
+    def _stop_reading(self) -> RequestResponseCycle | None:
+        """Stop reading requests. Return the last complete unanswered one, after which the connection closes."""
         if self._in_body and self.pipeline and self.pipeline[0][0] is self.cycle:
-            self.pipeline.popleft()  # its body will never be whole, and nobody has begun to answer it
+            self.pipeline.popleft()  # its body will never be complete and its answer has not begun
         elif self._in_body:
             return None
-        last = self.pipeline[0][0] if self.pipeline else self._running
+        last = self.pipeline[0][0] if self.pipeline else self._current
         if last is None or last.response_complete:
             return None
-        self._is_last_known, self._in_body = True, False
+        self._is_last_request_read, self._in_body = True, False
         last.keep_alive = False
         self.cycle = last
-        self._end_reading()
+        self._stop_read_timer()
         return last
 
-    def _watch(self) -> None:
-        """Look after a client that has closed its sending half: has it left altogether?"""
-        self._watching = None
-        running = self._running
+    def _check_half_closed(self) -> None:
+        """Check whether a half-closed client has left altogether."""
+        self._half_closed_timer = None
+        running = self._current
         if self.transport.is_closing() or running is None:
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self.transport.abort()  # connection_lost follows, and cancels what runs
+            self.transport.abort()  # connection_lost follows and cancels the request
             return
-        if self.loop.time() >= self._probe_at and not running.response_started:  # a stream probes by itself
-            if running.scope["http_version"] == "1.0":  # knows no interim answers: most who end their half have left
+        if self.loop.time() >= self._probe_at and not running.response_started:  # streams send their own probe
+            if running.scope["http_version"] == "1.0":  # HTTP/1.0 has no interim responses; most such clients have left
                 self.transport.hang_up()
                 return
             self.transport.write(_CONTINUE)
             self._probe_interval = min(2 * self._probe_interval, self.seconds)
             self._probe_at = self.loop.time() + self._probe_interval
-        self._watching = self.loop.call_later(_LOOK_SECONDS, self._watch)
+        self._half_closed_timer = self.loop.call_later(_POLL_SECONDS, self._check_half_closed)
 
-    def _begin_reading(self) -> None:
-        self._reading = self.loop.call_later(self.seconds, self._give_up)
+    def _start_read_timer(self) -> None:
+        self._read_timer = self.loop.call_later(self.seconds, self._on_read_timeout)
 
-    def _end_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _give_up(self) -> None:
-        self._reading = None
-        if self._end_of_requests() is None:
+    def _on_read_timeout(self) -> None:
+        self._read_timer = None
+        if self._stop_reading() is None:
             self.transport.hang_up()
 
-    def _count(self, size: int) -> None:
-        self._head += size
-        if self._head > MAX_HEAD:
-            raise ValueError(f"more than {MAX_HEAD} bytes before the body")  # uvicorn answers 400 and hangs up
+    def _count_head_bytes(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD:
+            raise ValueError(f"request line and headers exceed {MAX_HEAD} bytes")  # uvicorn answers 400 and hangs up
 
-    def _drop(self, size: int) -> None:
-        self._rest += size
-        if self._rest > MAX_REST:
+    def _count_dropped_bytes(self, size: int) -> None:
+        self._rest_bytes += size
+        if self._rest_bytes > MAX_REST:
             self.transport.hang_up()
 
 
 def _target_with_path(target: bytes) -> bytes:
-    """A request's target as uvicorn can read it. Raises ValueError for one that names nothing on a server."""
+    """Return a request's target in a form that uvicorn can read. Raises ValueError for a target without a path."""
     try:
         parsed = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
@@ -252,8 +257,8 @@ def _target_with_path(target: bytes) -> bytes:
     if parsed is not None and parsed.path is not None:
         return target
     if parsed is None or parsed.schema not in (b"http", b"https"):
-        raise ValueError("a target without a path")
-    return b"/" if parsed.query is None else b"/?" + parsed.query  # http://host is the root of the host
+        raise ValueError("request target has no path")
+    return b"/" if parsed.query is None else b"/?" + parsed.query  # http://host means the root path
 
 
 def _address(client: tuple[str, int] | None) -> str:

@@ -1,4 +1,4 @@
-"""Around an app: the name of each request, which its client may choose, and a line of the access log for each."""
+"""ASGI wrapper that gives each request an ID, which its client may choose, and writes an access log line."""
 
 import logging
 import re
@@ -11,34 +11,37 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lopa.serve.logs import ACCESS, REQUEST_ID
 
 HEADER = "x-request-id"
-GONE = 499
-"""Status of an answer that nobody is there to read; no client sees it."""
+CLIENT_CLOSED = 499
+"""Status of a response whose client has disconnected (nginx's 499). No client sees it."""
 _HEADER = HEADER.encode()
 _LOG = logging.getLogger(ACCESS)
 _NAME = re.compile(rb"[!-~]{1,128}")
 _MAX_PATH = 300
-"""Characters of a path in the log."""
+"""Maximum characters of a path in the log."""
 _number: ContextVar[str | None] = ContextVar("_number", default=None)
-_is_client_s: ContextVar[bool] = ContextVar("_is_client_s", default=False)
+_has_client_id: ContextVar[bool] = ContextVar("_has_client_id", default=False)
 
 
-def number_of_request() -> str:
-    """Hexadecimal digits that no other request has, which all our names for the running request end with."""
+def request_number() -> str:
+    """Return the unique hexadecimal number with which all generated IDs of the running request end."""
     return _number.get() or secrets.token_hex(16)
 
 
-def named_request(own: str) -> str:
-    """Return what answers and the log call the running request: its client's name for it if it has one, else `own`."""
+def set_request_id(own: str) -> str:
+    """Set and return the ID of the running request in responses and the log: the client's own, else `own`."""
     given = REQUEST_ID.get()
-    if given is not None and _is_client_s.get():
+    if given is not None and _has_client_id.get():
         return given
     REQUEST_ID.set(own)
     return own
 
 
 class RequestLog:
-    """An ASGI app around `app`. It knows each request by its header X-Request-ID (1 to 128 visible ASCII characters) or
-    by a name of its own, sends the name back in that header, and logs each request when it ends."""
+    """ASGI wrapper around `app` that names and logs requests.
+
+    The ID is the header X-Request-ID (1 to 128 visible ASCII characters) or a generated one. Responses repeat it in
+    that header, and a line is logged when a request ends.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -49,27 +52,27 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         given = [value for name, value in scope["headers"] if name == _HEADER]
-        is_client_s = len(given) == 1 and _NAME.fullmatch(given[0]) is not None
+        has_client_id = len(given) == 1 and _NAME.fullmatch(given[0]) is not None
         number = secrets.token_hex(16)
         _number.set(number)
-        _is_client_s.set(is_client_s)
-        REQUEST_ID.set(given[0].decode() if is_client_s else f"req_{number}")
-        answer = _Answer(send)
+        _has_client_id.set(has_client_id)
+        REQUEST_ID.set(given[0].decode() if has_client_id else f"req_{number}")
+        response = _CountedResponse(send)
         begin = time.perf_counter()
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         finally:
-            _write(scope, answer, time.perf_counter() - begin)
+            _write_log_line(scope, response, time.perf_counter() - begin)
 
 
-class _Answer:
-    """Sends messages on, with the request's name in the head, and counts them."""
+class _CountedResponse:
+    """Sender that adds the request ID to the response headers and counts the bytes sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.status = GONE
+        self.status = CLIENT_CLOSED
         self.sent = 0
-        """Bytes of the body."""
+        """Body bytes sent."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -81,18 +84,18 @@ class _Answer:
         await self._send(message)
 
 
-def _write(scope: Scope, answer: _Answer, seconds: float) -> None:
+def _write_log_line(scope: Scope, response: _CountedResponse, seconds: float) -> None:
     if not _LOG.isEnabledFor(logging.INFO):
         return
     host, port = scope.get("client") or ("-", 0)
-    # As it was sent, percent signs and all, so that it has no line of its own; without the query, which may be secret.
+    # The raw path keeps percent encoding, so it cannot inject log lines. The query is left out: it may contain secrets.
     path = (scope.get("raw_path") or scope["path"].encode("ascii", "backslashreplace")).decode("ascii")[:_MAX_PATH]
     fields = {
         "client": f"{host}:{port}",
         "method": scope["method"],
         "path": path,
-        "status": answer.status,
-        "bytes": answer.sent,
+        "status": response.status,
+        "bytes": response.sent,
         "seconds": round(seconds, 6),
     }
     _LOG.info(
@@ -102,8 +105,8 @@ def _write(scope: Scope, answer: _Answer, seconds: float) -> None:
         scope["method"],
         path,
         scope["http_version"],
-        answer.status,
-        answer.sent,
+        response.status,
+        response.sent,
         seconds,
         REQUEST_ID.get(),
         extra={"fields": fields},

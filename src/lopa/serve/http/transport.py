@@ -1,4 +1,5 @@
-"""The transport of a connection, which is closed so that the last answer arrives, and in a time. Knows no HTTP."""
+"""Transport that closes a connection without losing the last answer, within a time limit. This module does not depend
+on HTTP."""
 
 import asyncio
 import socket
@@ -6,23 +7,23 @@ import struct
 from contextlib import suppress
 from typing import Any
 
-_FORGET = struct.pack("ii", 1, 0)
-"""For SO_LINGER: what the system still has to send is dropped."""
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""SO_LINGER value that drops unsent data on close."""
 
 
-class OrderlyTransport(asyncio.Transport):
-    """Around the transport of a socket.
+class GracefulTransport(asyncio.Transport):
+    """Wrapper of a socket's transport that closes gracefully.
 
-    A socket that is closed while its client still sends becomes a reset, with which the answer is lost on the way. So
-    `close` in the middle of a request says that the answer has ended, and leaves it to the protocol to read the rest
-    and drop it; the client hangs up, or `hang_up` does.
+    Closing a socket while its client still sends causes a reset, which loses the answer. In the middle of a request
+    `close` therefore only ends the answer and lets the protocol read and drop the rest. Then the client hangs up, or
+    `hang_up` does.
     """
 
     unread = False
-    """Whether the client is in the middle of a request. Set by the protocol."""
+    """True while the client is in the middle of a request. The protocol sets it."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        """Whatever is not sent, or not read, `seconds` after the end is dropped."""
+        """Store the transport. Data not sent or read within `seconds` of the end is dropped."""
         super().__init__()
         self._transport, self._seconds = transport, seconds
         self._loop = asyncio.get_running_loop()
@@ -30,11 +31,11 @@ class OrderlyTransport(asyncio.Transport):
         self._timer: asyncio.TimerHandle | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As that of the transport inside; so are the others without a word."""
+        """Return the inner transport's value."""
         return self._transport.get_extra_info(name, default)
 
     def write(self, data: Any) -> None:
-        """What comes after the end is dropped."""
+        """Write `data`, or drop it once the connection is closing."""
         if not self._closing:
             self._transport.write(data)
 
@@ -45,40 +46,40 @@ class OrderlyTransport(asyncio.Transport):
         self._transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Also while the rest of a request is read."""
+        """Return whether the connection is closing, also while the rest of a request is read."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """End it when all is sent and the client has nothing more to send."""
+        """Close once everything is sent and the client has nothing more to send."""
         if self._closing:
             return
         if not self.unread:
             self.hang_up()
             return
-        self._begin_end()
-        with suppress(OSError):  # the client has gone
+        self._start_closing()
+        with suppress(OSError):  # the client has disconnected
             self._transport.write_eof()
         self._transport.resume_reading()
 
     def hang_up(self) -> None:
-        """End it when all is sent, whatever the client does."""
-        self._begin_end()
+        """Close once everything is sent, whatever the client does."""
+        self._start_closing()
         self._transport.close()
 
     def abort(self) -> None:
-        """End it now; the system, too, forgets what it was to send."""
+        """Close at once and discard data that the system has not sent."""
         self._closing = True
         with suppress(OSError):
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET)
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
-    def ended(self) -> None:
-        """The connection is lost: nothing has to be given up any more."""
+    def on_connection_lost(self) -> None:
+        """Cancel the timeout after the connection was lost."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def _begin_end(self) -> None:
+    def _start_closing(self) -> None:
         self._closing = True
         if self._timer is None:
             self._timer = self._loop.call_later(self._seconds, self.abort)

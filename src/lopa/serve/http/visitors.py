@@ -1,8 +1,8 @@
-"""Which requests of browsers are let in: by the name that they know the server by, and by the page that sends them.
+"""Origin policy: which browser requests are accepted, by Host and Origin header.
 
-A browser sends what any page wants to wherever it wants, a server on loopback included; a page hides behind a name of
-its own that leads to 127.0.0.1 (DNS rebinding) or sends a body as plain text, which needs nobody's leave. So what is
-not meant for this server, or not sent by a page that may, is refused before anything is done. Knows no endpoint.
+A web page can make a browser send requests to any server, including one on loopback. It may use a name that resolves to
+127.0.0.1 (DNS rebinding), or send plain text, which needs no CORS preflight. Requests for another host or from a
+foreign page are therefore rejected before any work is done. This module does not depend on endpoints.
 """
 
 import re
@@ -24,22 +24,22 @@ _NAME = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 @dataclass(frozen=True)
-class Visitors:
-    """Who may come in. Programs that are no browsers send no Origin, and are never refused for it."""
+class OriginPolicy:
+    """Accepted hosts and origins. Programs other than browsers send no Origin and are never rejected for it."""
 
     hosts: frozenset[str] = frozenset([ANY])
-    """Names of this server in lower case, beside addresses and localhost; "*": any."""
+    """Names of this server in lower case, in addition to addresses and localhost; "*" accepts any."""
     origins: tuple[str, ...] = ()
-    """Pages of other servers that may ask, as browsers write them; "*": all."""
+    """Accepted origins of other servers, as browsers write them; "*" accepts all."""
 
     def check(self, headers: Headers) -> None:
-        """Raise ApiError 403 for a request that is not let in."""
+        """Raise ApiError 403 for a foreign Host or Origin."""
         hosts = headers.getlist("host")
         for host in hosts:
-            if ANY not in self.hosts and not self._is_ours(host):
+            if ANY not in self.hosts and not self._is_own_host(host):
                 raise ApiError(
                     403,
-                    f"Host {host[:80]!r} is not a name of this server: its operator can add it with --allow-host",
+                    f"Host {host[:80]!r} rejected: not a name of this server; allow it with --allow-host",
                     code="host_not_allowed",
                 )
         origin = headers.get("origin")
@@ -48,51 +48,53 @@ class Visitors:
         if [origin.partition("://")[2].lower()] != [host.lower() for host in hosts]:
             raise ApiError(
                 403,
-                f"pages of {origin[:80]!r} may not ask here: its operator can let them in with --cors",
+                f"cross-origin request from {origin[:80]!r} rejected; allow it with --cors",
                 code="origin_not_allowed",
             )
 
-    def _is_ours(self, host: str) -> bool:
-        """An address is the server's whatever it is: no name that could lead elsewhere was looked up for it."""
+    def _is_own_host(self, host: str) -> bool:
+        """Return whether `host` is this server. Any IP address is: without a name lookup it cannot be rebound."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
             return name in self.hosts or name == "localhost" or name.endswith(".localhost") or bool(ip_address(name))
-        except ValueError:  # no address, or nothing that a host can be
+        except ValueError:  # neither an address nor a valid host
             return False
 
 
-def visitors_of_server(names: tuple[str, ...], origins: tuple[str, ...], *, host: str, on_loopback: bool) -> Visitors:
-    """For one that was told to listen on `host`, an address or a name, and has `names` beside.
+def visitors_of_server(
+    names: tuple[str, ...], origins: tuple[str, ...], *, host: str, on_loopback: bool
+) -> OriginPolicy:
+    """Return the policy of a server that listens on `host` (an address or a name) and has the extra `names`.
 
-    Without `names` the Host of requests matters on loopback alone: elsewhere nobody here knows what a server is called.
-    Raises BadInputError for what is no name.
+    Without `names` the Host header is checked on loopback only, since elsewhere the server's names are unknown. Raises
+    BadInputError for an invalid name.
     """
     for name in names:
         if not _NAME.fullmatch(name.lower()):
             raise BadInputError(
-                f"--allow-host {name[:80]}",
-                expected="the name of a host, without http:// and port, or *",
+                f"invalid --allow-host {name[:80]}",
+                expected="a host name without http:// and port, or *",
                 remedy="e.g. --allow-host models.example.com",
             )
     known = frozenset(each.lower() for each in (*names, host))
-    return Visitors(known if names or on_loopback else frozenset([ANY]), origins)
+    return OriginPolicy(known if names or on_loopback else frozenset([ANY]), origins)
 
 
-class VisitorsMiddleware:
-    """Around an app: whom it lets in is answered by the app, anybody else by `refuse`."""
+class OriginPolicyMiddleware:
+    """ASGI wrapper that passes accepted requests to the app and answers others with `on_rejected`."""
 
     def __init__(
-        self, app: ASGIApp, *, visitors: Visitors, refuse: Callable[[Request, Exception], Awaitable[Response]]
+        self, app: ASGIApp, *, visitors: OriginPolicy, on_rejected: Callable[[Request, Exception], Awaitable[Response]]
     ) -> None:
-        self._app, self._visitors, self._refuse = app, visitors, refuse
+        self._app, self._visitors, self._on_rejected = app, visitors, on_rejected
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Serve one ASGI connection."""
         if scope["type"] == "http":
             try:
                 self._visitors.check(Headers(scope=scope))
-            except ApiError as refusal:
-                response = await self._refuse(Request(scope), refusal)
+            except ApiError as rejection:
+                response = await self._on_rejected(Request(scope), rejection)
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -1,1 +1,1 @@
-"""OpenAI's shapes, shared by the server and by batch files: what a body asks for, how it is answered. Knows no HTTP."""
+"""OpenAI's request and response formats, shared by the server and batch files. This package does not depend on HTTP."""

@@ -1,4 +1,4 @@
-"""How a result is told in the shapes of OpenAI's two endpoints; what they lack lies in "lopa"."""
+"""Results in the response formats of OpenAI's two endpoints. Fields that OpenAI lacks go into "lopa"."""
 
 import dataclasses
 import math
@@ -11,28 +11,28 @@ from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.openai.options import CHATS, COMPLETIONS
 
 TextOfIds = Callable[[list[int]], str]
-_FINISH: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
-_CUT = "length"
-"""Every other end."""
-FINISH_REASONS = ("stop", _CUT)
+_FINISH_REASONS: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
+_LENGTH_LIMIT = "length"
+"""Finish reason of every other stop reason."""
+FINISH_REASONS = ("stop", _LENGTH_LIMIT)
 _NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs", "reused_rows", "plan")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the answers of one endpoint look like."""
+    """Response format of one endpoint."""
 
     object: str
     chunk: str
-    """The object of a part of a stream."""
+    """`object` of a stream part."""
     id: str
-    """What ids begin with."""
+    """Prefix of reply IDs."""
     whole: Callable[[str], dict[str, Any]]
-    """The text of a choice."""
+    """Function from a text to the text fields of a complete choice."""
     part: Callable[[str], dict[str, Any]]
-    """Some of it, "" for none."""
+    """Function from a text to the text fields of a stream part; "" means no text."""
     first: dict[str, Any] | None
-    """What a choice of a stream begins with, if it begins with anything."""
+    """Fields of the first stream part of a choice, if the endpoint sends one."""
     logprobs: Callable[[list[str], list[Any]], dict[str, Any]]
 
 
@@ -63,13 +63,13 @@ SHAPES = {
 }
 
 
-def finish_of_result(result: GenerationResult) -> str:
-    """OpenAI's finish_reason."""
-    return _FINISH.get(result.stop_reason, _CUT)
+def finish_reason_from_result(result: GenerationResult) -> str:
+    """Return OpenAI's finish_reason."""
+    return _FINISH_REASONS.get(result.stop_reason, _LENGTH_LIMIT)
 
 
-def logprobs_of_result(shape: Shape, result: GenerationResult, text_of_ids: TextOfIds) -> dict[str, Any] | None:
-    """The log-probabilities of a choice, None where nobody asked for them; null where there is none."""
+def logprobs_from_result(shape: Shape, result: GenerationResult, text_of_ids: TextOfIds) -> dict[str, Any] | None:
+    """Return the log-probabilities of a choice, or None if they were not requested. Infinite values become null."""
     if result.logprobs is None:
         return None
     values = [value if math.isfinite(value) else None for value in result.logprobs]
@@ -77,23 +77,23 @@ def logprobs_of_result(shape: Shape, result: GenerationResult, text_of_ids: Text
 
 
 def choice_of_result(shape: Shape, index: int, result: GenerationResult, text_of_ids: TextOfIds) -> dict[str, Any]:
-    """A choice of an answer that is not streamed."""
+    """Return a choice of a non-streamed reply."""
     return {
         "index": index,
         **shape.whole(result.text),
-        "logprobs": logprobs_of_result(shape, result, text_of_ids),
-        "finish_reason": finish_of_result(result),
+        "logprobs": logprobs_from_result(shape, result, text_of_ids),
+        "finish_reason": finish_reason_from_result(result),
     }
 
 
 def usage_of_results(results: Sequence[GenerationResult], *, of_prompt: int = 1) -> dict[str, int]:
-    """Tokens of all answers, and of the prompts once each, of which every `of_prompt` answers in turn have one."""
+    """Return the token counts of a reply. Every `of_prompt` consecutive results share a prompt, which counts once."""
     prompts = sum(len(result.prompt_ids) for result in results[::of_prompt])
     answers = sum(result.tokens for result in results)
     return {"prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers}
 
 
 def ours_of_result(result: GenerationResult) -> Mapping[str, Any]:
-    """What a result has beyond OpenAI's fields."""
+    """Return the fields of a result that OpenAI's format lacks."""
     found = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
     return {name: value for name, value in found.items() if name not in _NOT_IN_LOPA}

@@ -1,4 +1,4 @@
-"""From the options of a body to a config; errors say which field is wrong."""
+"""GenerationConfig from the options of a body; errors name the field of the body."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,61 +8,63 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.options import OURS, BodyOptions
-from lopa.serve.openai.prompt_error import renamed
+from lopa.serve.openai.prompt_error import replace_words
 
 
-class GrammarLackError(Exception):
-    """This server cannot answer by a grammar: the library for it is not installed. Clients are told no more."""
+class GrammarUnsupportedError(Exception):
+    """Error of a server without the grammar library. Clients receive no further details."""
 
     def __init__(self) -> None:
-        super().__init__("this server does not support structured output: remove the schema, regex or grammar")
+        super().__init__("this server does not support structured output; remove the schema, regex or grammar")
 
 
 MakeConfig = Callable[..., GenerationConfig]
-"""From options by their names; Engine.config."""
+"""Function from options by name to a config: Engine.config."""
 MakePlan = Callable[[GenerationConfig], DecodingPlan]
-"""Engine.plan."""
+"""Function from a config to its plan: Engine.plan."""
 
 
-def config_of_options(make: MakeConfig, plan: MakePlan, options: BodyOptions) -> GenerationConfig:
-    """Return the config of a body's options. Raises FieldError for a value that cannot be used."""
+def config_from_options(make: MakeConfig, plan: MakePlan, options: BodyOptions) -> GenerationConfig:
+    """Return the config of a body's options. Raises FieldError for an invalid value."""
     values = options.values
     with errors_of_options(make, options):
         config = make(**values)
         if "seed" not in values and plan(config).temperature:
-            config = make(**values, seed=None)  # one is drawn, so that asking again gives another answer
+            config = make(**values, seed=None)  # a random seed, so that a repeated request gets another answer
         return config
 
 
 @contextmanager
 def errors_of_options(make: MakeConfig, options: BodyOptions) -> Iterator[None]:
-    """Turn what is wrong with options into a FieldError with the client's names for them."""
+    """Turn errors about options into a FieldError that uses the client's field names."""
     try:
         yield
     except BadInputError as error:
-        wrong = next((name for name in options.params if _refused(make, name, options.values[name])), None)
-        if wrong is None:
+        invalid = next((name for name in options.params if _is_invalid(make, name, options.values[name])), None)
+        if invalid is None:
             raise FieldError(OURS, error.received, expected=error.expected, remedy=error.remedy) from error
-        param = options.params[wrong]
-        names = {} if param.endswith(wrong) else {wrong: param}
-        received, expected, remedy = (renamed(each, names) for each in (error.received, error.expected, error.remedy))
+        param = options.params[invalid]
+        names = {} if param.endswith(invalid) else {invalid: param}
+        received, expected, remedy = (
+            replace_words(each, names) for each in (error.received, error.expected, error.remedy)
+        )
         raise FieldError(param, received, expected=expected, remedy=remedy) from error
 
 
 @contextmanager
-def errors_of_grammar(options: BodyOptions) -> Iterator[None]:
-    """Name the field of a grammar that cannot be used. What this server itself lacks for one is a GrammarLackError."""
+def grammar_errors(options: BodyOptions) -> Iterator[None]:
+    """Turn grammar errors into a FieldError, and a missing grammar library into GrammarUnsupportedError."""
     try:
         yield
     except GrammarRefusedError as error:
         param = next((options.params[name] for name in GRAMMARS if name in options.params), OURS)
         raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
-    except MissingBackendError as error:  # of a grammar alone: the device is open
-        raise GrammarLackError from error
+    except MissingBackendError as error:  # only the grammar library can be missing: the device is open
+        raise GrammarUnsupportedError from error
 
 
-def _refused(make: MakeConfig, name: str, value: object) -> bool:
-    """Whether an option alone, beside defaults, is wrong."""
+def _is_invalid(make: MakeConfig, name: str, value: object) -> bool:
+    """Return whether an option is invalid on its own, all others at their defaults."""
     try:
         make(**{name: value})
     except BadInputError:

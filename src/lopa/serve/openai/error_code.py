@@ -1,4 +1,4 @@
-"""What went wrong, in a word that programs read: OpenAI's words where it has some. Knows no HTTP."""
+"""Error codes for programs, with OpenAI's codes where it has one. This module does not depend on HTTP."""
 
 from typing import Literal, get_args
 
@@ -19,5 +19,5 @@ ErrorCode = Literal[
     "queue_full",
     "timeout",
 ]
-"""The `code` of an error; one without is a field that cannot be used, and `param` is its name."""
+"""`code` of an error. Errors of a field have no code and name the field as `param`."""
 ERROR_CODES: tuple[ErrorCode, ...] = get_args(ErrorCode)

@@ -1,4 +1,4 @@
-"""The error of one field of a body, which says what the field is called."""
+"""Error of one field of a body, which names the field."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from lopa.serve.openai.error_code import ErrorCode
 
 
 class FieldError(BadInputError):
-    """A field of a body that cannot be used; `param` is its name as whoever wrote the body knows it."""
+    """Invalid field of a body. `param` is the field's name in the body."""
 
     def __init__(self, param: str, received: str, *, expected: str, remedy: str, code: ErrorCode | None = None) -> None:
         super().__init__(received, expected=expected, remedy=remedy)
@@ -17,7 +17,7 @@ class FieldError(BadInputError):
 
 @contextmanager
 def errors_of_field(param: str) -> Iterator[None]:
-    """What the block finds wrong with its input is wrong with the field `param`, unless it says another."""
+    """Turn BadInputError of the block into a FieldError of the field `param`, unless it already names a field."""
     try:
         yield
     except (FieldError, QueueFullError, EngineClosedError):

@@ -1,7 +1,7 @@
-"""Fields that other servers take beside OpenAI's: vLLM, SGLang, TGI, llama.cpp, Ollama and text-generation-webui.
+"""Fields of other servers in addition to OpenAI's: vLLM, SGLang, TGI, llama.cpp, Ollama and text-generation-webui.
 
-Those with an equivalent become options of ours. The others are taken with a value that changes nothing, and refused
-with any other: ignored, they would give another answer than the one that was asked for. Knows no bundle.
+Fields with an equivalent become lopa options. The others are accepted with a neutral value and rejected with any other,
+since ignoring them would change the answer silently. This module does not depend on bundles.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan.choices import MAX_POSITIONS, MAX_TOP_K
 
 _META = frozenset("\\.+*?()|[]{}^$#&-~")
-"""Characters that mean something in a regular expression."""
+"""Characters with a meaning in regular expressions."""
 _NEVER: tuple[object, ...] = ()
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -46,12 +46,12 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "dry_multiplier": (0,),
     "guidance_scale": (1,),
     "repetition_detection": _NEVER,
-    # several answers
+    # several choices
     "use_beam_search": (False,),
     "num_beams": (1,),
     "early_stopping": (False,),
     "num_return_sequences": (1,),
-    # where an answer ends, and what it may hold
+    # stop conditions and allowed content
     "stop_token_ids": ([],),
     "stop_regex": ([], ""),
     "include_stop_str_in_output": (False,),
@@ -82,7 +82,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "lora": ([],),
     "lora_path": _NEVER,
     "web_search_options": _NEVER,
-    # what is told beside the text
+    # output in addition to the text
     "prompt_logprobs": _NEVER,
     "n_probs": (0,),
     "logprob_token_ids": ([],),
@@ -103,20 +103,20 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "custom_params": ({},),
     "options": ({},),
 }
-"""Values of a field with which it changes nothing; null always is one."""
+"""Neutral values of each field, which change nothing. null is always neutral."""
 HINTS = {
-    "stop_token_ids": "give the text of these tokens as stop",
-    "diffusion_max_steps": "options of the decoding go into lopa",
-    "num_denoising_steps": "options of the decoding go into lopa",
-    "max_nfe": "options of the decoding go into lopa",
+    "stop_token_ids": "use stop with the text of these tokens",
+    "diffusion_max_steps": "put decoding options into lopa",
+    "num_denoising_steps": "put decoding options into lopa",
+    "max_nfe": "put decoding options into lopa",
     "block_length": 'write "lopa": {"block_size": ...}',
     "format": "use response_format",
-    "options": "write each option as a field of its own",
-    "guided_whitespace_pattern": "remove it, or give a regex for the whole answer",
+    "options": "send each option as a field of the body",
+    "guided_whitespace_pattern": "remove it, or use a regex for the whole answer",
 }
-"""Replacements by field name, where one exists."""
+"""Hints about replacements, by field name."""
 _STRUCTURED = ("json", "regex", "choice", "grammar", "json_object")
-"""Kinds in vLLM's structured_outputs: exactly one, beside fields that do not change the answer."""
+"""Kinds in vLLM's structured_outputs. Exactly one is allowed, plus fields that do not change the answer."""
 _NEUTRAL_IN_STRUCTURED: dict[str, tuple[object, ...]] = {
     "disable_any_whitespace": (False,),
     "disable_additional_properties": (False,),
@@ -136,13 +136,13 @@ def _kind(value: object) -> type:
 
 
 def _top_k(value: Any) -> dict[str, Any]:
-    """-1 and 0: no limit that the client wants."""
+    """Return the option top_k; -1 and 0 mean no limit."""
     number = check_int("top_k", value, min=-1, max=MAX_TOP_K)
     return {"top_k": number} if number > 0 else {}
 
 
 def _length(value: Any) -> dict[str, Any]:
-    """Read llama.cpp's n_predict; -1 asks for no limit."""
+    """Return llama.cpp's n_predict as max_new_tokens; -1 means no limit."""
     number = check_int("n_predict", value, min=-1, max=MAX_POSITIONS)
     return {"max_new_tokens": number} if number >= 0 else {}
 
@@ -153,7 +153,11 @@ def _ignore_eos(value: Any) -> dict[str, Any]:
 
 def _choice(value: Any) -> dict[str, Any]:
     if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise BadInputError(f"choices {str(value)[:80]}", expected="a list of texts, none empty", remedy="correct it")
+        raise BadInputError(
+            f"invalid choices {str(value)[:80]}",
+            expected="a non-empty list of non-empty strings",
+            remedy="correct the list",
+        )
     return {"regex": "|".join(map(_literal, value))}
 
 
@@ -165,50 +169,53 @@ def _json_object(value: Any) -> dict[str, Any]:
     return {"json_schema": {"type": "object"}} if check_bool("json_object", value) else {}
 
 
-def _structured(value: Any) -> dict[str, Any]:
+def _structured_outputs(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInputError(
-            f"structured_outputs {str(value)[:80]}", expected="an object", remedy='e.g. {"json": {...}}'
+            f"structured_outputs {str(value)[:80]} is not an object",
+            expected="an object",
+            remedy='e.g. {"json": {...}}',
         )
     given = {name: each for name, each in value.items() if each is not None and name not in _IGNORED_IN_STRUCTURED}
-    asked = [name for name in given if name in _STRUCTURED]
-    wrong = [
+    requested = [name for name in given if name in _STRUCTURED]
+    unknown = [
         name
         for name, each in given.items()
         if name not in _STRUCTURED and not is_neutral(each, _NEUTRAL_IN_STRUCTURED.get(name, _NEVER))
     ]
-    if wrong or len(asked) > 1:
+    if unknown or len(requested) > 1:
         raise BadInputError(
-            f"structured_outputs with {', '.join(map(repr, wrong or asked))[:160]}",
+            f"unknown or conflicting fields in structured_outputs: {', '.join(map(repr, unknown or requested))[:160]}",
             expected="one of " + ", ".join(_STRUCTURED),
             remedy="remove the others",
         )
-    return {} if not asked else _STRUCTURED_READ[asked[0]](given[asked[0]])
+    return {} if not requested else _STRUCTURED_READ[requested[0]](given[requested[0]])
 
 
-def _as(name: str) -> Callable[[Any], dict[str, Any]]:
+def _option(name: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {name: value}
 
 
 _STRUCTURED_READ: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "json": _as("json_schema"),
-    "regex": _as("regex"),
+    "json": _option("json_schema"),
+    "regex": _option("regex"),
     "choice": _choice,
-    "grammar": _as("grammar"),
+    "grammar": _option("grammar"),
     "json_object": _json_object,
 }
 MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "top_k": _top_k,
     "ignore_eos": _ignore_eos,
     "n_predict": _length,
-    "guided_json": _as("json_schema"),
-    "guided_regex": _as("regex"),
+    "guided_json": _option("json_schema"),
+    "guided_regex": _option("regex"),
     "guided_choice": _choice,
-    "guided_grammar": _as("grammar"),
-    "structured_outputs": _structured,
-    "json_schema": _as("json_schema"),
-    "regex": _as("regex"),
-    "grammar": _as("grammar"),
-    "ebnf": _as("grammar"),
+    "guided_grammar": _option("grammar"),
+    "structured_outputs": _structured_outputs,
+    "json_schema": _option("json_schema"),
+    "regex": _option("regex"),
+    "grammar": _option("grammar"),
+    "ebnf": _option("grammar"),
 }
-"""Fields with an equivalent: from their value to options of ours. Each raises BadInputError for what cannot be one."""
+"""Fields with an equivalent, each with the function from its value to lopa options. Each raises BadInputError for an
+invalid value."""

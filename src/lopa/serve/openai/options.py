@@ -1,8 +1,8 @@
-"""The fields of a body that are decoding options, by our names. Knows no bundle and none of an operator's limits.
+"""Decoding options in a request body, by lopa's names. This module does not depend on bundles or the operator's limits.
 
-Of OpenAI's fields some are options of ours (_OPTIONS), some may only have the value that changes nothing (_ONLY), some
-mean nothing here (_IGNORED); those of other servers are in foreign_options. Options of ours that OpenAI's API lacks are
-in the object "lopa".
+OpenAI's fields in _OPTIONS become lopa options, those in _NEUTRAL_ONLY accept neutral values only, and those in
+_IGNORED have no effect. Fields of other servers are in foreign_options. Options that OpenAI's API lacks are in the
+object "lopa".
 """
 
 import json
@@ -14,14 +14,14 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTIONS, current_names
 from lopa.serve.openai.field_error import FieldError, errors_of_field
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
-from lopa.serve.openai.response_format import option_of_response_format
+from lopa.serve.openai.response_format import option_from_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-"""The endpoints that are known."""
+"""Paths of the supported endpoints."""
 PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt"}
-"""What of the body is to be answered, by endpoint."""
+"""Field with the prompt or chat, by endpoint."""
 OURS = "lopa"
-"""The field with options that OpenAI's API lacks."""
+"""Field with the options that OpenAI's API lacks."""
 _OPTIONS = {
     "max_tokens": "max_new_tokens",
     "max_completion_tokens": "max_new_tokens",
@@ -31,7 +31,7 @@ _OPTIONS = {
     "stop": "stop",
     "logprobs": "logprobs",
 }
-_ONLY: dict[str, tuple[object, ...]] = {
+_NEUTRAL_ONLY: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "stream": (False,),
@@ -47,8 +47,8 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "suffix": ("",),
 }
-_DRAWN = "seed"
-"""Option whose null in the object "lopa" means something: a seed that is drawn."""
+_NULLABLE = "seed"
+"""Option with a meaning for null in the object "lopa": a random seed."""
 _FORMAT = "response_format"
 _IGNORED = frozenset(
     (
@@ -71,19 +71,19 @@ _IGNORED = frozenset(
 
 @dataclass
 class BodyOptions:
-    """Options by the names of GenerationConfig, and which field of the body each came from."""
+    """Options by the names of GenerationConfig, and the field of the body that each came from."""
 
     values: dict[str, Any] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
 
     def put(self, name: str, value: Any, param: str) -> None:
-        """Add an option. Raises FieldError for one that is there with another value."""
+        """Add an option. Raises FieldError if it already has another value."""
         if self.values.setdefault(name, value) != value:
             raise FieldError(
                 param,
-                f"{name} is asked for twice: {str(self.values[name])[:40]} and {str(value)[:40]}",
+                f"{name} has two values: {str(self.values[name])[:40]} and {str(value)[:40]}",
                 expected="one value",
-                remedy="leave one of them out",
+                remedy="remove one of the fields",
             )
         self.params.setdefault(name, param)
 
@@ -96,48 +96,52 @@ def options_of_body(
     ours_beside: Collection[str] = (),
     ignore_unknown: bool = False,
 ) -> BodyOptions:
-    """The options of a body for `endpoint`; null is what was not given.
+    """Return the options of a body for `endpoint`; null means not given.
 
-    Fields in `handled` are the caller's, and so are names in `ours_beside` inside "lopa". With `ignore_unknown` a field
-    that nobody knows means nothing, unless it is the name of an option of ours, which belongs into "lopa". Raises
-    FieldError for anything else that would change the answer unheard.
+    The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". With `ignore_unknown`
+    unknown fields have no effect, except names of lopa options, which belong into "lopa". Raises FieldError for any
+    other field that would change the answer silently.
     """
-    known = PROMPT_FIELDS[endpoint]
+    prompt_field = PROMPT_FIELDS[endpoint]
     options = BodyOptions()
     for name, value in body.items():
-        if value is None or name in _IGNORED or name in (known, OURS) or name in handled:
+        if value is None or name in _IGNORED or name in (prompt_field, OURS) or name in handled:
             continue
-        if name in _ONLY:
-            _check_only(name, value, _ONLY[name])
+        if name in _NEUTRAL_ONLY:
+            _check_neutral(name, value, _NEUTRAL_ONLY[name])
         elif name in NEUTRAL:
-            _check_only(name, value, NEUTRAL[name])
+            _check_neutral(name, value, NEUTRAL[name])
         elif name in MAPPED:
             with errors_of_field(name):
-                for option, wanted in MAPPED[name](value).items():
-                    options.put(option, wanted, name)
+                for option, option_value in MAPPED[name](value).items():
+                    options.put(option, option_value, name)
         elif name == _FORMAT:
             with errors_of_field(name):
-                for option, wanted in option_of_response_format(value).items():
-                    options.put(option, wanted, name)
+                for option, option_value in option_from_response_format(value).items():
+                    options.put(option, option_value, name)
         elif name in _OPTIONS:
             with errors_of_field(name):
-                options.put(_OPTIONS[name], _READ.get((known, name), _READ.get(("", name), _as_it_is))(value), name)
+                options.put(
+                    _OPTIONS[name],
+                    _CONVERSIONS.get((prompt_field, name), _CONVERSIONS.get(("", name), _identity))(value),
+                    name,
+                )
         elif name in OPTIONS:
             raise FieldError(
                 name[:80],
-                f"{name[:80]!r} in the body",
-                expected='options that OpenAI\'s API lacks in the object "lopa"',
+                f"option {name[:80]!r} at the top level of the body",
+                expected='lopa options in the object "lopa"',
                 remedy=f'write "lopa": {{"{name[:80]}": ...}}',
             )
         elif not ignore_unknown:
             raise FieldError(
                 name[:80],
-                f"{name[:80]!r} in the body",
-                expected=", ".join((known, *_OPTIONS, _FORMAT, *MAPPED, OURS)),
-                remedy="remove it: it cannot be done, or is not known, here",
+                f"unknown field {name[:80]!r}",
+                expected=", ".join((prompt_field, *_OPTIONS, _FORMAT, *MAPPED, OURS)),
+                remedy="remove it; this server does not support it",
             )
     with errors_of_field(OURS):
-        ours = current_names(ours_of_body(body))
+        ours = current_names(lopa_options_from_body(body))
     for name, value in ours.items():
         if name in ours_beside:
             continue
@@ -145,56 +149,62 @@ def options_of_body(
         if name not in OPTIONS:
             raise FieldError(
                 param,
-                f"unknown {name[:80]!r} in lopa",
+                f"unknown option {name[:80]!r} in lopa",
                 expected="options among " + ", ".join((*ours_beside, *OPTIONS)),
                 remedy="correct or remove it",
             )
-        if value is not None or name == _DRAWN:
+        if value is not None or name == _NULLABLE:
             options.put(name, value, param)
     return options
 
 
-def ours_of_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object "lopa" of a body, empty where there is none. Raises FieldError for what is no object."""
-    ours = body.get(OURS)
-    if ours is not None and not isinstance(ours, dict):
-        raise FieldError(OURS, f"lopa {str(ours)[:80]}", expected="an object with options", remedy="correct it")
-    return ours or {}
+def lopa_options_from_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object "lopa" of a body, or an empty one. Raises FieldError for any other type."""
+    lopa_object = body.get(OURS)
+    if lopa_object is not None and not isinstance(lopa_object, dict):
+        raise FieldError(
+            OURS,
+            f"lopa {str(lopa_object)[:80]} is not an object",
+            expected="an object with options",
+            remedy="send an object",
+        )
+    return lopa_object or {}
 
 
-def _check_only(name: str, value: object, neutral: tuple[object, ...]) -> None:
+def _check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
     if is_neutral(value, neutral):
         return
-    words = [json.dumps(each) for each in neutral] + ["null"]
+    choices = [json.dumps(each) for each in neutral] + ["null"]
     raise FieldError(
         name,
-        f"{name} {str(value)[:80]}, which would change the answer and is not supported",
-        expected=f"{' or '.join(words)}, or nothing",
-        remedy="remove it, or ask for each answer in a line of its own"
-        if name == "n"
-        else HINTS.get(name, "remove it"),
+        f"{name} {str(value)[:80]} is not supported",
+        expected=f"{' or '.join(choices)}, or no such field",
+        remedy="remove it, or write one line per answer" if name == "n" else HINTS.get(name, "remove it"),
     )
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _stops(value: Any) -> Any:
+def _stop_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _number_of_logprobs(value: Any) -> bool:
-    """Completions ask for a number of alternatives beside each token's own log-probability."""
+def _logprobs_flag(value: Any) -> bool:
+    """Return True for 0, the log-probability of each token. Other values request alternatives, which are not
+    supported."""
     if value != 0 or isinstance(value, bool):
         raise BadInputError(
-            f"logprobs {str(value)[:80]}", expected="0: those of the answer's own tokens", remedy="give 0 or remove it"
+            f"logprobs {str(value)[:80]}",
+            expected="0, the log-probabilities of the generated tokens",
+            remedy="use 0 or remove it",
         )
     return True
 
 
-_READ: dict[tuple[str, str], Callable[[Any], Any]] = {
-    ("", "stop"): _stops,
-    ("prompt", "logprobs"): _number_of_logprobs,
+_CONVERSIONS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("", "stop"): _stop_list,
+    ("prompt", "logprobs"): _logprobs_flag,
 }
-"""How a value becomes ours where it is not as it is, by the field that is answered ("": either) and by name."""
+"""Conversions of values, by prompt field ("" for both endpoints) and field name."""

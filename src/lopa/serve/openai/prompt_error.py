@@ -1,4 +1,4 @@
-"""Errors of prompts and answer lengths, in the client's own field names. Knows no engine."""
+"""Errors of prompts and answer lengths, in the client's own field names. This module does not depend on the engine."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,14 +8,15 @@ from lopa.runtime.errors import BadInputError, EngineClosedError, PromptTooLongE
 from lopa.serve.openai.field_error import FieldError
 
 LENGTH = "max_new_tokens"
-"""Our name of the option that bounds an answer's length."""
+"""lopa's name of the option that bounds an answer's length."""
 
 
 @contextmanager
-def errors_of_prompts(param: str, length_param: str) -> Iterator[None]:
-    """Turn what an engine finds wrong with the prompts in the field `param` into a FieldError.
+def prompt_errors(param: str, length_param: str) -> Iterator[None]:
+    """Turn errors about the prompts in the field `param` into a FieldError.
 
-    An answer that no prompt leaves room for is wrong with `length_param`, the client's name for max_new_tokens.
+    An answer length that leaves no room for any prompt is an error of `length_param`, the client's name for
+    max_new_tokens.
     """
     try:
         yield
@@ -26,9 +27,11 @@ def errors_of_prompts(param: str, length_param: str) -> Iterator[None]:
 
 
 @contextmanager
-def numbers_of_prompts(prompts: int, copies: int) -> Iterator[None]:
-    """Name a prompt that is wrong by its number among `prompts`, of which each was submitted `copies` times in turn; a
-    prompt that came alone has no number."""
+def number_prompt_errors(prompts: int, copies: int) -> Iterator[None]:
+    """Add the number of the invalid prompt to an error.
+
+    There are `prompts` prompts, each submitted `copies` times in a row. A single prompt has no number.
+    """
     try:
         yield
     except BadInputError as error:
@@ -36,19 +39,19 @@ def numbers_of_prompts(prompts: int, copies: int) -> Iterator[None]:
         if number is None or not isinstance(cause, BadInputError):
             raise
         if prompts > 1:
-            raise cause.with_received(f"in prompt {number // copies}, counted from 0: {cause.received}") from error
+            raise cause.with_received(f"prompt {number // copies} (counted from 0): {cause.received}") from error
         raise cause from None
 
 
 def field_error_of_prompt(error: BadInputError, param: str, length_param: str) -> FieldError:
-    """Return `error` as one of the field `param`, or of `length_param` where the answer alone is too long."""
+    """Return a FieldError of the field `param`, or of `length_param` if the answer alone is too long."""
     if not isinstance(error, PromptTooLongError):
         return FieldError(param, error.received, expected=error.expected, remedy=error.remedy)
-    said = [renamed(each, {LENGTH: length_param}) for each in (error.received, error.expected, error.remedy)]
+    texts = [replace_words(each, {LENGTH: length_param}) for each in (error.received, error.expected, error.remedy)]
     field = length_param if error.answer_too_long else param
-    return FieldError(field, said[0], expected=said[1], remedy=said[2], code="context_length_exceeded")
+    return FieldError(field, texts[0], expected=texts[1], remedy=texts[2], code="context_length_exceeded")
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """`text` with every word that is a key of `names` replaced by its value."""
+def replace_words(text: str, names: Mapping[str, str]) -> str:
+    """Return `text` with every word that is a key of `names` replaced by its value."""
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)

@@ -1,4 +1,4 @@
-"""What a body wants answered: prompts or a chat, checked as far as their form goes. Knows no tokenizer."""
+"""Prompts or chat messages of a body, checked for their form. This module does not depend on tokenizers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,50 +6,57 @@ from typing import Any
 import msgspec
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.text.chat_template import text_of_content
+from lopa.runtime.text.chat_template import text_from_content
 from lopa.runtime.text.prompt_ids import Prompt
 
 Messages = Sequence[Mapping[str, Any]]
-_REMEDY = "correct it"
+_REMEDY = "correct the field"
 
 
 def checked_text(value: object) -> str:
-    """A prompt as text. Raises BadInputError for anything else, as its sisters below do."""
+    """Return a prompt that is a string. Raises BadInputError for anything else, as the functions below do."""
     if isinstance(value, str):
         return value
-    raise BadInputError(f"prompt {str(value)[:80]}", expected="text", remedy=_REMEDY)
+    raise BadInputError(f"prompt {str(value)[:80]} is not a string", expected="a string", remedy=_REMEDY)
 
 
 def checked_ids(value: object) -> list[int]:
-    """A prompt as ids, whose range the decoder judges."""
+    """Return a prompt that is a list of token IDs. The decoder checks their range."""
     if isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value):
         return value
-    raise BadInputError(f"prompt ids {str(value)[:80]}", expected="a list of whole numbers", remedy=_REMEDY)
+    raise BadInputError(f"prompt ids {str(value)[:80]}", expected="a list of integers", remedy=_REMEDY)
 
 
 def checked_messages(value: object) -> Messages:
-    """A chat as far as that it is a list of objects; roles and contents are judged where it becomes a prompt."""
+    """Return a list of message objects. Roles and contents are checked when the chat template renders them."""
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return value
     raise BadInputError(
-        f"messages {str(value)[:80]}", expected='a list of {"role": text, "content": text}', remedy=_REMEDY
+        f"messages {str(value)[:80]} is not a list of objects",
+        expected='a list of {"role": string, "content": string}',
+        remedy=_REMEDY,
     )
 
 
-def prompts_of_field(value: object, *, max: int) -> list[Prompt]:
-    """One or several prompts: a text, a list of texts, a list of ids or a list of such lists; from 1 to `most`."""
-    several = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
-    given: list[Any] = value if isinstance(value, list) and several else [value]
-    if len(given) > max:
-        raise BadInputError(f"{len(given)} prompts", expected=f"at most {max}", remedy="ask for the others later")
+def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
+    """Return from 1 to `max_prompts` prompts from a string, a list of strings, a list of token IDs or a list of such
+    lists."""
+    is_list = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
+    given: list[Any] = value if isinstance(value, list) and is_list else [value]
+    if len(given) > max_prompts:
+        raise BadInputError(
+            f"{len(given)} prompts in one request",
+            expected=f"at most {max_prompts}",
+            remedy="split them into several requests",
+        )
     return [checked_ids(each) if isinstance(each, list) else checked_text(each) for each in given]
 
 
 def plain_messages(messages: Messages) -> list[dict[str, Any]]:
-    """Messages as chat templates like them, from the form in which OpenAI's clients send them.
+    """Return messages in the form that chat templates expect, from the form that OpenAI's clients send.
 
-    Fields that are null are left out, but for the content beside tool calls. The arguments of a call, which come as the
-    text of a JSON object, become that object; no text is an empty one, and what is no object stays text.
+    Null fields are removed, except for the content of messages with tool calls. The arguments of a call arrive as the
+    text of a JSON object and become that object. An empty text becomes an empty object, and any other text stays text.
     """
     return [
         {
@@ -64,7 +71,7 @@ def plain_messages(messages: Messages) -> list[dict[str, Any]]:
 def _plain_value(name: str, value: Any) -> Any:
     if name == "tool_calls" and isinstance(value, list):
         return [_plain_call(call) for call in value]
-    return text_of_content(value) if name == "content" else value
+    return text_from_content(value) if name == "content" else value
 
 
 def _plain_call(call: Any) -> Any:
@@ -80,5 +87,5 @@ def _arguments(value: Any) -> Any:
     try:
         found = msgspec.json.decode(value) if isinstance(value, str) else value
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return value  # a call that was cut off: whether it can be shown is for the template to say
+        return value  # truncated arguments stay text; the template may reject them
     return found if isinstance(found, dict) else value

@@ -1,4 +1,5 @@
-"""The field response_format as an option of ours: text, some JSON object, or what a schema allows. Knows no grammar."""
+"""Field response_format as a lopa option: text, any JSON object, or a schema. This module does not depend on
+grammars."""
 
 from typing import Any
 
@@ -7,14 +8,14 @@ from lopa.runtime.errors import BadInputError
 TYPES = ("text", "json_object", "json_schema")
 _ANY_OBJECT = {"type": "object"}
 _VALUES = {"json": ("json_schema", "value"), "regex": ("regex", "value"), "grammar": ("grammar", "grammar")}
-"""Types of other servers (TGI, Fireworks): the option of ours, and the field that has its value."""
+"""Types of other servers (TGI, Fireworks): lopa's option, and the field that holds its value."""
 
 
-def option_of_response_format(value: Any) -> dict[str, Any]:
-    """Return the option that `value` asks for, by name; none for text.
+def option_from_response_format(value: Any) -> dict[str, Any]:
+    """Return the option that `value` requests, by name; none for text.
 
-    Raises BadInputError for an unknown type, and for one without what the answer has to be. Other fields of a
-    json_schema (name, description, strict) change nothing. A json_object may have a `schema`, as llama.cpp's.
+    Raises BadInputError for an unknown type, and for a missing schema, regex or grammar. Other fields of a json_schema
+    (name, description, strict) have no effect. A json_object may have a `schema`, as in llama.cpp.
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "json_object" and value.get("schema") is None:
@@ -28,9 +29,9 @@ def option_of_response_format(value: Any) -> dict[str, Any]:
         return {option: value[field]}
     if kind != "text":
         raise BadInputError(
-            f"response_format {str(value)[:80]}",
-            expected="an object whose type is " + ", ".join(TYPES),
-            remedy="choose one; a regex or a grammar is an option in lopa",
+            f"invalid response_format {str(value)[:80]}",
+            expected="an object with a type among " + ", ".join(TYPES),
+            remedy="choose a type; put a regex or a grammar into lopa",
         )
     return {}
 
@@ -40,7 +41,7 @@ def _schema(value: Any, holder: Any) -> dict[str, Any]:
     if isinstance(schema, dict):
         return schema
     raise BadInputError(
-        f"response_format {str(value)[:80]}",
-        expected='{"type": "json_schema", "json_schema": {"name": text, "schema": an object}}',
-        remedy="give the schema",
+        f"invalid response_format {str(value)[:80]}",
+        expected='{"type": "json_schema", "json_schema": {"name": STRING, "schema": OBJECT}}',
+        remedy="add the schema",
     )

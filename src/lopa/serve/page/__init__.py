@@ -1,1 +1,1 @@
-"""The page at `GET /`, on which one sees a model fill in blocks."""
+"""Web page at `GET /` that shows how a model unmasks blocks."""

@@ -1,4 +1,4 @@
-"""The page as it is served: one file, and a policy by which a browser runs nothing that is not in it."""
+"""Response with the web page: one file, and a content security policy that allows only its own scripts."""
 
 import base64
 import hashlib
@@ -13,14 +13,14 @@ _INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 async def page(_: Request) -> Response:
-    """The endpoint. Asks for no key, since the page itself has nothing to hide: what it asks for does."""
+    """Return the page. It needs no API key, since it contains no data; the requests that it sends do."""
     text = page_text()
     return Response(text, media_type="text/html", headers=_headers(text))
 
 
 @cache
 def page_text() -> str:
-    """HTML."""
+    """Return the page's HTML."""
     return files(__package__).joinpath("index.html").read_text(encoding="utf-8")
 
 
@@ -34,7 +34,7 @@ def _headers(text: str) -> dict[str, str]:
         "default-src": "'none'",
         "script-src": hashes["script"],
         "style-src": hashes["style"],
-        "img-src": "data:",  # the empty icon, so that browsers ask for none
+        "img-src": "data:",  # the empty icon, so that browsers request no favicon
         "connect-src": "'self'",
         "base-uri": "'none'",
         "form-action": "'none'",

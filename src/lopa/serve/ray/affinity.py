@@ -1,7 +1,8 @@
-"""Where a request should go: which model it names, and a key that is equal for requests which may share rows.
+"""Routing key of a request: its model, and a key shared by requests that may reuse the same prompt rows.
 
-Pure. A replica keeps the rows of the prompts that it computed (docs/engine.md, "Prompts used again"): they serve those
-requests alone that have the very same prompt at the same temperature with a window that looks at nothing behind it.
+A replica caches the rows of prompts that it computed (docs/reference/python.md). They serve only requests
+with the same prompt and temperature, and a window that does not attend to later positions. This module has no side
+effects.
 """
 
 import hashlib
@@ -11,27 +12,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.serve.openai.options import OURS, PROMPT_FIELDS
-from lopa.serve.ray.models import REUSED, ServedModels
+from lopa.serve.ray.served_models import REUSABLE_WINDOW, ServedModels
 
 
 @dataclass(frozen=True)
 class Route:
-    """What a router is told of a request."""
+    """Routing information of a request."""
 
     model: str
-    """Among those that are served."""
+    """Name of a served model."""
     key: str
-    """"": any replica is as good."""
+    """Key of the prompt; "" means that any replica will do."""
 
 
-def route_of_body(body: Mapping[str, Any], endpoint: str, models: ServedModels) -> Route:
-    """Of a body that nobody has checked: one that makes no sense goes anywhere, and is refused there."""
-    named = body.get("model")
-    if not isinstance(named, str) or named not in models.cards:
+def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels) -> Route:
+    """Return the route of an unchecked body. An invalid body may go to any replica, which rejects it."""
+    model = body.get("model")
+    if not isinstance(model, str) or model not in models.cards:
         return Route(models.first, "")
-    ours = body.get(OURS)
-    window = ours.get("window") if isinstance(ours, dict) else None
-    if (models.windows[named] if window is None else window) != REUSED or endpoint not in PROMPT_FIELDS:
-        return Route(named, "")
-    same = (named, endpoint, body.get(PROMPT_FIELDS[endpoint]), body.get("temperature") or 0)
-    return Route(named, hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest())
+    lopa_object = body.get(OURS)
+    window = lopa_object.get("window") if isinstance(lopa_object, dict) else None
+    if (models.windows[model] if window is None else window) != REUSABLE_WINDOW or endpoint not in PROMPT_FIELDS:
+        return Route(model, "")
+    cache_key = (model, endpoint, body.get(PROMPT_FIELDS[endpoint]), body.get("temperature") or 0)
+    return Route(model, hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest())

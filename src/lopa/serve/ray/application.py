@@ -1,4 +1,4 @@
-"""From options to an application: a door, and replicas behind it."""
+"""Ray Serve application from options: an ingress, and replicas behind it."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRoute
 from lopa.serve.http.api_error import RETRY_SECONDS
 from lopa.serve.http.keys import keys_from_file
 from lopa.serve.http.visitors import visitors_of_server
-from lopa.serve.ray.door import Door
-from lopa.serve.ray.models import models_of_bundles
-from lopa.serve.ray.options import RayOptions
-from lopa.serve.ray.replica import BundleReplica
+from lopa.serve.ray.bundle_replica import BundleReplica
+from lopa.serve.ray.ingress import Ingress
+from lopa.serve.ray.ray_options import RayOptions
 from lopa.serve.ray.router import AffinityRouter
+from lopa.serve.ray.served_models import models_from_bundles
 
-DOOR, REPLICAS = "Door", "Bundles"
-"""Names of the deployments, by which a YAML file may set what Ray knows of them."""
-_CROWD = 10_000
-"""Requests that the door has at once: those for which there is no place it turns away itself, as the API does."""
-_REFUSAL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
+INGRESS, REPLICAS = "Ingress", "Bundles"
+"""Names of the deployments, which a YAML file uses to set Ray's own options."""
+_MAX_EXCESS = 10_000
+"""Maximum concurrent requests of the ingress beyond the replicas' capacity. It answers those with the API's own 429."""
+_QUEUE_FULL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 
 
-def application_of_options(options: RayOptions, replica: type[BundleReplica] = BundleReplica) -> Any:
-    """An application of Ray Serve. Raises BadInputError for what would let no replica start."""
-    models = models_of_bundles(options.bundles)
+def application_from_options(options: RayOptions, replica: type[BundleReplica] = BundleReplica) -> Any:
+    """Return a Ray Serve application. Raises BadInputError for options with which no replica could start."""
+    models = models_from_bundles(options.bundles)
     visitors_of_server(options.allow_host, options.cors, host="localhost", on_loopback=False)
     if options.api_keys is not None:
         keys_from_file(options.api_keys)
@@ -33,7 +33,7 @@ def application_of_options(options: RayOptions, replica: type[BundleReplica] = B
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=options.min_replicas,
                 max_replicas=options.max_replicas,
-                target_ongoing_requests=options.max_num_seqs,  # more than run at once: some wait
+                target_ongoing_requests=options.max_num_seqs,  # above it some requests wait
                 upscale_delay_s=options.scale_up_seconds,
                 downscale_delay_s=options.scale_down_seconds,
             )
@@ -41,18 +41,18 @@ def application_of_options(options: RayOptions, replica: type[BundleReplica] = B
     replicas = serve.deployment(replica, name=REPLICAS).options(
         **scaling,
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
-        max_ongoing_requests=options.places,
+        max_ongoing_requests=options.capacity,
         max_queued_requests=options.waiting,
         request_router_config=RequestRouterConfig(request_router_class=AffinityRouter),
         health_check_period_s=options.health_seconds,
         graceful_shutdown_timeout_s=options.drain,
     )
-    door = serve.deployment(Door, name=DOOR).options(
+    ingress = serve.deployment(Ingress, name=INGRESS).options(
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},
-        max_ongoing_requests=options.max_replicas * options.places + options.waiting + _CROWD,
-        max_queued_requests=_CROWD,
-        backpressure_config=_REFUSAL,
+        max_ongoing_requests=options.max_replicas * options.capacity + options.waiting + _MAX_EXCESS,
+        max_queued_requests=_MAX_EXCESS,
+        backpressure_config=_QUEUE_FULL,
         graceful_shutdown_timeout_s=options.drain,
     )
-    return door.bind(replicas.bind(options, models), models, options.limits)
+    return ingress.bind(replicas.bind(options, models), models, options.limits)

@@ -1,6 +1,6 @@
-"""An ASGI app's answer to one request as a generator of its messages, and the response that sends them on elsewhere.
+"""Relay of an ASGI app's answer: a generator of its messages, and a response that sends them on elsewhere.
 
-Between the two lies whatever carries lists of messages from one process to another. Knows no Ray.
+Any transport may carry the lists of messages from one process to the other. This module does not depend on Ray.
 """
 
 import asyncio
@@ -13,30 +13,32 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.http.departure import departure
-from lopa.serve.http.events import event_of
+from lopa.serve.http.disconnect import watch_disconnect
+from lopa.serve.http.events import encode_event
 
 Messages = list[dict[str, Any]]
 _LOG = logging.getLogger(__name__)
-_CARRIED = (
+_SCOPE_FIELDS = (
     "type", "asgi", "http_version", "method", "scheme", "query_string", "headers", "client", "server",
 )  # fmt: skip
-"""What of a scope is plain data."""
+"""Fields of a scope that are plain data."""
 _STREAM = b"text/event-stream"
 _running: set[asyncio.Task[None]] = set()
-"""Apps whose reader has gone, until they have seen it."""
+"""Tasks of running apps, kept until they have seen that their client disconnected."""
 
 
 def scope_to_carry(scope: Scope) -> dict[str, Any]:
-    """`scope` without what belongs to its process, as if the app were at the root of its server."""
+    """Return `scope` without process-local fields, as if the app were at its server's root path."""
     path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
-    return {**{name: scope[name] for name in _CARRIED if name in scope}, "path": path or "/"}
+    return {**{name: scope[name] for name in _SCOPE_FIELDS if name in scope}, "path": path or "/"}
 
 
-async def messages_of_app(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> AsyncGenerator[Messages, None]:
-    """What `app` answers to `scope` with `body`: its messages as they come, the head of a whole answer with the answer.
+async def relay_messages(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -> AsyncGenerator[Messages, None]:
+    """Yield the messages with which `app` answers `scope` and `body`. The head of a complete answer comes with its
+    body.
 
-    When the generator is closed the app sees that its client has gone. Raises what the app raised before its answer.
+    Closing the generator looks like a client disconnect to the app. Raises errors that the app raised before its
+    answer.
     """
     client = _Client(body)
     task = asyncio.create_task(_run(app, dict(scope), client))
@@ -47,87 +49,87 @@ async def messages_of_app(app: ASGIApp, scope: Mapping[str, Any], body: bytes) -
             yield messages
         await task
     finally:
-        client.leave()
+        client.disconnect()
 
 
 async def _run(app: ASGIApp, scope: dict[str, Any], client: "_Client") -> None:
     try:
         await app(scope, client.receive, client.send)
     except Exception:
-        if not client.answered:
+        if not client.has_answered:
             raise
-        _LOG.exception("an app failed behind its answer")
+        _LOG.exception("app failed after its answer")
     finally:
         await client.put(None)
 
 
 class _Client:
-    """Both ends of a request that an app sees. One message is kept until it is taken: a slow reader slows the app."""
+    """Receive and send channels of a request. At most one message is buffered, so that a slow reader slows the app."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._head: Messages = []
         self.outbox: asyncio.Queue[Messages | None] = asyncio.Queue(maxsize=1)
-        self.answered = False
+        self.has_answered = False
 
     async def receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        self.answered = True
+        self.has_answered = True
         messages = [*self._head, dict(message)]
-        self._head = messages if _is_head_of_whole(message) else []
+        self._head = messages if _is_head_of_complete(message) else []
         if not self._head:
             await self.put(messages)
 
     async def put(self, messages: Messages | None) -> None:
-        if not self._gone.is_set():
+        if not self._disconnected.is_set():
             await self.outbox.put(messages)
 
-    def leave(self) -> None:
-        self._gone.set()
-        with suppress(asyncio.QueueEmpty):  # whoever waits to put one is let go
+    def disconnect(self) -> None:
+        self._disconnected.set()
+        with suppress(asyncio.QueueEmpty):  # release a pending put
             self.outbox.get_nowait()
 
 
-def _is_head_of_whole(message: Message) -> bool:
-    """Whether its body follows at once, so that both can travel together."""
+def _is_head_of_complete(message: Message) -> bool:
+    """Return whether the body follows at once, so that both can travel together."""
     if message["type"] != "http.response.start":
         return False
     return any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
 
 
 class RelayedResponse(Response):
-    """Sends an answer on that comes as lists of messages.
+    """Response that sends on an answer that arrives as lists of messages.
 
-    What makes it fail on the way is told by `error_of`: instead of the answer, or as the last event of a stream,
-    without [DONE]; of a whole answer that has begun the connection is cut. `on_end` is called once, in the end.
+    `error_reply` turns a failure into an error reply: instead of the answer, or as the last event of a stream, without
+    [DONE]. A complete answer that has begun is cut by closing the connection. `on_end` is called exactly once.
     """
 
     def __init__(
         self,
         answers: AsyncIterator[Messages],
         *,
-        error_of: Callable[[Exception], ApiError],
+        error_reply: Callable[[Exception], ApiError],
         on_end: Callable[[], None],
     ) -> None:
         super().__init__()
-        self._answers, self._error_of, self._on_end = answers, error_of, on_end
-        self._begun = self._streamed = self._whole = False
+        self._answers, self._error_reply, self._on_end = answers, error_reply, on_end
+        self._started = self._streamed = self._complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Serve one ASGI connection."""
         try:
-            with departure(receive) as gone:
+            with watch_disconnect(receive) as disconnect:
                 sending = asyncio.create_task(self._send_all(scope, receive, send))
                 try:
-                    await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
-                    if sending.done() or self._whole:
+                    await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+                    if sending.done() or self._complete:
                         await sending
                 finally:
                     sending.cancel()
@@ -138,24 +140,24 @@ class RelayedResponse(Response):
         try:
             async for messages in self._answers:
                 for message in messages:
-                    self._note(message)
+                    self._track_state(message)
                     await send(message)
         except Exception as error:
-            if self._whole:
+            if self._complete:
                 return
-            told = self._error_of(error)
-            if not self._begun:
-                await told.response()(scope, receive, send)
+            api_error = self._error_reply(error)
+            if not self._started:
+                await api_error.response()(scope, receive, send)
             elif self._streamed:
-                await send({"type": "http.response.body", "body": event_of(told.body), "more_body": False})
+                await send({"type": "http.response.body", "body": encode_event(api_error.body), "more_body": False})
             else:
                 raise
 
-    def _note(self, message: Message) -> None:
+    def _track_state(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun, self._streamed = True, _is_stream(message)
+            self._started, self._streamed = True, _is_stream(message)
         else:
-            self._whole = not message.get("more_body", False)
+            self._complete = not message.get("more_body", False)
 
 
 def _is_stream(message: Message) -> bool:

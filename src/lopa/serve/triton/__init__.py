@@ -1,1 +1,2 @@
-"""A bundle as a model of NVIDIA's Triton Inference Server: the repository, and the code of the model. Knows no HTTP."""
+"""Bundle as a model of NVIDIA's Triton Inference Server: its repository and the model's code. This package does not
+depend on HTTP."""

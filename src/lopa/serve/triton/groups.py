@@ -1,4 +1,5 @@
-"""Triton's instance groups: how many engines, and on which devices each. Pure; knows no bundle and no machine."""
+"""Triton's instance groups: the number of engines and the devices of each. This module has no side effects and depends
+on no bundle or machine."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,38 +13,39 @@ from lopa.runtime.sessions.cpu_cores import check_devices
 
 Kind = Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL"]
 MAX_INSTANCES = 256
-"""Of one group: each is a process with the model in its memory."""
+"""Maximum instances of a group. Each is a process with the model in its memory."""
 
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """So many engines alike; Triton starts a process for each, on each GPU if there are GPUs."""
+    """Group of equal engines. Triton starts a process for each, on each GPU of the group if it has GPUs."""
 
     name: str
     kind: Kind
-    """KIND_MODEL: devices of which Triton knows nothing, or several for one engine."""
+    """Triton's kind. KIND_MODEL means devices that Triton does not know, or several devices for one engine."""
     devices: str
-    """Of one engine, with commas between; of KIND_GPU the family alone, since Triton says which GPU."""
+    """Devices of one engine, comma-separated. KIND_GPU has the family only, since Triton assigns the GPU."""
     gpus: tuple[int, ...]
-    """None unless KIND_GPU."""
+    """GPU numbers; empty unless KIND_GPU."""
     count: int
-    """Engines; of KIND_GPU on each GPU."""
+    """Number of engines; for KIND_GPU per GPU."""
 
 
 def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
-    """A group for each of `devices` ("cuda:0,cuda:1": two of one engine), except that GPUs of one family are one group.
+    """Return a group for each of `devices` ("cuda:0,cuda:1" means two devices of one engine).
 
-    Raises BadInputError for devices that cannot go together, for mpi, and for a number of instances that cannot be.
+    GPUs of one family form one group. Raises BadInputError for incompatible devices, for mpi, and for an invalid number
+    of instances.
     """
     count = check_int("--instances", instances, min=1, max=MAX_INSTANCES)
     groups: dict[str, InstanceGroup] = {}
     for text in devices:
-        check_devices_of_engine(text)
+        parse_engine_devices(text)
         if list(devices).count(text) > 1:
             raise BadInputError(
                 f"--device {text} twice",
-                expected="each instance group once",
-                remedy="give --instances N for several engines on one device",
+                expected="each device once",
+                remedy="use --instances N for several engines on one device",
             )
         device = find_device(text)
         if device is None or not device.family.is_nvidia_gpu:
@@ -59,35 +61,37 @@ def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceG
     return tuple(groups.values())
 
 
-def check_devices_of_engine(text: str) -> tuple[str, ...]:
-    """The devices of one engine from "cpu:0-3" or "cuda:0,cuda:1". Raises BadInputError for any that cannot be opened
-    together in one process, or have no name that a backend has."""
+def parse_engine_devices(text: str) -> tuple[str, ...]:
+    """Return the devices of one engine from a text such as "cpu:0-3" or "cuda:0,cuda:1".
+
+    Raises BadInputError for devices that one process cannot open together, and for unknown names.
+    """
     devices = tuple(text.split(","))
     check_devices(devices)
     names = [parse_device(stage) for device in devices for stage in stages_of_device(device)]
     if any(name.family.spans_processes for name in names):
         raise BadInputError(
-            f"device {shown(text)}",
-            expected="devices of one process: Triton starts the processes",
-            remedy="name them, with commas between those that one engine shares, e.g. --device cuda:0,cuda:1",
+            f"device {shown(text)} spans several processes",
+            expected="devices of a single process (Triton starts the processes)",
+            remedy="list the devices of one engine with commas, e.g. --device cuda:0,cuda:1",
         )
     return devices
 
 
-def devices_of_instance(
+def devices_for_instance(
     instance: str, device: int, groups: Mapping[str, str], parameters: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The devices of the engine in the instance called `instance`, which Triton put on GPU number `device`.
+    """Return the devices of the engine of instance `instance`, which Triton put on GPU number `device`.
 
-    `groups` are the kinds by the names of the groups, `parameters` the devices by these names. Raises BadInputError for
-    a group that no parameter is about, and as `check_devices_of_engine`.
+    `groups` has the kinds by group name, `parameters` the devices by group name. Raises BadInputError for a group
+    without a parameter, and as `parse_engine_devices` does.
     """
     group = instance.rpartition("_")[0]  # Triton numbers the instances of a group
     if group not in parameters:
         raise BadInputError(
-            f"the instance {instance} of a group without a parameter that says its devices",
+            f"instance {instance} belongs to group {group!r}, whose devices no parameter names",
             expected="a group among " + ", ".join(parameters),
-            remedy=f'add to config.pbtxt: parameters {{ key: "device.{group}" value {{ string_value: "cpu" }} }}',
+            remedy=f'add to config.pbtxt parameters {{ key: "device.{group}" value {{ string_value: "cpu" }} }}',
         )
     text = parameters[group]
-    return check_devices_of_engine(f"{text}:{device}" if groups.get(group) == "KIND_GPU" else text)
+    return parse_engine_devices(f"{text}:{device}" if groups.get(group) == "KIND_GPU" else text)

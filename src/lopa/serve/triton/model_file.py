@@ -1,6 +1,6 @@
-"""model.py of a model repository: it finds lopa, whose code answers. Copied there by `lopa-export triton`.
+"""model.py of a model repository, copied there by `lopa-export triton`. It locates and runs lopa.
 
-Triton imports it; it imports nothing of ours before it knows where that is.
+Triton imports it. It imports nothing of lopa before it has set the path.
 """
 
 import json
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class TritonPythonModel:
-    """What Triton's python backend calls."""
+    """Model class that Triton's python backend calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the model; what cannot be is Triton's error, which is shown in its log and by its load request."""
+        """Open the model. Failures become Triton errors, which its log and its load request show."""
         import triton_python_backend_utils as backend
 
         parameters = json.loads(args["model_config"]).get("parameters", {})
@@ -20,12 +20,12 @@ class TritonPythonModel:
         sys.path[1:1] = [folder for folder in path.split(":") if folder]
         try:
             from lopa.runtime.errors import LopaError
-            from lopa.serve.triton.model import TritonModel
+            from lopa.serve.triton.triton_model import TritonModel
         except ImportError as error:
             raise backend.TritonModelException(
                 f"{error}\n"
-                f"  expected: lopa-export for Triton's own Python {sys.version.split()[0]}: it ignores environments\n"
-                "  what to do: install its wheel there with pip, or say the folder where it is in config.pbtxt:"
+                f"  expected: lopa-export installed for Triton's own Python {sys.version.split()[0]} (no environment)\n"
+                "  what to do: install its wheel there with pip, or name its folder in config.pbtxt with"
                 ' parameters { key: "python_path" value { string_value: "..." } }'
             ) from error
         try:
@@ -34,9 +34,9 @@ class TritonPythonModel:
             raise backend.TritonModelException(str(error)) from error
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests; answers come by themselves."""
+        """Accept requests, which are answered asynchronously."""
         self._model.execute(requests)
 
     def finalize(self) -> None:
-        """Close the model, which Triton unloads."""
+        """Close the model when Triton unloads it."""
         self._model.close()

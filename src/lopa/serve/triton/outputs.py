@@ -1,4 +1,4 @@
-"""What a model answers, as texts by the names of its outputs: nothing of an output is an empty text. Pure."""
+"""Outputs of a model: a text by output name, empty for outputs without a value. This module has no side effects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, Generatio
 from lopa.serve.openai.answer import (
     SHAPES,
     TextOfIds,
-    finish_of_result,
-    logprobs_of_result,
+    finish_reason_from_result,
+    logprobs_from_result,
     ours_of_result,
     usage_of_results,
 )
@@ -18,8 +18,8 @@ from lopa.serve.triton.config_text import DRAFT, FINISH, LOGPROBS, OUTPUT, OUTPU
 Outputs = Mapping[str, str]
 
 
-def outputs_of_events(events: Sequence[Event], text_of_ids: TextOfIds) -> Outputs:
-    """A part of a stream: the text that was committed, the newest draft, and with the last event how it ended."""
+def outputs_from_events(events: Sequence[Event], text_of_ids: TextOfIds) -> Outputs:
+    """Return the outputs of a stream part: new committed text, the newest draft, and at the end how it ended."""
     last = events[-1]
     return {
         **dict.fromkeys(OUTPUTS, ""),
@@ -29,16 +29,16 @@ def outputs_of_events(events: Sequence[Event], text_of_ids: TextOfIds) -> Output
     }
 
 
-def outputs_of_result(result: GenerationResult, text_of_ids: TextOfIds) -> Outputs:
-    """A whole answer."""
+def outputs_from_result(result: GenerationResult, text_of_ids: TextOfIds) -> Outputs:
+    """Return the outputs of a complete answer."""
     return {**dict.fromkeys(OUTPUTS, ""), OUTPUT: result.text, **_end(result, text_of_ids)}
 
 
 def _end(result: GenerationResult, text_of_ids: TextOfIds) -> Outputs:
     usage = {**usage_of_results([result]), "lopa": ours_of_result(result)}
-    logprobs = logprobs_of_result(SHAPES[COMPLETIONS], result, text_of_ids)
+    logprobs = logprobs_from_result(SHAPES[COMPLETIONS], result, text_of_ids)
     return {
-        FINISH: finish_of_result(result),
+        FINISH: finish_reason_from_result(result),
         USAGE: json.dumps(usage),
         **({} if logprobs is None else {LOGPROBS: json.dumps(logprobs)}),
     }

@@ -1,4 +1,4 @@
-"""A model repository on disk: config.pbtxt, model.py and a bundle for each model. Runs nothing."""
+"""Model repository on disk: config.pbtxt, model.py and a bundle for each model. It runs nothing."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from lopa.runtime.files.untrusted_input import refused_as_bad_input
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
 from lopa.serve.triton.groups import InstanceGroup
-from lopa.serve.triton.model_name import checked_model_name
+from lopa.serve.triton.model_name import check_model_name
 from lopa.serve.triton.settings import BUNDLE, PYTHON_PATH
 
 CONFIG_NAME = "config.pbtxt"
@@ -30,28 +30,26 @@ def write_model(
     python_path: str | None,
     link: bool,
 ) -> Path:
-    """Add the model `name` to `repository`, which is made if it is not there; the folder of the model.
+    """Add the model `name` to `repository`, creating it if necessary, and return the model's folder.
 
-    With `link` the bundle is referred to where it is, else copied. Raises BadInputError for a bundle that is none, a
-    name that Triton or the repository cannot have, a folder that holds something other than models, and as
-    `staged_folder`; then nothing is left behind.
+    With `link` the config refers to the bundle's path; otherwise the bundle is copied. Raises BadInputError for an
+    invalid bundle, an invalid or existing name, a folder with other content, and as `staged_folder` does. Then nothing
+    is left behind.
     """
-    checked_model_name(name)
+    check_model_name(name)
     opened = Bundle.open(bundle)
     _check_repository(repository, name)
     source = opened.path.resolve()
     if not link and (repository / name).resolve().is_relative_to(source):
         raise BadInputError(
-            f"the repository {repository} inside of the bundle {bundle}",
-            expected="a repository elsewhere, since the bundle is copied into it",
-            remedy="choose another -o, or --link",
+            f"repository {repository} is inside the bundle {bundle}",
+            expected="a repository outside the bundle, which is copied into it",
+            remedy="choose another -o, or use --link",
         )
-    own = {**parameters, **({"bundle": str(source)} if link else {})}
-    text = config_text(name, groups, {**own, **({} if python_path is None else {PYTHON_PATH: python_path})})
+    settings = {**parameters, **({"bundle": str(source)} if link else {})}
+    text = config_text(name, groups, {**settings, **({} if python_path is None else {PYTHON_PATH: python_path})})
     if not is_unicode(text):
-        raise BadInputError(
-            f"a path that is not in UTF-8: {shown(text)}", expected="paths in UTF-8", remedy="rename the folders"
-        )
+        raise BadInputError(f"path is not UTF-8: {shown(text)}", expected="paths in UTF-8", remedy="rename the folders")
     room = 0 if link else sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
     with staged_folder(repository / name, overwrite=False, needed_bytes=room, product=_MODEL) as folder:
         (folder / CONFIG_NAME).write_text(text, encoding="utf-8")
@@ -64,25 +62,27 @@ def write_model(
 
 
 def _check_repository(repository: Path, name: str) -> None:
-    """Raise BadInputError unless `repository` can be made, is empty, or holds models alone and none of that name."""
-    expected = "a new or empty folder, or one with models of Triton alone"
+    """Raise BadInputError unless `repository` is new, empty, or contains only other models."""
+    expected = "a new or empty folder, or one that contains only Triton models"
     with refused_as_bad_input(str(repository), expected=expected, remedy="choose another -o"):
         found = sorted(repository.iterdir()) if repository.exists() else []
     if any(path.name == name for path in found):
         raise BadInputError(
-            f"{repository} has a model {name!r} already",
-            expected="models of different names in a repository",
-            remedy="give another --model, or remove that one first",
+            f"{repository} already contains a model {name!r}",
+            expected="unique model names in a repository",
+            remedy="choose another --model, or remove the existing one",
         )
     other = next((path.name for path in found if not _is_model(path)), None)
     if other is not None:
         raise BadInputError(
-            f"{repository} is not empty, and {other!r} in it is no model", expected=expected, remedy="choose another -o"
+            f"{repository} contains {other!r}, which is not a Triton model",
+            expected=expected,
+            remedy="choose another -o",
         )
 
 
 def _is_model(path: Path) -> bool:
-    """Whether it looks like one of Triton's: a folder with a configuration, or with a version."""
+    """Return whether the folder looks like a Triton model: it has a configuration or a version folder."""
     if not path.is_dir():
         return False
     return (path / CONFIG_NAME).is_file() or any(each.is_dir() and each.name.isdecimal() for each in path.iterdir())

@@ -1,36 +1,36 @@
-"""One request's way back to its client, in Triton's terms."""
+"""Sender of a request's responses in Triton's terms."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from lopa.serve.triton.told import Told
+from lopa.serve.triton.error_reply import ErrorReply
 
 
 class Sender:
-    """Sends any number of parts, then the end or an error, once."""
+    """Sender of any number of parts, followed by exactly one end or error."""
 
     def __init__(self, responses: Any, backend: Any) -> None:
-        """A response sender of a request, and triton_python_backend_utils."""
+        """Store a request's response sender and triton_python_backend_utils."""
         self._responses, self._backend = responses, backend
 
     def send(self, outputs: Mapping[str, str]) -> None:
-        """A part."""
+        """Send a part."""
         self._responses.send(self._response(outputs))
 
     def end(self, outputs: Mapping[str, str]) -> None:
-        """The last part."""
+        """Send the last part."""
         self._responses.send(self._response(outputs), flags=self._last)
 
-    def fail(self, told: Told) -> None:
-        """An error instead of the last part."""
-        error = self._backend.TritonError(told.text, getattr(self._backend.TritonError, told.code))
+    def fail(self, reply: ErrorReply) -> None:
+        """Send an error instead of the last part."""
+        error = self._backend.TritonError(reply.text, getattr(self._backend.TritonError, reply.code))
         self._responses.send(self._backend.InferenceResponse(error=error), flags=self._last)
 
     @property
     def cancelled(self) -> bool:
-        """Whether Triton knows that nobody waits any more; asks it."""
+        """True if Triton reports that the client has cancelled the request. It asks Triton each time."""
         return bool(self._responses.is_cancelled())
 
     @property

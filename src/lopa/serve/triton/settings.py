@@ -1,4 +1,4 @@
-"""What an operator says of a model in config.pbtxt: one frozen, checked record, and its parameters as texts."""
+"""Operator's settings of a model in config.pbtxt: a frozen, checked record, and its parameters as texts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,35 +11,36 @@ from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.serve.limits import ServeLimits
+from lopa.serve.renamed_settings import current_settings
 
 BUNDLE = "bundle"
-"""Of the folder beside model.py that the bundle was copied to."""
+"""Name of the folder next to model.py with the copied bundle."""
 DEVICE = "device."
-"""What the parameter with the devices of an instance group begins with; the group's name follows."""
+"""Prefix of the parameters with the devices of an instance group; the group's name follows."""
 PYTHON_PATH = "python_path"
-"""Read by model.py, before there is anything of ours."""
-_SHOWN = 80
+"""Parameter that model.py reads before it imports lopa."""
+_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
 class TritonSettings:
-    """Of all engines of a model. Raises BadInputError for a number that is too small or too large."""
+    """Settings of all engines of a model. Raises BadInputError for a number that is out of range."""
 
     bundle: str = BUNDLE
-    """A path; a relative one starts at the folder of model.py."""
+    """Path of the bundle; relative paths start at the folder of model.py."""
     max_num_seqs: int = MAX_NUM_SEQS
-    """Requests that one engine runs at once."""
+    """Maximum requests that one engine runs at once."""
     queue_limit: int = QUEUE_LIMIT
-    """Requests that may wait beside them, for each engine."""
+    """Maximum requests that wait for each engine."""
     threads: int | None = None
-    """Of one engine; None: its own choice."""
+    """Threads of one engine; None: chosen by the engine."""
     device_timeout: float = STALL_SECONDS
-    """Seconds after which one of several devices of an engine is given up."""
+    """Seconds without an answer after which one of several devices of an engine counts as failed."""
     max_tokens: int | None = None
     max_branches: int | None = None
     max_seconds: float | None = None
     limits: ServeLimits = field(init=False)
-    """Of a request, by the three above."""
+    """Limits of a request, from the three fields above."""
 
     def __post_init__(self) -> None:
         check_int("max_num_seqs", self.max_num_seqs, min=1, max=MAX_PARALLEL)
@@ -47,17 +48,18 @@ class TritonSettings:
         if self.threads is not None:
             check_int("threads", self.threads, min=1, max=MAX_THREADS)
         check_float("device_timeout", self.device_timeout, min=0.0, max=MAX_SECONDS, above=True)
-        asked = {name: getattr(self, name) for name in ("max_tokens", "max_branches", "max_seconds")}
-        limits = ServeLimits(**{name: value for name, value in asked.items() if value is not None})
+        given = {name: getattr(self, name) for name in ("max_tokens", "max_branches", "max_seconds")}
+        limits = ServeLimits(**{name: value for name, value in given.items() if value is not None})
         object.__setattr__(self, "limits", limits)
 
 
-_WHOLE = ("max_num_seqs", "queue_limit", "threads", "max_tokens", "max_branches")
-_NUMBERS = (*_WHOLE, "device_timeout", "max_seconds")
+_INTEGERS = ("max_num_seqs", "queue_limit", "threads", "max_tokens", "max_branches")
+_NUMBERS = (*_INTEGERS, "device_timeout", "max_seconds")
 
 
 def parameters_of_settings(settings: TritonSettings) -> dict[str, str]:
-    """As texts, those that are not the defaults, and always what one is likely to change."""
+    """Return the settings as parameters: those that differ from the defaults, and always bundle, slots and
+    queue_limit."""
     found = {each.name: getattr(settings, each.name) for each in fields(settings) if each.init}
     always = ("bundle", "max_num_seqs", "queue_limit")
     return {
@@ -67,46 +69,51 @@ def parameters_of_settings(settings: TritonSettings) -> dict[str, str]:
     }
 
 
-def settings_of_parameters(parameters: Mapping[str, str]) -> TritonSettings:
-    """The settings in the parameters of a config.pbtxt. Names in capitals are Triton's own. Raises BadInputError."""
+def settings_from_parameters(parameters: Mapping[str, str]) -> TritonSettings:
+    """Return the settings in the parameters of a config.pbtxt. Triton's own parameters, in capitals, are skipped.
+
+    Raises BadInputError for an unknown parameter or an invalid value.
+    """
     known = ("bundle", *_NUMBERS)
     values: dict[str, Any] = {}
-    for name, text in parameters.items():
+    for name, text in current_settings(parameters).items():
         if name.isupper() or name == PYTHON_PATH or name.startswith(DEVICE):
             continue
         if name not in known:
-            raise _wrong(name, text, ", ".join((*known, PYTHON_PATH, f"{DEVICE}GROUP")), "correct or remove it")
+            raise _parameter_error(
+                name, text, ", ".join((*known, PYTHON_PATH, f"{DEVICE}GROUP")), "correct or remove it"
+            )
         values[name] = _number(name, text) if name in _NUMBERS else text
     return TritonSettings(**values)
 
 
-def devices_of_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The devices of one engine, by the name of its instance group."""
+def devices_from_parameters(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the devices of one engine by the name of its instance group."""
     return {name.removeprefix(DEVICE): text for name, text in parameters.items() if name.startswith(DEVICE)}
 
 
-def parameters_of_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """Names and texts of the parameters of a model, from its configuration as Triton tells it in JSON."""
+def parameters_from_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a model's parameters, names and texts, from its configuration as Triton passes it in JSON."""
     return {name: each.get("string_value", "") for name, each in config.get("parameters", {}).items()}
 
 
-def kinds_of_config(config: Mapping[str, Any]) -> dict[str, str]:
-    """The kinds of the instance groups, by their names."""
+def kinds_from_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kinds of the instance groups by name."""
     groups: Iterable[Mapping[str, Any]] = config.get("instance_group", ())
     return {each["name"]: each["kind"] for each in groups}
 
 
 def _number(name: str, text: str) -> int | float:
     try:
-        return int(text) if name in _WHOLE else float(text)
+        return int(text) if name in _INTEGERS else float(text)
     except ValueError as error:
-        expected = "a whole number" if name in _WHOLE else "a number"
-        raise _wrong(name, text, expected, "correct or remove it") from error
+        expected = "an integer" if name in _INTEGERS else "a number"
+        raise _parameter_error(name, text, expected, "correct or remove it") from error
 
 
-def _wrong(name: str, text: str, expected: str, remedy: str) -> BadInputError:
+def _parameter_error(name: str, text: str, expected: str, remedy: str) -> BadInputError:
     return BadInputError(
-        f"the parameter {name[:_SHOWN]} {text[:_SHOWN]!r} of the model",
+        f"invalid model parameter {name[:_MAX_SHOWN]} {text[:_MAX_SHOWN]!r}",
         expected=expected,
         remedy=f"{remedy} in config.pbtxt",
     )

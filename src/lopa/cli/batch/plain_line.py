@@ -1,0 +1,87 @@
+"""Parsing of this project's own lines in a file of prompts: a prompt or a chat, and decoding options.
+
+openai_line parses the lines of OpenAI's batch files. Knows no bundle.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.text.prompt_ids import Prompt
+from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text, plain_messages
+
+_PROMPTS = ("prompt", "prompt_ids", "messages")
+_NULLABLE = "seed"
+"""Option whose null has a meaning: a seed is drawn. For other options null is the same as no value."""
+_REMEDY = "correct the line"
+
+
+class AnswerFormat(Protocol):
+    """The format of the answer to a line, as JSON values."""
+
+    def from_result(self, result: GenerationResult) -> dict[str, Any]:
+        """Return the line for a result."""
+
+    def from_error(self, error: BadInputError) -> dict[str, Any]:
+        """Return the line for an error."""
+
+
+@dataclass(frozen=True)
+class ParsedLine:
+    """Either a prompt or a chat, and decoding options by the names of GenerationConfig."""
+
+    prompt: Prompt | None = None
+    messages: Messages | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Names of the options in the line, where they differ from GenerationConfig's, by GenerationConfig's."""
+    raw: bool = False
+    """True to complete the prompt as it is, even with --chat."""
+
+
+def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
+    """Parse an object with "prompt", "prompt_ids" or "messages", with options and perhaps an "id".
+
+    Raises BadInputError for any other object.
+    """
+    given = [name for name in _PROMPTS if name in value]
+    if len(given) != 1:
+        raise BadInputError(
+            f"{' and '.join(given) or 'no prompt'} in {_shown(value)}",
+            expected='exactly one of "prompt" (text), "prompt_ids" (integers) and "messages" (a chat)',
+            remedy=_REMEDY,
+        )
+    options = {name: each for name, each in value.items() if name not in (*_PROMPTS, "id")}
+    check_options(options)
+    options = {name: each for name, each in options.items() if each is not None or name == _NULLABLE}
+    if "messages" in value:
+        return ParsedLine(messages=plain_messages(checked_messages(value["messages"])), options=options)
+    if "prompt_ids" in value:
+        return ParsedLine(prompt=checked_ids(value["prompt_ids"]), options=options)
+    return ParsedLine(prompt=checked_text(value["prompt"]), options=options)
+
+
+def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
+    """Return the "id" of a line's object, None without one. Raises BadInputError unless it is a text or a number."""
+    found = value.get("id")
+    if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
+        return found
+    raise BadInputError(f"id {str(found)[:80]}", expected="a string or a number", remedy=_REMEDY)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise BadInputError for names that are no decoding options. GenerationConfig checks their values."""
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise BadInputError(
+            "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),
+            expected=", ".join((*_PROMPTS, "id")) + " and the options " + ", ".join(OPTIONS),
+            remedy="correct or remove it",
+        )
+
+
+def _shown(value: Mapping[str, Any]) -> str:
+    return str(dict(value))[:80]

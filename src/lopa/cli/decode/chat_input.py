@@ -1,0 +1,73 @@
+"""The messages of a user of chat: edited on a terminal, otherwise the lines of standard input."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+import click
+
+from lopa.cli.program.standard_input import lines_from_stdin
+from lopa.runtime.errors import BadInputError
+
+_PROMPT, _CONTINUATION_PROMPT = "> ", ". "
+_CONTINUES = "\\"
+"""End of a line whose message continues on the next line."""
+
+
+class ChatInput:
+    """Messages from standard input. `on_terminal` tells whether a user sees prompts and notices."""
+
+    def __init__(self) -> None:
+        self.on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if self.on_terminal:
+            with contextlib.suppress(ImportError):
+                import readline  # editing and a history in memory; nothing is written to disk
+
+                readline.set_history_length(1000)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield messages until the end of input. Raises KeyboardInterrupt at the second Ctrl-C in a row."""
+        return self._from_terminal() if self.on_terminal else _joined_lines(lines_from_stdin())
+
+    def _from_terminal(self) -> Iterator[str]:
+        interrupted = False
+        while True:
+            try:
+                text = "\n".join(_parts_from_terminal())
+            except EOFError:
+                click.echo()
+                return
+            except UnicodeDecodeError:
+                click.echo("the line is not UTF-8 text", err=True)
+                continue
+            except KeyboardInterrupt:
+                click.echo()
+                if interrupted:
+                    raise
+                interrupted = True
+                click.echo("(Ctrl-C again, Ctrl-D or /quit ends)", err=True)
+                continue
+            interrupted = False
+            yield text
+
+
+def _parts_from_terminal() -> Iterator[str]:
+    line = input(_PROMPT)
+    while line.endswith(_CONTINUES):
+        yield line.removesuffix(_CONTINUES)
+        line = input(_CONTINUATION_PROMPT)
+    yield line
+
+
+def _joined_lines(lines: Iterator[str]) -> Iterator[str]:
+    """Yield messages, continued lines joined. Raises BadInputError where the input ends in the middle of one."""
+    parts: list[str] = []
+    for line in lines:
+        parts.append(line.removesuffix(_CONTINUES))
+        if not line.endswith(_CONTINUES):
+            yield "\n".join(parts)
+            parts = []
+    if parts:
+        raise BadInputError(
+            "standard input ends with a \\", expected="another line after it", remedy="remove the last \\"
+        )

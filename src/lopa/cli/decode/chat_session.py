@@ -1,0 +1,213 @@
+"""A chat session: answers messages, runs commands such as /undo, and stops an answer at Ctrl-C."""
+
+import contextlib
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lopa.cli.decode.chat_input import ChatInput
+from lopa.cli.decode.conversation import Conversation, Message
+from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
+from lopa.cli.options.decoding_options import config_overrides, option_flags, value_of_flag
+from lopa.cli.program.renamed_options import present_option_name
+from lopa.cli.program.verbosity import quiet
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError, OutputFailedError
+from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
+from lopa.runtime.text.prompt_ids import Prompt
+
+_COMMANDS = {
+    "/help": "list the commands",
+    "/reset": "start a new conversation; the system message stays",
+    "/system TEXT": "set the system message; without TEXT remove it",
+    "/undo": "remove the last question and its answer",
+    "/save FILE": "write the conversation as JSON lines, one message each",
+    "/set OPTION VALUE": "change a decoding option, e.g. /set temperature 0.7; /set alone lists them",
+    "/quit": "end",
+}
+_NO_TEMPLATE = "the bundle has no chat template: each message is continued as plain text, without earlier messages"
+
+
+class ChatSession:
+    """A decoder, its options, and one conversation."""
+
+    def __init__(self, decoder: Decoder, overrides: dict[str, Any], conversation: Conversation) -> None:
+        """Start a session. Raises BadInputError for bad options and for a system message without a chat template."""
+        self._decoder = decoder
+        self._overrides = overrides
+        self._config = decoder.config(**overrides)
+        decoder.check_grammar(self._config)
+        self._conversation = conversation
+        self._has_template = decoder.tokenizer.has_chat_template
+        self._refused = False
+        if conversation.system is not None:
+            self._check_template("--system")
+
+    def run(self, messages: ChatInput) -> int:
+        """Answer all messages and return the exit code: 2 if one was refused and there is no terminal, else 0."""
+        if not self._has_template:
+            _print_notice(_NO_TEMPLATE)
+        if messages.on_terminal:
+            _print_notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
+        with interrupts_as_exceptions():
+            for text in messages:
+                if text == "/quit":
+                    break
+                try:
+                    self._handle(text)
+                except (BadInputError, OutputFailedError) as error:
+                    self._refused = True
+                    click.echo(f"error: {error}", err=True)
+        return 2 if self._refused and not messages.on_terminal else 0
+
+    def _handle(self, text: str) -> None:
+        if text.startswith("/"):
+            self._run_command(text)
+        elif text.strip():
+            self._answer(text)
+
+    def _answer(self, question: str) -> None:
+        """Print the answer to `question`. Keep both, unless the answer is stopped."""
+        prompt = self._prompt(question)
+        result = None
+        try:
+            with stoppable() as on_step:
+                for event in self._decoder.stream(prompt, self._config, on_step=on_step):
+                    if isinstance(event, TextEvent):
+                        click.echo(event.text, nl=False)
+                    elif isinstance(event, DoneEvent):
+                        result = event.result
+        except StoppedError:
+            click.echo()
+            _print_notice("stopped; the message and the answer are not kept")
+            return
+        click.echo()
+        if result is not None:
+            self._conversation.turns.append((question, result.text))
+            _print_notice(_summary(result))
+
+    def _prompt(self, question: str) -> Prompt:
+        if not self._has_template:
+            return question
+        dropped = self._conversation.drop_until(self._fits, question)
+        if dropped:
+            _print_notice(f"the conversation exceeds the model's positions: its {dropped} oldest turns are dropped")
+        return self._decoder.prompt_from_messages(self._conversation.messages(question))
+
+    def _fits(self, messages: list[Message]) -> bool:
+        positions = self._decoder.bundle.manifest.dimensions.max_positions
+        limit = positions - self._decoder.plan(self._config).max_new_tokens
+        return len(self._decoder.prompt_from_messages(messages)) <= limit
+
+    def _run_command(self, line: str) -> None:
+        """Run the command in `line`. Raises BadInputError for an unknown one."""
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        known = {entry.split()[0]: entry for entry in _COMMANDS}
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise BadInputError(
+                f"the command {name}",
+                expected=", ".join(known),
+                remedy=f"did you mean {near[0]}?" if near else "see /help; a space before the / makes it a message",
+            )
+        functions: dict[str, Callable[[str], None]] = {
+            "/help": lambda _: _print("\n".join(f"{entry:18} {text}" for entry, text in _COMMANDS.items())),
+            "/reset": lambda _: self._reset(),
+            "/system": self._set_system,
+            "/undo": lambda _: self._undo(),
+            "/save": self._save,
+            "/set": self._set,
+            "/quit": _reject_text_after_quit,
+        }
+        functions[name](rest)
+
+    def _reset(self) -> None:
+        self._conversation.reset()
+        _print_notice("new conversation")
+
+    def _undo(self) -> None:
+        if not self._conversation.undo():
+            raise BadInputError("/undo without a turn", expected="a turn to remove", remedy="send a message first")
+        _print_notice(f"{len(self._conversation.turns)} turns are left")
+
+    def _set_system(self, text: str) -> None:
+        self._check_template("/system")
+        self._conversation.system = text or None
+        _print_notice("system message set" if text else "no system message")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise BadInputError(
+                "/save without a file", expected="the name of a file after it", remedy="e.g. /save talk.jsonl"
+            )
+        lines = self._conversation.lines()
+        write_whole(Path(name), "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        _print_notice(f"{name}: {len(lines)} messages")
+
+    def _set(self, rest: str) -> None:
+        options = option_flags()
+        if not rest:
+            values = self._decoder.bundle.manifest.merged_options(self._config)
+            _print("\n".join(f"{name:24} {values[name]}" for name in OPTIONS))
+            return
+        name, _, value = rest.partition(" ")
+        name = present_option_name(name)
+        if name not in options or not value.strip():
+            near = difflib.get_close_matches(name, options, n=1)
+            raise BadInputError(
+                f"/set {rest}",
+                expected="a decoding option and its value",
+                remedy=f"did you mean /set {near[0]} VALUE?" if near else "/set alone lists the options",
+            )
+        overrides = {**self._overrides, **_parsed(options[name], value.strip())}
+        self._config = self._decoder.config(**overrides)
+        self._overrides = overrides
+        _print_notice(f"{name} {getattr(self._config, name)}")
+
+    def _check_template(self, what: str) -> None:
+        if not self._has_template:
+            raise BadInputError(
+                f"{what}, but {self._decoder.bundle.path} has no chat template",
+                expected="a bundle with a chat template",
+                remedy="write it into the message itself, or give a template: --chat-template FILE",
+            )
+
+
+def _parsed(option: click.Option, value: str) -> dict[str, Any]:
+    """Return `value` as the option `option` converts it, by name. Raises BadInputError for a bad value."""
+    assert option.name is not None
+    with contextlib.suppress(click.BadParameter):
+        return config_overrides({option.name: value_of_flag(option, value)})
+    raise BadInputError(
+        f"/set {option.name} {value}",
+        expected=str(option.help),
+        remedy="correct the value",
+    )
+
+
+def _reject_text_after_quit(text: str) -> None:
+    raise BadInputError(f"/quit {text}", expected="/quit alone", remedy="remove the text after it")
+
+
+def _summary(result: GenerationResult) -> str:
+    return (
+        f"{result.tokens} token{'' if result.tokens == 1 else 's'}, {result.tokens_per_forward:.2f} tokens per "
+        f"forward, {result.seconds:.2f} s, stopped by {result.stop_reason}"
+    )
+
+
+def _print(text: str) -> None:
+    """Print the output of a command to standard error: standard output holds only answers."""
+    click.echo(text, err=True)
+
+
+def _print_notice(text: str) -> None:
+    """Print a notice about the conversation, dim where there are colours. Prints nothing with --quiet."""
+    if not quiet():
+        click.secho(f"({text})", err=True, dim=True)

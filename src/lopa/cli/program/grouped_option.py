@@ -1,0 +1,41 @@
+"""Options of the command line with a group for the help and a level: basic or advanced."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+INPUT, OUTPUT, DEVICE = "Input", "Output", "Device"
+LENGTH, QUALITY, STRUCTURE = "Length and sampling", "Speed and quality", "Structure"
+BLOCKS = "Blocks and cache"
+PLAIN, OTHER = "Options", "Other"
+"""The group of an option that names none, and the group of --help and of the verbosity."""
+
+
+class GroupedOption(click.Option):
+    """An option that the help lists in `group`, with --help-all only where it is advanced.
+
+    Its default is always shown. A text as `show_default` describes a default that is no value of the option.
+    """
+
+    def __init__(self, *args: Any, group: str = PLAIN, advanced: bool = False, **attributes: Any) -> None:
+        super().__init__(*args, **{"show_default": True, **attributes})
+        self.group = group
+        self.advanced = advanced
+
+    def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
+        """Return what click appends to the help text, without the parentheses around a described default."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+def option(*names: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """Return the decorator that adds a GroupedOption, with click.option's arguments, `group` and `advanced`."""
+    return click.option(*names, cls=GroupedOption, **attributes)

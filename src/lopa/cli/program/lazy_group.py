@@ -1,0 +1,60 @@
+"""A group of commands, each of which is imported when it is requested."""
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from lopa.cli.program.examples import write_examples
+from lopa.cli.program.folder_type import FOLDER
+from lopa.cli.program.signals import Signals
+from lopa.cli.program.verbosity import add_verbosity
+
+
+class LazyGroup(click.Group):
+    """Commands by name, each the object `command` of a module. A misspelled name is answered with similar ones."""
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], examples: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.modules = modules
+        self.examples = tuple(examples)
+        add_verbosity(self)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in their order."""
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return the command, imported; None for an unknown name."""
+        if cmd_name not in self.modules:
+            return None
+        command: click.Command = importlib.import_module(self.modules[cmd_name]).command
+        for parameter in command.params:
+            if isinstance(parameter, click.Argument) and parameter.name in ("bundle", "checkpoint"):
+                parameter.type = FOLDER  # so that shells complete it as a folder
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` name. Raises UsageError for an unknown one."""
+        if args[0] not in self.modules and not args[0].startswith("-"):
+            ctx.fail(self.unknown_command(args))
+        found = super().resolve_command(ctx, args)
+        signals = ctx.find_object(Signals)
+        if signals is not None and not isinstance(found[1], click.Group):
+            signals.raise_exceptions()  # its module is imported; from here on there is something to close
+        return found
+
+    def unknown_command(self, args: Sequence[str]) -> str:
+        """Return the error message for `args`, of which the first is no command."""
+        near = difflib.get_close_matches(args[0], self.modules, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"No such command {args[0]!r}.{hint}"
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        super().format_epilog(ctx, formatter)
+        write_examples(self.examples, formatter)

@@ -1,0 +1,94 @@
+"""Text as parsed by a grammar, token by token: what may follow, what must follow, and whether it may end.
+
+A Reading is immutable; a following one is a new object. This module uses the library's matchers and does not depend on
+positions or branches.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lopa.runtime.contract import Bool
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.byte_order import rank_bytes
+from lopa.runtime.grammar.llguidance_library import check_matcher, matcher
+from lopa.runtime.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Two matchers at the same position: one of tokens, and one of bytes, of which there are few."""
+
+    vocabulary: Vocabulary
+    tokens: "LLMatcher"
+    bytes: "LLMatcher"
+    hints: tuple[bytes, ...] = ()
+    """Texts that may bring it nearer to its end where single bytes do not."""
+    text: bytes = b""
+    """Text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
+    expression: BoundedExpression | None = None
+    """Grammar as a regular expression, if it is one; its shortest endings are known exactly."""
+
+    def after(self, token: int) -> "Reading | None":
+        """Return the reading after `token`, or None if the grammar does not allow it or it has no text."""
+        text = self.vocabulary.symbols[token] if 0 <= token < self.vocabulary.size else b""
+        if not text:
+            return None
+        tokens = self.tokens.deep_copy()
+        if tokens.try_consume_tokens([token]) != 1:
+            check_matcher(tokens)
+            return None
+        read = self.bytes.deep_copy()
+        if read.try_consume_tokens(list(text)) != len(text):
+            check_matcher(read)
+            return None
+        return replace(self, tokens=tokens, bytes=read, text=self.text + text)
+
+    @cached_property
+    def may_end(self) -> bool:
+        """True if the text may end here."""
+        return bool(self.tokens.is_accepting())
+
+    @cached_property
+    def must_end(self) -> bool:
+        """True if nothing may follow."""
+        if not self.may_end:
+            return False
+        mask = self.bytes.compute_bitmask()
+        check_matcher(self.bytes)
+        return not rank_bytes(mask)
+
+    def allows(self, token: int) -> bool:
+        """Return whether `token` has text and may follow, without computing `allowed`."""
+        if not (0 <= token < self.vocabulary.size and self.vocabulary.symbols[token]):
+            return False
+        found: bool = self.tokens.validate_tokens([token]) == 1
+        check_matcher(self.tokens)
+        return found
+
+    @property
+    def allowed(self) -> Bool:
+        """Mask [vocabulary] of tokens with text that may follow. It is not cached, since vocabularies are large."""
+        bits = np.frombuffer(self.tokens.compute_bitmask(), np.uint8)
+        check_matcher(self.tokens)
+        found = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").view(np.bool_)
+        found &= self.vocabulary.has_text
+        return found
+
+    @cached_property
+    def forced(self) -> tuple[int, ...]:
+        """Tokens that must follow, as the tokenizer writes their text, unless they depend on later text."""
+        return tuple(self.tokens.compute_ff_tokens())
+
+
+def initial_reading(
+    vocabulary: Vocabulary, grammar: str, hints: tuple[bytes, ...] = (), expression: BoundedExpression | None = None
+) -> Reading:
+    """Return the reading of an empty text by a grammar in the library's form. Raises ValueError with its message."""
+    tokens, of_bytes = matcher(vocabulary.tokens, grammar), matcher(vocabulary.bytes, grammar)
+    return Reading(vocabulary, tokens, of_bytes, hints, expression=expression)

@@ -1,0 +1,106 @@
+"""Interface to llguidance, the only module that imports it: its tokenizers, matchers and errors.
+
+This module handles bytes and token IDs, and does not depend on bundles or branches.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.grammar.byte_order import BYTES, SYMBOLS
+from lopa.runtime.install_hint import pip_install
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_TOKEN = re.compile(rb"\xff\[(\d+)\]")
+"""Library's notation of a token without bytes."""
+
+
+def library() -> Any:
+    """Return the module llguidance. Raises MissingBackendError if it is not installed."""
+    try:
+        return importlib.import_module("llguidance")
+    except ImportError as error:
+        raise MissingBackendError(
+            "llguidance is not installed, which a grammar requires",
+            expected="the package llguidance",
+            remedy=pip_install("grammar"),
+        ) from error
+
+
+def tokenizer_from_definition(definition: str, vocabulary: int, ends: tuple[int, ...]) -> "LLTokenizer":
+    """Return the library's tokenizer of a tokenizer.json. `vocabulary` is the model's size, which may exceed the
+    tokenizer's."""
+    made: LLTokenizer = library().LLTokenizer(definition, n_vocab=vocabulary, eos_token=list(ends), slices=[])
+    return made
+
+
+def byte_tokenizer(names: Sequence[bytes] = ()) -> "LLTokenizer":
+    """Return a tokenizer of the 256 bytes and an end-of-text.
+
+    `names` are added tokens that a grammar may name, such as <tool_call>. They take the places of SYMBOLS, bytes that
+    no text contains, in order.
+    """
+    found = library()
+    made: LLTokenizer = found.LLTokenizer(found.TokenizerWrapper(_Bytes(names)))
+    return made
+
+
+class _Bytes:
+    """Tokenizer interface that the library requires."""
+
+    eos_token_id, bos_token_id = BYTES, None
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        symbols = dict(zip(SYMBOLS, names, strict=False))
+        self.tokens = (*(symbols.get(each, bytes([each])) for each in range(BYTES)), b"<end>")
+        self.special_token_ids = (*symbols, BYTES)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def forced_bytes(used: "LLMatcher") -> bytes:
+    """Return the bytes and symbols that must follow, by a byte matcher."""
+    found: bytes = used.compute_ff_bytes()
+    return _TOKEN.sub(lambda each: bytes([int(each[1])]), found)
+
+
+def lark_from_regex(expression: str) -> str:
+    """Return a regular expression in Lark syntax, between slashes and escaped by the library."""
+    (grammar,) = json.loads(library().LLMatcher.grammar_from_regex(expression))["grammars"]
+    lark: str = grammar["lark_grammar"]
+    return lark.removeprefix("start: ")
+
+
+def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """Return a matcher at the beginning of `grammar` in the library's form. Raises ValueError with its message."""
+    made: LLMatcher = library().LLMatcher(tokenizer, grammar, log_level=0)
+    if made.is_error():
+        raise ValueError(made.get_error())
+    return made
+
+
+def check_matcher(used: "LLMatcher") -> None:
+    """Raise BadInputError for a failed matcher.
+
+    It exceeded a limit of the library, or its text can neither continue nor end.
+    """
+    if not used.is_error():
+        return
+    message = used.get_error().splitlines()[0][:200]
+    if message.startswith("NoExtension"):
+        raise BadInputError(
+            "the grammar allows a text that can neither continue nor end",
+            expected="a grammar in which every allowed beginning can be completed",
+            remedy="correct the part of the grammar that matches nothing",
+        )
+    raise BadInputError(
+        f"grammar became too complex while decoding: {message}",
+        expected="a grammar within the library's limits for every allowed text",
+        remedy="simplify the grammar: use fewer alternatives and smaller counts",
+    )

@@ -1,0 +1,19 @@
+"""Capacity check of an engine, made before any work on a request."""
+
+from lopa.runtime.engine import Engine
+from lopa.serve.http.api_error import ApiError, overloaded, unavailable
+
+
+def check_capacity(engine: Engine, count: int) -> None:
+    """Raise ApiError unless the engine has capacity for `count` more requests: 503 while it accepts none, 429 while it
+    is full."""
+    status = engine.status
+    if status.failure is not None:
+        raise unavailable(f"device failed: {status.failure.received}", "engine_failed")
+    if status.closed or status.draining:
+        raise unavailable("server is shutting down", "not_ready")
+    capacity = status.max_num_seqs + status.queue_limit
+    if count > capacity:
+        raise ApiError(400, f"{count} choices requested; this server runs and queues at most {capacity}", param="n")
+    if status.running + status.waiting + status.reserved + count > capacity:
+        raise overloaded(f"queue full: {status.running} running and {status.waiting} waiting requests; retry later")

@@ -1,0 +1,45 @@
+"""Results of non-streamed requests, awaited for as long as the client stays connected."""
+
+import asyncio
+from typing import Any
+
+from starlette.types import Receive
+
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.result import GenerationResult
+from lopa.serve.answering.submission import Handles
+from lopa.serve.http.api_error import unavailable
+from lopa.serve.http.disconnect import watch_disconnect
+
+
+async def results_of_handles(handles: Handles, receive: Receive) -> list[GenerationResult] | None:
+    """Return the results in order, or None after the client disconnected, which cancels every request.
+
+    Raises the error of a failed request, which cancels the others.
+    """
+    with watch_disconnect(receive) as disconnect:
+        working = asyncio.create_task(_gather_results(handles))
+        try:
+            futures: list[asyncio.Future[Any]] = [working, disconnect]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+            return await working if working.done() else None
+        finally:
+            working.cancel()
+            for handle in handles:
+                handle.cancel()  # no effect on ended requests
+
+
+async def _gather_results(handles: Handles) -> list[GenerationResult]:
+    return list(await asyncio.gather(*map(_complete_result, handles)))
+
+
+async def _complete_result(handle: RequestHandle) -> GenerationResult:
+    """Return the result of a handle. Raises ApiError when the server stopped before its end."""
+    return check_complete(await handle)
+
+
+def check_complete(result: GenerationResult) -> GenerationResult:
+    """Return `result`. Raises ApiError when it was cancelled: the engine closed while the client waited."""
+    if result.stop_reason == "cancelled":
+        raise unavailable("server stopped before the answer was complete", "not_ready")
+    return result

@@ -1,0 +1,89 @@
+"""Open bundle that answers requests until no request uses it. This module does not depend on Ray."""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import LopaError
+from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.serve.answering.service import Service
+from lopa.serve.app import app_from_service
+from lopa.serve.http.keys import ApiKeys
+from lopa.serve.http.visitors import OriginPolicy
+from lopa.serve.metrics import ServeMetrics
+from lopa.serve.ray.ray_options import NamedBundle, RayOptions
+from lopa.serve.warm_up import warm_up
+
+_LOG = logging.getLogger(__name__)
+
+
+class OpenedBundle:
+    """The app of `lopa-export serve` over one bundle, with its own engine."""
+
+    def __init__(
+        self,
+        bundle: NamedBundle,
+        options: RayOptions,
+        *,
+        cards: Mapping[str, Mapping[str, Any]],
+        visitors: OriginPolicy,
+        keys: ApiKeys | None,
+    ) -> None:
+        """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
+
+        Raises as Decoder.open does.
+        """
+        self._users: set[threading.Event] = set()
+        self._close = ExitStack()
+        with ExitStack() as cleanup:
+            decoder = Decoder.open(
+                bundle.path,
+                options.devices,
+                threads=options.threads,
+                device_timeout=options.device_timeout,
+                grammar_limits=GrammarLimits(),
+            )
+            cleanup.callback(decoder.close)
+            warm_up(decoder, _LOG.warning)
+            metrics = ServeMetrics(bundle.model)
+            self._engine = Engine(
+                decoder, max_num_seqs=options.max_num_seqs, queue_limit=options.queue, observer=metrics
+            )
+            cleanup.callback(self._engine.close)
+            metrics.watch(self._engine)
+            service = Service(
+                self._engine, bundle.model, decoder.tokenizer.decode, options.limits, metrics, keys, catalog=cards
+            )
+            cleanup.callback(service.close)
+            self.app = app_from_service(service, visitors)
+            self._close = cleanup.pop_all()
+
+    @property
+    def failure(self) -> LopaError | None:
+        """Error of a failed device, or None."""
+        return self._engine.status.failure
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the bundle open within the context."""
+        ended = threading.Event()
+        self._users.add(ended)
+        try:
+            yield
+        finally:
+            self._users.discard(ended)
+            ended.set()
+
+    def close(self) -> None:
+        """Wait until no request uses the bundle, then free its resources. No new request may start; later calls have no
+        effect."""
+        for ended in list(self._users):
+            ended.wait()
+        self._close.close()
+
+    __del__ = close
+    """Ray deletes the least recently used bundle, which closes it."""

@@ -1,0 +1,197 @@
+"""Model in Triton's process: an engine, its requests, and responses as they arrive.
+
+model.py of the repository passes in Triton's backend module, triton_python_backend_utils. Nothing here imports it.
+"""
+
+import asyncio
+import json
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError, PreparationStoppedError
+from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.requests.reservation import Reservation
+from lopa.runtime.requests.result import DoneEvent
+from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
+from lopa.serve.limits import ServeLimits
+from lopa.serve.openai.config import config_from_options, grammar_errors
+from lopa.serve.openai.prompt_error import LENGTH, prompt_errors
+from lopa.serve.triton.error_reply import CANCELLED, STOPPED, error_reply_from_error
+from lopa.serve.triton.groups import devices_for_instance
+from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
+from lopa.serve.triton.sender import Sender
+from lopa.serve.triton.settings import (
+    devices_from_parameters,
+    kinds_from_config,
+    parameters_from_config,
+    settings_from_parameters,
+)
+from lopa.serve.triton.triton_request import TritonRequest, input_value, parameters_from_text, request_from_inputs
+from lopa.serve.warm_up import warm_up
+
+_PREPARATION_THREADS = 2
+"""Threads that tokenize prompts, so that a long prompt does not delay other requests."""
+_POLL_SECONDS = 0.2
+"""Seconds between two checks for cancelled requests, since Triton does not report them to a model."""
+
+
+class TritonModel:
+    """One instance of a model: an engine whose requests are answered on a thread of its own."""
+
+    def __init__(self, decoder: Decoder, engine: Engine, limits: ServeLimits, backend: Any) -> None:
+        self._decoder, self._engine, self._limits, self._backend = decoder, engine, limits, backend
+        self._threads = ThreadPoolExecutor(_PREPARATION_THREADS, "lopa-triton")
+        self._grammar_threads = ThreadPoolExecutor(GrammarLimits().processes, "lopa-grammar")
+        self._open: dict[Sender, RequestHandle | Reservation] = {}
+        """Requests in preparation, waiting or running. Only the loop's thread uses it."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-triton-answers", daemon=True)
+        self._thread.start()
+        self._cancel_poll = asyncio.run_coroutine_threadsafe(self._poll_cancels(), self._loop)
+
+    @classmethod
+    def open(cls, args: Mapping[str, str], backend: Any) -> Self:
+        """Open the model with the arguments of Triton's `initialize` and its backend module. Raises BadInputError and
+        MissingBackendError."""
+        config = json.loads(args["model_config"])
+        parameters = parameters_from_config(config)
+        settings = settings_from_parameters(parameters)
+        devices = devices_for_instance(
+            args["model_instance_name"],
+            int(args["model_instance_device_id"]),
+            kinds_from_config(config),
+            devices_from_parameters(parameters),
+        )
+        path = Path(args["model_repository"], args["model_version"], settings.bundle)
+        decoder = _open_decoder(path, devices, settings.threads, settings.device_timeout)
+        try:
+            settings.limits.check_defaults(decoder.bundle.manifest.defaults)
+            warm_up(decoder, backend.Logger.log_warn)
+            engine = Engine(decoder, max_num_seqs=settings.max_num_seqs, queue_limit=settings.queue_limit)
+        except BaseException:
+            decoder.close()
+            raise
+        backend.Logger.log_info(f"{args['model_instance_name']}: {path} on {decoder.session.device}")
+        return cls(decoder, engine, settings.limits, backend)
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Accept requests and return at once. Response senders answer them later."""
+        for request in requests:
+            sender = Sender(request.get_response_sender(), self._backend)
+            cleanup = ExitStack()
+            try:
+                reservation = cleanup.enter_context(self._engine.reserved(1))  # before any work on the request
+                inputs = {each.name(): input_value(each.name(), each.as_numpy()) for each in request.inputs()}
+                parameters = parameters_from_text(request.parameters())
+                requested = request_from_inputs(inputs, parameters, self._limits, self._engine.manifest.defaults)
+                answer = self._answer(requested, reservation, cleanup, sender)
+                asyncio.run_coroutine_threadsafe(answer, self._loop)
+            except Exception as error:
+                cleanup.close()
+                self._send_error(sender, error)
+
+    def close(self) -> None:
+        """Close the engine. Requests that are still open get an error."""
+        self._engine.close()
+        asyncio.run_coroutine_threadsafe(self._wait_for_answers(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._threads.shutdown()
+        self._grammar_threads.shutdown()
+        self._decoder.close()
+
+    async def _answer(
+        self, requested: TritonRequest, reservation: Reservation, cleanup: ExitStack, sender: Sender
+    ) -> None:
+        try:
+            self._open[sender] = reservation
+            try:
+                config = config_from_options(self._engine.config, self._engine.plan, requested.options)
+                threads = self._grammar_threads if config.has_grammar else self._threads
+                with cleanup:
+                    handle = await self._loop.run_in_executor(threads, self._submit, requested, config, reservation)
+                self._open[sender] = handle
+                await self._send_events(handle, requested.stream, sender)
+            finally:
+                del self._open[sender]
+        except PreparationStoppedError:
+            sender.fail(CANCELLED if sender.cancelled else STOPPED)
+        except Exception as error:
+            self._send_error(sender, error)
+
+    def _submit(self, requested: TritonRequest, config: GenerationConfig, reservation: Reservation) -> RequestHandle:
+        """Prepare and submit the request. It runs on a thread, since templates, tokenizers and grammars take time."""
+        engine = self._engine
+        with (
+            prompt_errors(requested.param, requested.options.params.get(LENGTH, LENGTH)),
+            grammar_errors(requested.options),
+            refused_as_bad_input(
+                "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
+            ),
+        ):
+            prompt: Prompt = (
+                engine.prompt_from_messages(requested.messages, special_tokens=config.special_tokens)
+                if requested.prompt is None
+                else requested.prompt
+            )
+            (handle,) = engine.submit_many(
+                [PromptRequest(prompt, config)],
+                deadline=requested.deadline,
+                drafts=requested.drafts,
+                reservation=reservation,
+            )
+        return handle
+
+    async def _send_events(self, handle: RequestHandle, stream: bool, sender: Sender) -> None:
+        text_of_ids = self._decoder.tokenizer.decode
+        async for events in handle.batches():
+            last = events[-1]
+            if isinstance(last, DoneEvent):
+                if last.result.stop_reason == "cancelled":
+                    sender.fail(CANCELLED if sender.cancelled else STOPPED)
+                elif stream:
+                    sender.end(outputs_from_events(events, text_of_ids))
+                else:
+                    sender.end(outputs_from_result(last.result, text_of_ids))
+            elif stream:
+                sender.send(outputs_from_events(events, text_of_ids))
+
+    def _send_error(self, sender: Sender, error: Exception) -> None:
+        reply = error_reply_from_error(error)
+        if reply.code == "INTERNAL":
+            self._backend.Logger.log_error("".join(traceback.format_exception(error)))
+        sender.fail(reply)
+
+    async def _poll_cancels(self) -> None:
+        while True:
+            for sender, work in list(self._open.items()):
+                if not work.cancelled and sender.cancelled:
+                    work.cancel()
+                    self._backend.Logger.log_verbose("request cancelled by its client")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _wait_for_answers(self) -> None:
+        """Wait until every request has been answered; call it after the engine was closed."""
+        self._cancel_poll.cancel()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def _open_decoder(path: Path, devices: Sequence[str], threads: int | None, timeout: float) -> Decoder:
+    """Open the bundle. Raises as Decoder.open does, with a remedy for Triton's operator."""
+    try:
+        return Decoder.open(path, devices, threads=threads, device_timeout=timeout, grammar_limits=GrammarLimits())
+    except BadInputError as error:
+        remedy = f"{error.remedy}, correct config.pbtxt or rewrite the model with `lopa-export triton`"
+        raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error

@@ -1,0 +1,135 @@
+"""Checked request from the tensors and parameters of a Triton request. This module does not depend on the engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lopa.runtime.checked_values import check_bool
+from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input, value_from_json
+from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
+from lopa.runtime.generation_config import current_names
+from lopa.serve.limits import ServeLimits
+from lopa.serve.openai.field_error import FieldError, errors_of_field
+from lopa.serve.openai.options import BodyOptions
+from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
+from lopa.serve.triton.config_text import DRAFTS, MESSAGES, OPTIONS, STREAM, TEXT
+
+_DEADLINE = "deadline"
+_ID = "id"
+"""Field of Triton's generate endpoint that also arrives as a parameter."""
+_REMEDY = "correct the input"
+
+
+@dataclass(frozen=True)
+class TritonRequest:
+    """Request to Triton, checked as far as possible without a bundle."""
+
+    prompt: str | None
+    """Prompt; None for a chat."""
+    messages: list[dict[str, Any]]
+    """Messages; empty for a text prompt."""
+    options: BodyOptions
+    deadline: float | None
+    """Seconds from now until the request ends."""
+    stream: bool
+    """True if committed text is sent as it arrives."""
+    drafts: bool
+
+    @property
+    def param(self) -> str:
+        """Name of the input with the prompt or the messages."""
+        return MESSAGES if self.prompt is None else TEXT
+
+
+def request_from_inputs(
+    inputs: Mapping[str, Any], parameters: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any]
+) -> TritonRequest:
+    """Return the request in the input tensors (bytes and booleans by name) and the request's parameters.
+
+    An option may be in the JSON object of the input "options" or be a parameter. Raises FieldError for invalid and
+    unknown options.
+    """
+    extra = {name: value for name, value in parameters.items() if name != _ID}
+    stream, drafts = (_bool_input(name, inputs.get(name), extra.pop(name, None)) for name in (STREAM, DRAFTS))
+    if drafts and not stream:
+        raise FieldError(
+            DRAFTS, "drafts without stream", expected="drafts together with stream", remedy="set stream to true"
+        )
+    text, chat = _text_input(TEXT, inputs.get(TEXT)), _text_input(MESSAGES, inputs.get(MESSAGES))
+    if (text is None) == (chat is None):
+        raise FieldError(
+            TEXT,
+            f"{'neither' if text is None else 'both'} of {TEXT} and {MESSAGES} given",
+            expected=f"a prompt as {TEXT}, or a chat as {MESSAGES}",
+            remedy="send one of them",
+        )
+    given = _parse_options(_text_input(OPTIONS, inputs.get(OPTIONS)))
+    options, deadline = BodyOptions(), None
+    for source, values in ((f"{OPTIONS}.", given), ("", extra)):
+        with errors_of_field(OPTIONS):
+            named = current_names(values)
+        for name, value in named.items():
+            param = f"{source}{name[:80]}"
+            if name == _DEADLINE and value is not None:
+                deadline = check_deadline(value, limits, param)
+            elif name in OPTION_NAMES and value is not None:
+                options.put(name, [value] if name == "stop" and isinstance(value, str) else value, param)
+            elif name not in (*OPTION_NAMES, _DEADLINE):
+                raise FieldError(
+                    param,
+                    f"unknown option {name[:80]!r}",
+                    expected="options among " + ", ".join((_DEADLINE, *OPTION_NAMES)),
+                    remedy="correct or remove it",
+                )
+    apply_limits(options, limits, defaults)
+    messages = [] if chat is None else _messages(chat)
+    return TritonRequest(text, messages, options, limits.max_seconds if deadline is None else deadline, stream, drafts)
+
+
+def _bool_input(name: str, tensor: Any, parameter: Any) -> bool:
+    value = parameter if tensor is None else tensor
+    with errors_of_field(name):
+        return False if value is None else check_bool(name, value)
+
+
+def _text_input(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    with (
+        errors_of_field(name),
+        refused_as_bad_input(f"input {name}", expected="text in UTF-8", remedy=_REMEDY),
+    ):
+        return value if isinstance(value, str) else bytes(value).decode()
+
+
+def _parse_options(text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    with errors_of_field(OPTIONS):
+        return object_from_json(text, source=OPTIONS, expected="a JSON object with options", remedy=_REMEDY)
+
+
+def _messages(text: str) -> list[dict[str, Any]]:
+    with errors_of_field(MESSAGES):
+        found = value_from_json(
+            text,
+            list[dict[str, Any]],
+            source=MESSAGES,
+            expected='a JSON list of {"role": string, "content": string}',
+            remedy=_REMEDY,
+        )
+        return messages_from_field(found)
+
+
+def parameters_from_text(text: str) -> dict[str, Any]:
+    """Return a request's parameters from Triton's JSON text. Raises BadInputError for anything but an object."""
+    if not text:
+        return {}
+    return object_from_json(text, source="parameters", expected="a JSON object", remedy=_REMEDY)
+
+
+def input_value(name: str, values: Any) -> Any:
+    """Return the single element of an input's array. Raises FieldError for any other number of elements."""
+    if values.size != 1:
+        raise FieldError(name, f"{values.size} elements", expected="one element", remedy="send one request per element")
+    return values.reshape(-1)[0]

@@ -1,0 +1,140 @@
+"""Options that the application accepts and rejects, without Ray."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chat_bundles import with_chat_template
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.extra import extra_needed
+from lopa.serve.ray import app
+from lopa.serve.ray.ray_options import NamedBundle, options_from_args
+from lopa.serve.ray.served_models import models_from_bundles
+
+PROJECT = Path(__file__).resolve().parents[3]
+ONE = {"bundle": "/bundles/tiny"}
+
+
+def test_string_options_equal_yaml_values() -> None:
+    texts = {
+        "max_num_seqs": "3",
+        "queue": "0",
+        "devices": "cpu:0, cpu:1",
+        "drain": "12.5",
+        "replicas": "2",
+        "allow_host": "a.example",
+        "max_tokens": "77",
+        "api_keys": "keys",
+    }
+    values = {
+        "max_num_seqs": 3,
+        "queue": 0,
+        "devices": ["cpu:0", "cpu:1"],
+        "drain": 12.5,
+        "replicas": 2,
+        "allow_host": ["a.example"],
+        "max_tokens": 77,
+        "api_keys": "keys",
+    }
+    options = options_from_args({**ONE, **texts})
+    assert options == options_from_args({**ONE, **values})
+    assert (options.capacity, options.min_replicas, options.max_replicas) == (3, 2, 2)
+    assert (options.limits.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
+
+
+def test_derived_options() -> None:
+    options = options_from_args({"bundle": "bundles/tiny", "min_replicas": 2, "cpus": 4, "devices": "cuda:0+cuda:1"})
+    assert options.bundles == (NamedBundle(str(Path.cwd() / "bundles/tiny"), "tiny"),)
+    assert (options.min_replicas, options.max_replicas, options.bundles_open) == (2, 2, 1)
+    assert (options.threads, options.gpus) == (4, 2.0)
+    assert options_from_args({**ONE, "cpus": 0.5}).threads == 1
+    two_bundles = options_from_args({"bundles": ["/a/one", {"path": "/b/one", "model": "two"}], "max_replicas": 3})
+    assert [each.model for each in two_bundles.bundles] == ["one", "two"]
+    assert (two_bundles.min_replicas, two_bundles.max_replicas, two_bundles.bundles_open) == (1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({}, "no bundle"),
+        ({"bundles": []}, "no bundle"),
+        ({**ONE, "bundles": ["/b"]}, "conflicting options"),
+        ({"bundles": ["/b"], "model": "x"}, "conflicting options"),
+        ({"bundles": ["/a/tiny", "/b/tiny"]}, "2 bundles named 'tiny'"),
+        ({"bundles": [{"path": "/a", "model": ""}]}, "1 bundles named ''"),
+        ({"bundles": [{"path": "/a"}]}, "model"),
+        ({**ONE, "bundle": 5}, "bundle"),
+        ({**ONE, "slot": 3}, "options 'slot'"),
+        ({**ONE, "max_num_seqs": 0}, "slots 0"),
+        ({**ONE, "max_num_seqs": "many"}, "max_num_seqs"),
+        ({**ONE, "max_num_seqs": 2.5}, "max_num_seqs"),
+        ({**ONE, "queue": -1}, "queue -1"),
+        ({**ONE, "waiting": 0}, "waiting 0"),
+        ({**ONE, "bundles_open": 2}, "bundles_open 2"),
+        ({**ONE, "devices": "gpu"}, "device 'gpu'"),
+        ({**ONE, "devices": []}, "devices"),
+        ({**ONE, "devices": "cpu,cpu"}, "cpu"),
+        ({**ONE, "devices": "mpi"}, "devices mpi"),
+        ({**ONE, "replicas": 0}, "replicas 0"),
+        ({**ONE, "replicas": 2, "max_replicas": 3}, "replicas together with"),
+        ({**ONE, "min_replicas": 3, "max_replicas": 2}, "max_replicas 2"),
+        ({**ONE, "min_replicas": 0}, "min_replicas 0"),
+        ({**ONE, "drain": 0}, "drain 0"),
+        ({**ONE, "health_seconds": float("nan")}, "health_seconds"),
+        ({**ONE, "scale_up_seconds": -1}, "scale_up_seconds -1"),
+        ({**ONE, "cpus": -1}, "cpus -1"),
+        ({**ONE, "gpus": -1}, "gpus -1"),
+        ({**ONE, "max_branches": 0}, "max_branches 0"),
+        ({**ONE, "threads": 0}, "threads 0"),
+    ],
+    ids=str,
+)
+def test_invalid_options_are_named(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        options_from_args(args)
+    assert message in caught.value.received
+    assert caught.value.expected
+    assert caught.value.remedy
+
+
+def test_models_are_known_without_opening_bundles(tiny_bundle: Path, tmp_path: Path) -> None:
+    chat = with_chat_template(tiny_bundle, tmp_path / "chat", "{{ messages[0].content }}")
+    options = options_from_args({"bundles": [str(tiny_bundle), str(chat)]})
+    models = models_from_bundles(options.bundles)
+    assert models.first == tiny_bundle.name
+    assert models.windows == {tiny_bundle.name: "full", "chat": "full"}
+    assert [len(card["endpoints"]) for card in models.cards.values()] == [1, 2]
+    with pytest.raises(BadInputError, match=r"has no manifest\.json"):
+        models_from_bundles((NamedBundle(str(tmp_path), "nothing"),))
+
+
+def test_invalid_args_are_rejected_before_anything_starts(tmp_path: Path) -> None:
+    """Check that a missing Ray is reported before anything else."""
+    with pytest.raises(Exception, match=r"ray is not installed|has no manifest"):
+        app({"bundle": str(tmp_path)})
+
+
+def test_other_missing_modules_are_bugs() -> None:
+    with pytest.raises(ModuleNotFoundError, match="elsewhere"), extra_needed("ray", {"ray"}, "Ray"):
+        raise ModuleNotFoundError("elsewhere", name="elsewhere")
+
+
+def test_deployed_file_is_valid() -> None:
+    (application,) = yaml.safe_load((PROJECT / "deploy" / "ray.yaml").read_text(encoding="utf-8"))["applications"]
+    assert application["import_path"] == "lopa.serve.ray:app"
+    options = options_from_args(application["args"])
+    assert (options.bundles[0].model, options.max_replicas) == ("tiny", 4)
+
+
+def test_page_lists_every_option() -> None:
+    page = (PROJECT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    table = page[page.index("## Ray Serve") : page.index("## Triton Inference Server")]
+    documented = {
+        name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    with pytest.raises(BadInputError) as caught:
+        options_from_args({"nothing": 1})
+    assert documented == set(caught.value.expected.removeprefix("options among ").split(", "))

@@ -1,0 +1,193 @@
+"""Generate the tables of the reference pages from the code: `python -m tools.checks.reference`.
+
+A page has a line `<!-- generated: NAME -->` where the table NAME belongs. The site puts it there when it is built
+(docs/conf.py), so no generated text is committed. Without arguments the program prints every table.
+"""
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import click
+
+if TYPE_CHECKING:
+    from lopa.runtime.engine import Engine
+
+MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+def text_with_tables(text: str) -> str:
+    """Return the text of a page with every marker replaced by its table. Raises KeyError for an unknown name."""
+    return MARKER.sub(lambda found: TABLES[found[1]](), text)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table."""
+    titles = tuple(head)
+    lines = [titles, ("---",) * len(titles), *(tuple(map(_cell, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def commands() -> str:
+    """Return a section for each command: its help, its usage and its options."""
+    from lopa.cli.commands import COMMANDS, GROUPS
+
+    names = [name for names in GROUPS.values() for name in names]
+    found = [(name, importlib.import_module(COMMANDS[name]).command) for name in names]
+    return "\n\n".join(section for name, command in found for section in _sections_of_command(command, name))
+
+
+def decoding_options() -> str:
+    """Return the options of GenerationConfig with their meaning, default and, for some, strategy or flag."""
+    from lopa.cli.decode.generate import command
+    from lopa.runtime.generation_config import OPTIONS, help_texts
+    from lopa.runtime.strategy import STRATEGIES
+
+    owners: dict[str, list[str]] = {}
+    for strategy in STRATEGIES.values():
+        for option in strategy.options:
+            owners.setdefault(option.name, []).append(strategy.name)
+    flags = {parameter.name: parameter.opts[0] for parameter in command.params}
+    rows = []
+    for name in OPTIONS:
+        text, _, default = help_texts().get(name, "").removesuffix("]").partition("  [default: ")
+        only = f" Strategy: {', '.join(owners[name])}." if name in owners else ""
+        other = "" if flags[name] == f"--{name.replace('_', '-')}" else f" Flag: `{flags[name]}`."
+        rows.append((f"`{name}`", text + only + other, default))
+    return table(("option", "meaning", "default"), rows)
+
+
+def http_routes() -> str:
+    """Return the paths of the server with their methods. Raises KeyError for a path that _PATHS does not describe."""
+    from lopa.serve import app
+
+    source = " ".join(inspect.getsource(app).split())
+    rows = []
+    for path, method in re.findall(r"Route\((.+?), [\w.]+(?:, methods=\[\"(\w+)\"\])?\)", source):
+        shown = getattr(app, path, path.strip('"')).replace("{name:path}", "NAME")
+        rows.append((f"`{method or 'GET'} {shown}`", _PATHS[shown]))
+    return table(("path", "answer"), rows)
+
+
+def http_fields() -> str:
+    """Return what the fields of a request body do that need no explanation on the page, by effect."""
+    from lopa.serve.openai import foreign_options, options
+
+    effects: dict[str, list[str]] = {}
+    for name, option in options._OPTIONS.items():
+        effects.setdefault(f"decoding option `{option}`", []).append(name)
+    effects["converted to decoding options"] = list(foreign_options.MAPPED)
+    effects["ignored"] = sorted(options._IGNORED)
+    for name, values in {**options._NEUTRAL_ONLY, **foreign_options.NEUTRAL}.items():
+        accepted = " or ".join(f"`{json.dumps(value)}`" for value in (*values, None))
+        effects.setdefault(f"only {accepted}; otherwise status 400", []).append(name)
+    rows = [
+        (", ".join(f"`{name}`" for name in names if name not in _EXPLAINED), effect)
+        for effect, names in effects.items()
+    ]
+    return table(("field", "effect"), [row for row in rows if row[0]])
+
+
+def errors() -> str:
+    """Return the public error classes with their exit codes and first lines."""
+    import lopa
+
+    kinds = [getattr(lopa, name) for name in dir(lopa) if name.endswith("Error")]
+    kinds.sort(key=lambda kind: (len(kind.__mro__), kind.__name__))
+    rows = ((f"`{kind.__name__}`", f"`{kind.__base__.__name__}`", kind.exit_code, _first_line(kind)) for kind in kinds)
+    return table(("error", "base", "exit code", "raised for"), rows)
+
+
+def metrics() -> str:
+    """Return the metrics of the server with their kinds, labels and help texts."""
+    from lopa.serve.metrics import ServeMetrics
+
+    idle = SimpleNamespace(running=0, waiting=0, failure=None, cache_rows=0, cache_rows_limit=1)
+    server = ServeMetrics("model")
+    server.watch(cast("Engine", SimpleNamespace(status=idle)))  # gauges read an engine's status
+    rows = []
+    for family in server.registry.collect():
+        if family.name.startswith("lopa_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"model", "le"})
+            rows.append((f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
+    return table(("metric", "type", "labels besides `model`", "meaning"), rows)
+
+
+_EXPLAINED = {"model", "n", "stream", "stream_options"}
+_COMMON = {"--quiet", "--verbose", "--help", "--help-all"}
+_COMPLETION = "a completion, as one response or as a stream"
+_PATHS: Mapping[str, str] = {
+    "/": "a page that shows two decodes side by side",
+    "/v1/models": "the model, its length limit and the paths that it answers",
+    "/v1/models/NAME": "the same for one name",
+    "/v1/chat/completions": _COMPLETION,
+    "/v1/completions": _COMPLETION,
+    "/health": "200 while the process can continue, 503 after a device failed",
+    "/ready": "200 while requests are accepted, 503 while the server stops or after a device failed",
+    "/metrics": "metrics in Prometheus's text format",
+}
+TABLES: Mapping[str, Callable[[], str]] = {
+    each.__name__: each for each in (commands, decoding_options, http_routes, http_fields, errors, metrics)
+}
+"""Tables by the name in a marker."""
+
+
+def _sections_of_command(command: click.Command, path: str) -> Iterator[str]:
+    """Yield the section of a command, then those of its subcommands."""
+    context = click.Context(command, info_name=f"lopa-export {path}")
+    yield f"### {path}"
+    yield "\n\n".join(_plain(part) for part in re.split(r"\n\s*\n", command.help or "") if "\b" not in part)
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
+    rows = list(_option_rows(command, context))
+    if rows:
+        yield table(("option", "meaning"), rows)
+    if any(_is_decoding_option(each) for each in command.params):
+        yield "All [decoding options](#decoding-options) as well."
+    if examples := getattr(command, "examples", ()):
+        yield "```sh\n" + "\n".join(examples) + "\n```"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            subcommand = command.get_command(context, name)
+            if subcommand is not None and not subcommand.hidden:
+                yield from _sections_of_command(subcommand, f"{path} {name}")
+
+
+def _option_rows(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not _is_decoding_option(parameter):
+            record = parameter.get_help_record(context)
+            if record is not None and not _COMMON & set(parameter.opts):
+                yield f"`{record[0]}`", _plain(record[1])
+
+
+def _is_decoding_option(parameter: click.Parameter) -> bool:
+    from lopa.runtime.generation_config import OPTIONS
+
+    return parameter.name in OPTIONS
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
+
+
+def main() -> None:
+    """Print every table."""
+    for name, make in TABLES.items():
+        print(f"<!-- {name} -->\n\n{make()}\n")
+
+
+if __name__ == "__main__":
+    main()
