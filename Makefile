@@ -56,7 +56,7 @@ test-triton: $(VENV)/test-ready $(TRITON)/ready
 # namespace of their own where the system allows one. The machine should be idle.
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
-	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/alone.py \
+	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
 # Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp takes long.

@@ -3,7 +3,7 @@
 import msgspec
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketPlan, BucketPlanCosts, Expected, ShapeBucket, Source
+from lopa.runtime.bundle.buckets import BucketPlan, BucketPlanCosts, Expected, ShapeBucket, ShapeSource
 
 
 def bucket(
@@ -32,7 +32,7 @@ def plan_of(bundle: Bundle, **changes: object) -> BucketPlan:
         contract=1,
         weights_sha256=bundle.manifest.weights_digest,
         made="2026-11-21",
-        sources=[Source(name="t.jsonl", sha256="00", forwards=10)],
+        sources=[ShapeSource(name="t.jsonl", sha256="00", forwards=10)],
         costs=BucketPlanCosts(kind="modelled", device="cpu", machine="test", measured=None),
         every_size=True,
         bucket_bytes=1000,

@@ -102,7 +102,8 @@ def step_picture(decode: Decode, number: int) -> str:
         won = "  ✓ wins" if index == step.winner else ""
         lines.append(_label(10, top - 6, f"{name}: confidence {step.confidences[index]:.3f}{won}", bold=bool(won)))
         new = {
-            int(position): int(token) for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
+            int(position): int(token)
+            for position, token in zip(step.unmasked.positions, step.unmasked.tokens, strict=True)
         }
         cells = []
         for position in shown:
@@ -169,7 +170,7 @@ def _times(decode: Decode) -> list[tuple[int, int]]:
     """Return token and number of the step that wrote it for each position of the answer."""
     written = {}
     for step in decode.steps:
-        for position in step.fills.positions.tolist():
+        for position in step.unmasked.positions.tolist():
             written[position] = step.number
         for look in (step.branches[step.winner].lookahead, step.last):
             if look is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from lopa.bench.machine import date_now, machine_line, machine_now
 from lopa.bench.report import files_of_report, json_from_report
 from lopa.bench.table import Table, markdown_from_table, show_table
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 
 def command_words() -> list[str]:
@@ -26,5 +26,5 @@ def show_report(tables: Sequence[Table], *, output: Path | None = None, name: st
     print(machine)
     if output is not None:
         data, text = files_of_report(output, name)
-        write_whole(data, json_from_report(record))
-        write_whole(text, "\n".join([*map(markdown_from_table, tables), f"{machine}\n"]).encode())
+        write_atomically(data, json_from_report(record))
+        write_atomically(text, "\n".join([*map(markdown_from_table, tables), f"{machine}\n"]).encode())

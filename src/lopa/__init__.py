@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lopa.runtime.generation_config import BranchChoice as BranchChoice
     from lopa.runtime.generation_config import GenerationConfig as GenerationConfig
     from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
-    from lopa.runtime.grammar.limits import GrammarLimits as GrammarLimits
+    from lopa.runtime.grammar.grammar_limits import GrammarLimits as GrammarLimits
     from lopa.runtime.plan import DecodingPlan as DecodingPlan
     from lopa.runtime.requests.handle import RequestHandle as RequestHandle
     from lopa.runtime.requests.observer import AdmissionReport as AdmissionReport
@@ -70,7 +70,7 @@ _NAMES = {
         "PreparationStoppedError PromptTooLongError QueueFullError"
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
-    "lopa.runtime.grammar.limits": "GrammarLimits",
+    "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
     "lopa.runtime.plan": "DecodingPlan",
     "lopa.runtime.requests.handle": "RequestHandle",
     "lopa.runtime.requests.observer": "AdmissionReport EndReport EngineObserver RoundReport",

@@ -10,7 +10,7 @@ import pytest
 from tests.python_path import python_path
 
 from lopa.bench.pace import Pace, bytes_text, count_text, duration_text
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,28 +55,28 @@ def test_number_of_log_lines(seconds_each: float, lines: int) -> None:
 
 
 def test_the_last_line_is_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_shown("forwards", 4) as progress:
+    with show_progress("forwards", 4) as progress:
         for done in range(1, 5):
             progress(done)
     assert capsys.readouterr().err.startswith("forwards: 4 in ")
     with pytest.raises(KeyboardInterrupt):
         _interrupted()
     assert capsys.readouterr().err == "forwards: stopped after 1 of 8\n"
-    with progress_shown("forwards", 4) as progress:
+    with show_progress("forwards", 4) as progress:
         progress(2, 2)
     assert capsys.readouterr().err.startswith("forwards: 2 in ")
 
 
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_shown("forwards", 1, quiet=True) as progress:
+    with show_progress("forwards", 1, quiet=True) as progress:
         progress(1)
     assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_shows_a_bar_and_keeps_the_summary() -> None:
     program = (
-        "from lopa.bench.progress import progress_shown\n"
-        "with progress_shown('forwards', 3) as progress:\n"
+        "from lopa.bench.progress import show_progress\n"
+        "with show_progress('forwards', 3) as progress:\n"
         "    for done in range(4): progress(done)\n"
     )
     ours, theirs = pty.openpty()
@@ -93,7 +93,7 @@ def test_a_terminal_shows_a_bar_and_keeps_the_summary() -> None:
 
 
 def _interrupted() -> None:
-    with progress_shown("forwards", 4) as progress:
+    with show_progress("forwards", 4) as progress:
         progress(1, 8)
         raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ from lopa.bench.machine import date_now, machine_now
 from lopa.bench.quality import plot
 from lopa.bench.quality.comparison import Comparison
 from lopa.bench.quality.curves import curves_from_outcomes
-from lopa.bench.quality.decodes import measured_outcomes, shared_settings
+from lopa.bench.quality.decodes import decode_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Row, rows_from_outcomes
 from lopa.bench.quality.pareto import pareto_front
@@ -27,7 +27,7 @@ from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from lopa.tiny import EVAL
 
 
@@ -36,7 +36,7 @@ def report(tiny_bundle: Path) -> QualityReport:
     items = eval_set_from_jsonl(EVAL, limit=2)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         run = run_now(decoder.bundle, device="cpu", threads=1, arguments=["lopa-export", "bench", "a bundle"])
-        outcomes = measured_outcomes(decoder, items, VARIANTS)
+        outcomes = decode_outcomes(decoder, items, VARIANTS)
         return QualityReport(
             "quality",
             run,
@@ -195,7 +195,7 @@ def test_unwritable_paths_are_rejected(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "folder")
     (tmp_path / "taken").mkdir()
     with pytest.raises(BadInputError, match="taken"):
-        write_whole(tmp_path / "taken", b"data")
+        write_atomically(tmp_path / "taken", b"data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
 
 

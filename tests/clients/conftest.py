@@ -1,4 +1,4 @@
-"""Shared server of all clients: few requests at once, and a chat template in the form that the tiny model was trained on."""
+"""Shared server of all clients: few requests at once, and the chat template of the tiny model."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.evaluation.test_published import RECORDS
+from tests.bench.evaluation.test_data_sets import RECORDS
 from tests.clients.installed import HERE, PYTHON, no_python, run_client
 from tests.serve.servers import Server
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
-from lopa.bench.evaluation.published import lines_of_data_set
+from lopa.bench.evaluation.data_sets import lines_of_data_set
 from lopa.bench.quality.decodes import variant_config
 from lopa.bench.quality.measure import measure_from_outcomes
 from lopa.bench.quality.outcome import outcome_from_result
@@ -200,7 +200,7 @@ print("FOUND" + json.dumps(found))
 @pytest.mark.clients
 @no_python
 def test_published_prompts_equal_the_tasks_prompts(tmp_path: Path) -> None:
-    """Check that prompts, stops and examples of lopa.bench.evaluation.published equal those of lm-eval's task files."""
+    """Check that prompts, stops and examples of lopa.bench.evaluation.data_sets equal those of lm-eval's task files."""
     docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
     done = run_client([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout

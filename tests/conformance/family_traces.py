@@ -206,7 +206,7 @@ def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[i
 
 
 def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: int) -> str | None:
-    fills = step.fills
+    fills = step.unmasked
     ours = sorted(zip(fills.positions.tolist(), fills.tokens.tolist(), strict=True))
     theirs = sorted((position, token) for position, token, _ in expected["fills"])
     if ours != theirs:
@@ -247,7 +247,7 @@ def unmasking_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[
     with _recorded_draws(lambda: trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]):
         while decoding.stop_reason is None:
             step = decoding.step()
-            if len(step.fills.positions):
+            if len(step.unmasked.positions):
                 found.append((step, decoding.generated().tolist()))
     return found
 
@@ -319,5 +319,5 @@ def family_comparisons(
         steps = unmasking_steps(decoding, trace)
         session.release(number)
         found.append(compared(trace, header, steps))
-        found[-1].decided = [[step.fills.positions.tolist(), step.fills.tokens.tolist()] for step, _ in steps]
+        found[-1].decided = [[step.unmasked.positions.tolist(), step.unmasked.tokens.tolist()] for step, _ in steps]
     return found

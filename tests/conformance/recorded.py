@@ -13,7 +13,7 @@ from tests.plans import plan_of
 
 from lopa.bench.buckets.recording import Recording
 from lopa.runtime.bundle import sha256_of_file
-from lopa.runtime.bundle.buckets import Source
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64, tiles
 from lopa.runtime.contract.sizes import Sizes
@@ -21,7 +21,7 @@ from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan.choices import Confidence
 from lopa.runtime.sessions.session import Session
-from lopa.runtime.state.batch import Pays
+from lopa.runtime.state.batch import SharingTest
 
 TRACES = Path(__file__).resolve().parents[1] / "reference" / "traces"
 NEAR_TIE = 1e-4
@@ -101,7 +101,7 @@ def compare(trace: dict[str, Any], steps: list[Step], generated: Int64) -> Compa
 
 
 def comparisons_of_file(
-    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, sharing: Pays | None = None
+    path: Path, session: Session, manifest: Manifest, *, limit: int | None = None, sharing: SharingTest | None = None
 ) -> list[Comparison]:
     """Decode every prompt of a file of traces, or the first ones, and compare; `sharing` as in Decoding."""
     config, traces = read_traces(path)
@@ -129,7 +129,7 @@ def recording_of_file(path: Path) -> Recording:
     """Return the forwards of a file of traces, as input of the planner."""
     config, traces = read_traces(path)
     requests = tuple(tuple(map(_sizes_of_recorded, trace["steps"])) for trace in traces)
-    source = Source(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
+    source = ShapeSource(name=path.name, sha256=sha256_of_file(path), forwards=sum(map(len, requests)))
     return Recording(requests, (plan_of(config),), max(len(trace["prompt_ids"]) for trace in traces), (source,))
 
 
@@ -148,7 +148,7 @@ def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:
 def decision(step: Step) -> Any:
     """Return the winner's tokens, the unmasked tokens and the next lookaheads, which determine the rest of a run."""
     lookaheads = [(each.position, each.token) for each in step.lookaheads]
-    fills = (step.fills.positions.tolist(), step.fills.tokens.tolist())
+    fills = (step.unmasked.positions.tolist(), step.unmasked.tokens.tolist())
     return len(step.branches), _crc(step.branches[step.winner].tokens), fills, lookaheads
 
 
@@ -161,7 +161,7 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
         "prefix": (windows.prefix, recorded["cache_len"]),
         "commit": (windows.commit, recorded["update_kvcache_len"]),
         "window lengths": (list(windows.lengths), [branch["input_len"] for branch in branches]),
-        "undecided": ([len(each) for each in windows.asked], [branch["masks_in_window"] for branch in branches]),
+        "undecided": ([len(each) for each in windows.sampled], [branch["masks_in_window"] for branch in branches]),
         "ended": ([branch.ended for branch in step.branches], [branch["eos"] for branch in branches]),
         "tokens": ([_crc(branch.tokens) for branch in step.branches], [branch["x_crc"] for branch in branches]),
         "blocks": (_blocks(step), [block[1:] for block in recorded["blocks"]]),
@@ -176,7 +176,7 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
     # Two identical anchors (quirk 2): rounding decides which one wins, and nothing depends on it.
     if step.winner != winner and not recorded.get("dup_base"):
         yield f"winner {step.winner}, recorded {winner}"
-    fills = [list(pair) for pair in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)]
+    fills = [list(pair) for pair in zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True)]
     if fills != recorded["fills"]:
         yield f"fills {fills}, recorded {recorded['fills']}"
     if "spawn" in recorded:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.plans import plan_of
-from tests.runtime.requests.company import CountingSession
+from tests.runtime.requests.batch_mates import CountingSession
 
 from lopa.runtime import GenerationConfig
 from lopa.runtime.bundle import Bundle

@@ -24,7 +24,7 @@ from lopa import (
     Step,
     TextEvent,
 )
-from lopa.runtime.sessions.session import unused_request
+from lopa.runtime.sessions.session import next_request_number
 
 PROMPT = "Question: 2 + 3?\nAnswer:"
 WITH_OPTIONS = [
@@ -90,7 +90,7 @@ def test_closing_the_text_frees_the_request(decoder: Decoder) -> None:
     steps: list[Step] = []
     pieces = decoder.stream_text(PROMPT, strategy="sequential", block_size=4, on_step=steps.append)
     next(pieces)
-    request = unused_request() - 1  # the request number used before
+    request = next_request_number() - 1  # the request number used before
     assert decoder.session.prefix_length(request) > 0
     pieces.close()
     assert decoder.session.prefix_length(request) == 0

@@ -16,7 +16,7 @@ from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.answer import MASKED
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
-from lopa.runtime.sessions.session import unused_request
+from lopa.runtime.sessions.session import next_request_number
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +84,13 @@ def test_one_branch_is_d2f(decoder: Decoder, prompts: list[str]) -> None:
 
 def test_vanilla_unmasks_one_position_per_step_and_threshold_several(decoder: Decoder, prompts: list[str]) -> None:
     vanilla = steps_of(decoder, prompts[0], strategy="vanilla")
-    assert {len(step.fills.positions) for step in vanilla} == {1}
+    assert {len(step.unmasked.positions) for step in vanilla} == {1}
     threshold = steps_of(decoder, prompts[0], strategy="threshold", skip_threshold=0.8)
     assert len(threshold) < len(vanilla)
     for step in [*vanilla, *threshold]:
         assert len(step.branches) == 1
         prompt_length = step.branches[0].blocks[0].end
-        assert len({(position - prompt_length) // 32 for position in step.windows.asked[0].tolist()}) == 1
+        assert len({(position - prompt_length) // 32 for position in step.windows.sampled[0].tolist()}) == 1
 
 
 def test_the_numpy_engine_decodes_the_same(decoder: Decoder, tiny_bundle: Path, prompts: list[str]) -> None:
@@ -162,7 +162,7 @@ def test_a_mask_token_in_the_prompt_costs_the_published_loop_one_more_step(
 ) -> None:
     """Quirk 4: the last complete block is cached once more before the loop ends."""
     steps = steps_of(decoder, "<|mask|>" + prompts[0], reference=True, strategy="d2f", special_tokens=True)
-    assert steps[-1].windows.asked[0].tolist() == []
+    assert steps[-1].windows.sampled[0].tolist() == []
     assert steps[-1].windows.commit == 32
     assert len(steps_of(decoder, "<|mask|>" + prompts[0], strategy="d2f", special_tokens=True)) < len(steps)
 
@@ -220,7 +220,7 @@ def test_closing_the_stream_frees_the_request(decoder: Decoder, prompts: list[st
     stream = decoder.stream(prompts[0], drafts=True, on_step=steps.append)
     while not steps:
         next(stream)
-    request = unused_request() - 1  # the request number used before
+    request = next_request_number() - 1  # the request number used before
     assert decoder.session.prefix_length(request) == steps[0].windows.commit > 0
     stream.close()
     assert decoder.session.prefix_length(request) == 0

@@ -13,7 +13,7 @@ from tests.runtime.random_windows import random_batch
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.denormals import can_change, denormals_as_zero
-from lopa.runtime.sessions.onnxruntime_graph import graph_of_part
+from lopa.runtime.sessions.onnxruntime_graph import open_part_graph
 from lopa.runtime.sessions.session import open_session
 
 pytestmark = pytest.mark.skipif(not can_change(), reason="implemented for x86-64 Linux only")
@@ -69,7 +69,7 @@ def test_a_forward_uses_the_context(tiny_bundle: Path, monkeypatch: pytest.Monke
 
 def test_threads_of_the_engine_use_it(tiny_bundle: Path) -> None:
     bundle = Bundle.open(tiny_bundle)
-    session = graph_of_part(bundle, whole_model(bundle.manifest.dimensions.layers), "cpu", 2)
+    session = open_part_graph(bundle, whole_model(bundle.manifest.dimensions.layers), "cpu", 2)
     assert session.get_session_options().get_session_config_entry("session.set_denormal_as_zero") == "1"
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
-from tests.runtime.requests.company import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.bench.buckets.costs import bucket_costs
-from lopa.bench.buckets.planner import chosen_buckets, limits_from_plans
+from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
 from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import Source
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -77,7 +77,7 @@ def opened(family: str, family_bundle: Callable[..., Path], request: pytest.Fixt
     """Return a function that opens the family's bundle on a session or device, and closes it after the test."""
 
     def decoder(device: str = "cpu", *, dialect: Any = "standard", session: Any = None, **options: Any) -> Decoder:
-        bundle = Bundle.open(family_bundle(family, **options)).of_dialect(dialect)
+        bundle = Bundle.open(family_bundle(family, **options)).with_dialect(dialect)
         made = open_session(bundle, device, threads=1) if session is None else session(bundle)
         decoder = Decoder(bundle, made, Tokenizer.open(bundle), threads=1)
         request.addfinalizer(decoder.close)
@@ -123,13 +123,13 @@ def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submit
     """Shape buckets planned from decodes by the family's defaults fit every decode by these."""
     decoder = opened()
     recording = recording_from_decoder(
-        decoder, PROMPTS, lambda forwards: Source(name="two", sha256="", forwards=forwards), lambda _: None
+        decoder, PROMPTS, lambda forwards: ShapeSource(name="two", sha256="", forwards=forwards), lambda _: None
     )
     assert recording.longest_prompt == 37
     forwards = forwards_of_recording(recording, 1)
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     costs = bucket_costs(decoder.bundle, "cuda:0", None)
-    choice = chosen_buckets(forwards, limits, costs, max=3, most_bytes=None, bytes_of=lambda _: 1, seconds=1)
+    choice = choose_shape_buckets(forwards, limits, costs, max=3, max_bytes=None, bytes_of=lambda _: 1, seconds=1)
     plans = [decoder.plan(each.config) for each in submitted]
     like_default = [plan.strategy == decoder.plan().strategy and not plan.remasks for plan in plans]
     own = [each for each, same in zip(submitted, like_default, strict=True) if same]
@@ -161,7 +161,7 @@ def test_an_answer_is_complete_and_within_its_length(
             for _ in decoder.stream(each.prompt, config, on_step=steps.append):
                 pass
             for step in steps:
-                fills = zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)
+                fills = zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True)
                 for position, token in fills:
                     assert position not in seen
                     assert position >= len(each.prompt)

@@ -30,7 +30,9 @@ def windows_64(prefix: int = 64) -> Windows:
     """Return 4 branches of 64 rows, all sampled; rules of sizes ignore the contents."""
     rows, index = np.zeros((4, 64), np.int64), np.broadcast_to(np.arange(64), (4, 64))
     windows = windows_of(np.random.default_rng(0), block=4, changes=0, commit=0)
-    return replace(windows, prefix=prefix, input_ids=rows, wanted=index, logits_index=index, lengths=(64,) * 4)
+    return replace(
+        windows, prefix=prefix, input_ids=rows, logits_positions=index, logits_index=index, lengths=(64,) * 4
+    )
 
 
 def table_of(bundle: Bundle, row: float, seen: float) -> CostTable:

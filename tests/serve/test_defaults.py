@@ -14,10 +14,10 @@ from tests.serve.test_answers import QUESTIONS
 from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.serve.limits import ServeLimits
-from lopa.serve.openai.config import config_from_options
-from lopa.serve.openai.options import COMPLETIONS, BodyOptions
+from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_options import COMPLETIONS, BodyOptions
 from lopa.serve.openai.request import apply_limits, request_from_body
+from lopa.serve.serve_limits import ServeLimits
 from lopa.tiny import CHECKPOINT
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -22,8 +22,8 @@ from tests.serve.test_streams import LONG
 from tools.checks.reference import text_with_tables
 
 from lopa.cli.decode.serve import command
-from lopa.serve.limits import ServeLimits
-from lopa.serve.process import listening_socket
+from lopa.serve.serve_limits import ServeLimits
+from lopa.serve.server_process import listening_socket
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
@@ -149,7 +149,7 @@ def nginx_setting(name: str) -> str:
 
 
 def test_unit_gives_the_server_time_to_stop() -> None:
-    """Allow for the last writes, which take up to 5 seconds after --drain (serve/process.py)."""
+    """Allow for the last writes, which take up to 5 seconds after --drain (serve/server_process.py)."""
     options = unit_options()
     assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
     assert setting("KillMode") == "mixed"

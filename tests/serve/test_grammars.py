@@ -15,9 +15,9 @@ from tests.runtime.grammar.test_helper import children
 from tests.serve.servers import STOPPING, Server, serving
 from tests.serve.test_answers import QUESTIONS
 
-from lopa.runtime.grammar.helper import helper_runs_here
+from lopa.runtime.grammar.helper import is_helper_supported
 
-pytestmark = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+pytestmark = pytest.mark.skipif(not is_helper_supported(), reason="this system has no fork, or no limits for a process")
 PLAIN: dict[str, Any] = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 8}
 
 

@@ -21,7 +21,7 @@ FOLDERS = sorted(path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
 OF_OTHERS = {"autoscaling/adapter.yaml": "prometheus-adapter", "gateway/picker.yaml": "picker"}
 """Files that are not Kubernetes resources, and a word about their reader."""
 LAST_WRITES = 5
-"""Seconds after --drain (serve/process.py)."""
+"""Seconds after --drain (serve/server_process.py)."""
 SPARE = 10
 
 

@@ -1,10 +1,10 @@
 """Former names of settings in Ray's args and Triton's parameters."""
 
 import pytest
-
 from lopa.serve.ray.options import options_from_args
+
 from lopa.serve.renamed_settings import current_settings
-from lopa.serve.triton.settings import settings_of_parameters
+from lopa.serve.triton.triton_settings import settings_of_parameters
 
 
 def test_a_former_name_works_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ import click
 
 from lopa.bench.pace import bytes_text
 from lopa.cli.terminal.stages import StageProgress
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import ProgressCallback, silent
 from lopa.export.staging import staged_folder
 from lopa.runtime.errors import BadInputError
 from tools.checkpoint.likeness import (
@@ -46,7 +46,7 @@ def checkpoint_from_likeness(
     lora: bool = False,
     seed: int = 0,
     max_shard_bytes: int = MAX_SHARD_BYTES,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
 ) -> None:
     """Create the folder `destination` atomically. Equal arguments give equal bytes.
 

@@ -1,1 +1,1 @@
-"""The plan of the house: which room may import which, and its picture (ARCHITECTURE.md)."""
+"""Checks of this project's code and pages: import layers and their diagram, plain English, generated reference."""

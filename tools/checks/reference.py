@@ -75,14 +75,14 @@ def http_routes() -> str:
 
 def http_fields() -> str:
     """Return what the fields of a request body do that need no explanation on the page, by effect."""
-    from lopa.serve.openai import foreign_options, options
+    from lopa.serve.openai import body_options, foreign_options
 
     effects: dict[str, list[str]] = {}
-    for name, option in options._OPTIONS.items():
+    for name, option in body_options._OPTIONS.items():
         effects.setdefault(f"decoding option `{option}`", []).append(name)
     effects["converted to decoding options"] = list(foreign_options.MAPPED)
-    effects["ignored"] = sorted(options._IGNORED)
-    for name, values in {**options._NEUTRAL_ONLY, **foreign_options.NEUTRAL}.items():
+    effects["ignored"] = sorted(body_options._IGNORED)
+    for name, values in {**body_options._NEUTRAL_ONLY, **foreign_options.NEUTRAL}.items():
         accepted = " or ".join(f"`{json.dumps(value)}`" for value in (*values, None))
         effects.setdefault(f"only {accepted}; otherwise status 400", []).append(name)
     rows = [

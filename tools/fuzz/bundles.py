@@ -12,14 +12,14 @@ import onnx
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
 
 from lopa import Decoder
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
-from lopa.runtime.ascend.manifest import engine_folder as ascend_folder
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.ascend_manifest import engine_folder as ascend_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketTable, bucket_plan_from_file
 from lopa.runtime.bundle.costs import CostTable, costs_from_file
 from lopa.runtime.cuda.driver import CudaDevice
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
-from lopa.runtime.tensorrt.manifest import engine_folder as tensorrt_folder
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, engine_for_device, target_of_device
+from lopa.runtime.tensorrt.tensorrt_manifest import engine_folder as tensorrt_folder
 from lopa.runtime.text.tokenizer import Tokenizer
 from tools.fuzz.case import VERIFY_SECONDS, Case, Material
 from tools.fuzz.decode import OPTIONS, answer_of_bundle, answer_of_decoder, run_command

@@ -16,7 +16,7 @@ import httptools
 
 import lopa.serve.answering.service
 import lopa.serve.http.keys
-import lopa.serve.process  # noqa: F401 - what the command imports when it runs
+import lopa.serve.server_process  # noqa: F401 - what the command imports when it runs
 from tools.fuzz.decode import forked_command
 
 TIMEOUT = 15.0

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
 from lopa.bench.buckets.costs import bucket_costs
 from lopa.bench.buckets.plan import bucket_plan_from_choice
 from lopa.bench.buckets.planner import BucketChoice
-from lopa.bench.buckets.rivals import outcome_of_buckets, rival_outcomes
 from lopa.bench.forward.work import ForwardShape
-from lopa.export.tensorrt.bucket_coverage import least_limits
+from lopa.export.tensorrt.bucket_coverage import min_limits
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketPlan, Source, bucket_from_sizes
+from lopa.runtime.bundle.buckets import BucketPlan, ShapeSource, bucket_from_sizes
 from lopa.runtime.contract.sizes import Sizes
 
 _DECODED = ((4, 96, 512), (4, 128, 512))
@@ -19,7 +19,7 @@ _DECODED = ((4, 96, 512), (4, 128, 512))
 
 def bucket_plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device: str) -> BucketPlan:
     """Return a plan with a shape bucket for each of `shapes`, some for decodes, and one for all default options."""
-    limits = least_limits(bundle.manifest)
+    limits = min_limits(bundle.manifest)
     sizes = {(shape.branches, shape.window, shape.prefix) for shape in shapes} | set(_DECODED)
     largest_sizes = tuple(max(each[axis] for each in sizes) for axis in range(3))
     sizes.add((largest_sizes[0], max(largest_sizes[1], limits.window), max(largest_sizes[2], limits.prefix)))
@@ -28,12 +28,12 @@ def bucket_plan_of_shapes(bundle: Bundle, shapes: Sequence[ForwardShape], device
     forwards = Counter(Sizes(1, b, w, p, min(w, wanted)) for b, w, p in sorted(sizes, key=lambda s: s[::-1]))
     buckets = tuple(bucket_from_sizes(each, costs.seconds(each)) for each in forwards)
     largest = max(forwards, key=lambda each: (each.branches, each.window, each.prefix))
-    source = Source(name="the shapes of tools/gpu/report.py", sha256="", forwards=forwards.total())
+    source = ShapeSource(name="the shapes of tools/gpu/report.py", sha256="", forwards=forwards.total())
     return bucket_plan_from_choice(
         BucketChoice(buckets, least_share=1.0, every_size=True),
         bundle,
         (source,),
         costs,
         outcome_of_buckets("the shapes", buckets, forwards),
-        rival_outcomes(forwards, largest, costs)[0],
+        bucketing_outcomes(forwards, largest, costs)[0],
     )

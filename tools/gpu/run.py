@@ -24,7 +24,7 @@ from lopa.bench.gpu.results import (
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import LopaError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from tools.checkpoint.likeness import Likeness
 
 SHAPES = tuple(
@@ -118,7 +118,7 @@ class GpuRun:
         self.results = results
         for folder in (self.settings.work, self.settings.out):
             write_results(folder, results)
-        write_whole(self.settings.out / TEXT_NAME, markdown_from_results(results).encode())
+        write_atomically(self.settings.out / TEXT_NAME, markdown_from_results(results).encode())
 
     def add(self, record: Record) -> None:
         """Store and write one more record."""

@@ -21,7 +21,7 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.sessions.session import Session, open_session, unused_request
+from lopa.runtime.sessions.session import Session, next_request_number, open_session
 from tools.gpu.run import GpuRun
 
 EAGER, COMPILED = "torch eager", "torch.compile"
@@ -71,7 +71,7 @@ def open_sides(run: GpuRun, dtype: Dtype) -> Iterator[Sides]:
 
 def run_once(session: Session, manifest: Manifest, shape: ForwardShape) -> None:
     """Run one forward of `shape` after a random prefix, then release the request."""
-    rng, request = np.random.default_rng(0), unused_request()
+    rng, request = np.random.default_rng(0), next_request_number()
     try:
         session.append_rows(request, random_prefix_rows(manifest, shape.prefix, rng))
         session.forward(random_window(manifest, request, shape, rng))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from lopa.bench.forward.comparison import compared_forwards
+from lopa.bench.forward.comparison import compare_forwards
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
@@ -33,7 +33,7 @@ from lopa.runtime.bundle.buckets import BUCKETS_NAME, bucket_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.sessions.session import Session
 from tools.checkpoint.likeness import config_from_likeness
 from tools.checkpoint.make import checkpoint_from_likeness
@@ -119,7 +119,7 @@ def _export(run: GpuRun, dtype: Dtype) -> None:
     bundle, buckets = Bundle.open(path), path / BUCKETS_NAME
     plan = bucket_plan_of_shapes(bundle, settings.shapes, settings.device)
     if not buckets.exists() or bucket_plan_from_file(buckets, bundle).buckets != plan.buckets:
-        write_whole(buckets, json_from_record(plan))
+        write_atomically(buckets, json_from_record(plan))
     run.end_stage("export", dtype, began, _REUSED if there else _MADE)
 
 
@@ -202,7 +202,7 @@ def _forward_of_shape(run: GpuRun, dtype: Dtype, sides: Sides, shape: ForwardSha
             usable[name] = session
     floor = floor_seconds(work_of_forward(manifest, shape), rates)
     try:
-        found = compared_forwards(usable, manifest, [shape], run.settings.rounds) if usable else ()
+        found = compare_forwards(usable, manifest, [shape], run.settings.rounds) if usable else ()
     except Exception as error:  # one side failed after its first forward
         run.add_failure(dtype, "all sides", "forward", what, error)
         return

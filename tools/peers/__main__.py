@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, files_of_report
 from lopa.bench.table import show_table
 from lopa.runtime.errors import BadInputError
@@ -95,7 +95,7 @@ def measure(
     command = shlex.join(command_words())
     for number, shape, group in itertools.product(threads, shapes, groups_of_sides(sides)):
         what = f"rounds of {group[0].precision}, {shape.branches} x {shape.window}, {number} thread(s)"
-        with progress_shown(what, rounds) as progress:
+        with show_progress(what, rounds) as progress:
             piece = measure_piece(Materials(work), group, shape, number, rounds, command, progress)
         add_piece(output, name, piece)
     for table in tables_of_report(report_of_folder(output, name)):

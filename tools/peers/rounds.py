@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lopa.bench.forward.machine_rates import measured_rates
+from lopa.bench.forward.machine_rates import measure_rates
 from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine, date_now, machine_now
@@ -154,7 +154,7 @@ def _instructions() -> tuple[str, ...]:
 
 
 def _peaks(threads: int) -> Peaks:
-    rates = measured_rates(threads)
+    rates = measure_rates(threads)
     with torch_threads(threads):
         bfloat16 = measure_torch_rates("cpu", torch.bfloat16).float32
     return Peaks(rates.float32, bfloat16, rates.int8, rates.bandwidth)

@@ -28,7 +28,7 @@ from lopa.runtime.errors import LopaError
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.state.batch import Pays
+from lopa.runtime.state.batch import SharingTest
 
 _HEADER = (
     *("configuration", "devices", "traces", "steps", "near-ties", "diverged at a near-tie", "mismatches"),
@@ -107,7 +107,7 @@ def _print_table(recordings: Iterator[_Recording], device: str, counts: Sequence
 
 
 def _recordings(
-    path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None, sharing: Pays | None
+    path: Path, traces: Path | None, dialect: Dialect | None, limit: int | None, sharing: SharingTest | None
 ) -> Iterator[_Recording]:
     if traces is None:
         bundle = _open(path, dialect)
@@ -126,7 +126,7 @@ def _recordings(
 
 
 def _open(path: Path, dialect: Dialect | None) -> Bundle:
-    return Bundle.open(path) if dialect is None else Bundle.open(path).of_dialect(dialect)
+    return Bundle.open(path) if dialect is None else Bundle.open(path).with_dialect(dialect)
 
 
 def _export_if_missing(path: Path, family: Path) -> Path:

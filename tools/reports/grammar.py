@@ -26,8 +26,8 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.source import reading_from_request, request_from_config
-from lopa.runtime.grammar.state import state_of_nothing
+from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.strategy import STRATEGIES as ALL_STRATEGIES
@@ -77,7 +77,7 @@ class GrammarStatistics:
         """Read an answer again with a clock."""
         began = time.perf_counter()
         request = request_from_config(config, result.plan.positions)
-        state = state_of_nothing(reading_from_request(request, vocabulary), request.positions)
+        state = initial_state(reading_from_request(request, vocabulary), request.positions)
         self.start.append(time.perf_counter() - began)
         for place, token in enumerate(result.token_ids):
             began = time.perf_counter()

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
@@ -99,7 +99,7 @@ def random_pairs(decoder: Decoder, seeds: Sequence[int]) -> Iterator[tuple[int, 
 def main(bundle: Path, decodes: int, seed: int) -> None:
     """Compare exact speculative decodes of BUNDLE with plain ones, on one thread."""
     by_strategy: dict[str, list[Pair]] = {}
-    with Decoder.open(bundle, ["cpu"], threads=1) as decoder, progress_shown("decodes", decodes) as progress:
+    with Decoder.open(bundle, ["cpu"], threads=1) as decoder, show_progress("decodes", decodes) as progress:
         for number, config, pair in random_pairs(decoder, range(seed, seed + decodes)):
             by_strategy.setdefault(pair.speculative.plan.strategy, []).append(pair)
             if pair.differs:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD
 
 MAX_BODY = 100_000
 """Maximum body size of the server in bytes."""
@@ -50,7 +50,7 @@ def _invalid_bodies(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:
         ("prompt", 12),
     ):
         yield COMPLETIONS, {"model": model, "prompt": "1 + 1", field: value}, field
-    yield COMPLETIONS, {"model": model, "prompt": "1 + 1", OURS: {"speed": 2}}, f"{OURS}.speed"
+    yield COMPLETIONS, {"model": model, "prompt": "1 + 1", LOPA_FIELD: {"speed": 2}}, f"{LOPA_FIELD}.speed"
     yield COMPLETIONS, {"prompt": "1 + 1"}, "model"
     yield CHATS, {"model": model, "messages": []}, "messages"
     yield CHATS, {"model": model, "messages": [{"role": "robot", "content": "1"}]}, "messages"

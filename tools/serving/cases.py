@@ -14,11 +14,11 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import MAX_POSITIONS
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.openai.options import CHATS, COMPLETIONS, OURS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD
 from tools.random_configs import random_config, random_prompt
 
 _TOP_LEVEL = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "seed": "seed"}
-"""OpenAI's names of options. The others are in OURS."""
+"""OpenAI's names of options. The others are in LOPA_FIELD."""
 _KINDS, _SHARES = ("text", "ids", "texts", "chat"), (0.35, 0.15, 0.2, 0.3)
 _LONG_TOKENS = 400
 _UNREADABLE = "\ufffd"
@@ -33,9 +33,9 @@ class ServingCase:
     alone: tuple[GenerationResult, ...]
 
     def encode(self, model: str, **more: Any) -> bytes:
-        """Return the body with the model's name and further fields. Fields in OURS are merged."""
-        ours = {**self.body[OURS], **more.pop(OURS, {})}
-        return json.dumps({"model": model, **self.body, **more, OURS: ours}).encode()
+        """Return the body with the model's name and further fields. Fields in LOPA_FIELD are merged."""
+        ours = {**self.body[LOPA_FIELD], **more.pop(LOPA_FIELD, {})}
+        return json.dumps({"model": model, **self.body, **more, LOPA_FIELD: ours}).encode()
 
     def difference(self, choices: Sequence[Mapping[str, Any]], *, may_be_cut: bool = False) -> str | None:
         """Return the first difference from the expected choices, or None.
@@ -45,7 +45,7 @@ class ServingCase:
         if [choice["index"] for choice in choices] != list(range(len(self.alone))):
             return f"choices {[choice['index'] for choice in choices]} instead of {len(self.alone)}"
         for choice, alone in zip(choices, self.alone, strict=True):
-            text, ours = text_of_choice(choice), choice[OURS]
+            text, ours = text_of_choice(choice), choice[LOPA_FIELD]
             if may_be_cut and ours["stop_reason"] == "time_limit":
                 if not self.begins_with(choice["index"], text):
                     return f"{text!r} does not begin {alone.text!r}"
@@ -53,7 +53,7 @@ class ServingCase:
             received = (text, choice["finish_reason"], ours["stop_reason"], ours["steps"], ours["tokens"], ours["seed"])
             finish = "stop" if alone.stop_reason in ("eos", "stop_string") else "length"
             # Fast-dLLM v2's cache needs a first round for the prompt's rows, unless they are cached.
-            skips_first_round = ours["steps"] == alone.steps - 1 and self.body[OURS].get("cache") == "sub_block"
+            skips_first_round = ours["steps"] == alone.steps - 1 and self.body[LOPA_FIELD].get("cache") == "sub_block"
             steps = ours["steps"] if skips_first_round else alone.steps
             expected = (alone.text, finish, alone.stop_reason, steps, alone.tokens, alone.seed)
             if received != expected:
@@ -118,7 +118,7 @@ def _long_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
     values = {name: _json_value(value) for name, value in config.requested().items()}
     top = {ours: values.pop(name) for name, ours in _TOP_LEVEL.items() if name in values}
-    return {**top, "stop": list(values.pop("stop", ())), OURS: values}
+    return {**top, "stop": list(values.pop("stop", ())), LOPA_FIELD: values}
 
 
 def _json_value(value: Any) -> Any:

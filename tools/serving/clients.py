@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from lopa.serve.openai.options import OURS
+from lopa.serve.openai.body_options import LOPA_FIELD
 from tools.serving.bad_requests import BadRequest, bad_requests
 from tools.serving.cases import ServingCase, ServingCases
 from tools.serving.events import BadStreamError, StreamedAnswers, events_of_parts
@@ -170,7 +170,7 @@ class Clients:
         if difference is not None:
             raise WrongAnswerError(difference)
         self.tally.read(case.path, choices)
-        return any(choice[OURS]["stop_reason"] == "time_limit" for choice in choices)
+        return any(choice[LOPA_FIELD]["stop_reason"] == "time_limit" for choice in choices)
 
     async def _check_rejected(self, bad: BadRequest) -> str:
         async with self._admitted(self.http, bad.path, bad.body) as reply:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.serve.openai.options import OURS
+from lopa.serve.openai.body_options import LOPA_FIELD
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -45,7 +45,7 @@ class StreamedAnswers:
             self._add_choice(choice)
 
     def _add_choice(self, choice: dict[str, Any]) -> None:
-        index, ours = choice["index"], choice.get(OURS, {})
+        index, ours = choice["index"], choice.get(LOPA_FIELD, {})
         if index in self.ends:
             raise BadStreamError("a chunk of a finished choice")
         text = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
@@ -58,7 +58,7 @@ class StreamedAnswers:
             self.ends[index] = choice
 
     def choices(self) -> list[dict[str, Any]]:
-        """Return the choices like a non-streamed answer: "text", "finish_reason" and OURS."""
+        """Return the choices like a non-streamed answer: "text", "finish_reason" and LOPA_FIELD."""
         return [{**self.ends[index], "text": self.texts[index]} for index in sorted(self.ends)]
 
 

@@ -28,7 +28,7 @@ import httpx2
 import numpy as np
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import PromptFile, Run, make_folder, prompt_file, run_now
 from lopa.bench.table import Table
 from lopa.bench.turns import median_ratio, run_in_turns
@@ -38,7 +38,7 @@ from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
-from lopa.serve.openai.options import OURS
+from lopa.serve.openai.body_options import LOPA_FIELD
 from lopa.tiny import EVAL
 from tools.report import command_words, show_report
 from tools.serving.events import events_of_parts
@@ -93,7 +93,7 @@ class ServerAddress:
             whole = {"max_new_tokens": tokens, "branches": branches}
             return f"{self.url}/models/{self.model}/generate", whole, "text_input"
         options = {"strategy": load.config.strategy, "branches": branches}
-        body: dict[str, Any] = {"model": self.model, "max_tokens": tokens, OURS: options}
+        body: dict[str, Any] = {"model": self.model, "max_tokens": tokens, LOPA_FIELD: options}
         if load.form != "whole":
             body |= {"stream": True, "stream_options": {"include_drafts": load.form == "with drafts"}}
         return f"{self.url}/completions", body, "prompt"
@@ -260,7 +260,7 @@ def _measure(
         for name, address in {_ENGINE: None, **addresses}.items()
         if address is None or not address.is_triton or load.form == "whole"
     }
-    with progress_shown("rounds", rounds + 1) as progress:
+    with show_progress("rounds", rounds + 1) as progress:
         found = run_in_turns(sides, rounds + 1, progress)
     return tuple(MeasuredLoad(*key, tuple(runs[1:])) for key, runs in found.items())
 

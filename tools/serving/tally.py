@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.serve.openai.options import OURS
+from lopa.serve.openai.body_options import LOPA_FIELD
 
 _MAX_FAULTS = 50
 
@@ -32,7 +32,7 @@ class Tally:
         """Count a completely read answer."""
         for choice in choices:
             self.answers[path.removeprefix("/v1/"), choice["finish_reason"]] += 1
-            self.tokens += choice[OURS]["tokens"]
+            self.tokens += choice[LOPA_FIELD]["tokens"]
 
     def fault(self, text: str) -> None:
         """Record a failure. Only the first ones are kept."""

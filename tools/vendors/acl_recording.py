@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lopa.runtime.ascend.contract import AclContract, Call, Code, Rule
+from lopa.runtime.ascend.acl_contract import AclContract, Call, Code, ContractRule
 
-Entry = TypeVar("Entry", Call, Rule, Code)
+Entry = TypeVar("Entry", Call, ContractRule, Code)
 
 
 class RecordedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -128,11 +128,11 @@ def failures_of_bundle(bundle: "Bundle", cuda: StandInRuntime) -> Iterator[str]:
     import onnxruntime
 
     from lopa.runtime.accelerator.arrays import GraphArrays
-    from lopa.runtime.accelerator.memory import Buffer
+    from lopa.runtime.accelerator.device_memory import Buffer
     from lopa.runtime.bundle.buckets import ShapeBucket
-    from lopa.runtime.cuda.calls import CudaCalls
-    from lopa.runtime.cuda.forward import CudaForward
-    from lopa.runtime.cuda.memory import CudaMemory
+    from lopa.runtime.cuda.cuda_calls import CudaCalls
+    from lopa.runtime.cuda.cuda_forward import CudaForward
+    from lopa.runtime.cuda.cuda_memory import CudaMemory
 
     bucket = ShapeBucket(**_BUCKET, seconds=1.0)
     other = ShapeBucket(**_BUCKET | {"branches": 3}, seconds=0.0)

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from lopa.export.verify.random_windows import random_windows
-from lopa.runtime.ascend.contract import TABLE, acl_contract
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.acl_contract import TABLE, acl_contract
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.ascend_session import open_session as open_ascend
 from lopa.runtime.ascend.process import THE_PROCESS
-from lopa.runtime.ascend.session import open_session as open_ascend
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Float32, Statistics, WindowBatch
@@ -110,7 +110,7 @@ def transcript_of_machine(bundle: Bundle, device: int, peer: int | None) -> Tran
 
 def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
     """Return the difference of each bucket's statistics from the CPU."""
-    plain = open_session(bundle.of_dialect("portable"), "cpu")
+    plain = open_session(bundle.with_dialect("portable"), "cpu")
     session = open_session(bundle, f"ascend:{device}")
     differences = {}
     for request, bucket in enumerate(_buckets(bundle)):

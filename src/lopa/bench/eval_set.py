@@ -8,7 +8,7 @@ from typing import Any
 from lopa.bench.scoring import NEEDS_NUMBER, VERDICTS, number_from_text
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
 
 SCORED_KIND = "math"
 """Kind whose answers are scored by number when the line has no `scoring`."""
@@ -82,7 +82,7 @@ def objects_from_jsonl(path: Path, *, expected: str, remedy: str) -> Iterator[tu
 
     Raises BadInputError for a file that is empty or not UTF-8, and for each line that is not a JSON object.
     """
-    with refused_as_bad_input(str(path), expected="a UTF-8 file of JSON lines", remedy=remedy):
+    with errors_as_bad_input(str(path), expected="a UTF-8 file of JSON lines", remedy=remedy):
         text = path.read_text(encoding="utf-8")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:

@@ -24,7 +24,7 @@ def silent(_done: int, _total: int | None = None) -> None:
 
 
 @contextmanager
-def progress_shown(what: str, total: int, *, quiet: bool = False) -> Iterator[Progress]:
+def show_progress(what: str, total: int, *, quiet: bool = False) -> Iterator[Progress]:
     """Return a context that shows the progress of `what`, of which `total` are expected; `quiet` hides it."""
     task = _Task(what, total)
     try:

@@ -12,8 +12,8 @@ from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.table import Table, markdown_from_table
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
-from lopa.runtime.files.output_file import place_of_output, write_whole
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.output_file import inspect_output_path, write_atomically
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def json_from_report(report: Any) -> bytes:
 def write_report(folder: Path, name: str, report: Any, tables: Sequence[Table]) -> None:
     """Write NAME.json and NAME.md (the tables) to `folder`, each atomically."""
     data, text = files_of_report(folder, name)
-    write_whole(data, json_from_report(report))
-    write_whole(text, "\n".join(map(markdown_from_table, tables)).encode())
+    write_atomically(data, json_from_report(report))
+    write_atomically(text, "\n".join(map(markdown_from_table, tables)).encode())
 
 
 def files_of_report(folder: Path, name: str) -> tuple[Path, Path]:
@@ -79,11 +79,11 @@ def files_of_report(folder: Path, name: str) -> tuple[Path, Path]:
 
 def make_folder(folder: Path) -> None:
     """Create `folder` if it does not exist. Raises BadInputError if that fails."""
-    with refused_as_bad_input(f"cannot write {folder}", expected="a writable folder", remedy="choose another path"):
+    with errors_as_bad_input(f"cannot write {folder}", expected="a writable folder", remedy="choose another path"):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_output(path: Path) -> None:
     """Create the folder of `path` and raise BadInputError unless `path` is writable. An existing file is kept."""
     make_folder(path.parent)
-    place_of_output(path)
+    inspect_output_path(path)

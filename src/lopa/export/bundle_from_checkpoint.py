@@ -12,7 +12,7 @@ from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu, unpacked_twin
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
 from lopa.export.weights.digests import digests_in_background
@@ -54,7 +54,7 @@ def bundle_from_checkpoint(
     defaults: Mapping[str, Any] | None = None,
     chat_template: Path | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Bundle:
     """Export the folder `checkpoint`, merged with the adapter folder `lora`, to the new folder `destination`.
 
@@ -78,7 +78,7 @@ def bundle_from_checkpoint(
     return bundle_from_plan(plan, report)
 
 
-def bundle_from_plan(plan: BundlePlan, report: Progress = silent) -> Bundle:
+def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bundle:
     """Write the bundle of `plan`. Standard graphs get twins for ONNX Runtime's CPU provider (lopa.export.cpu_graph).
 
     Raises BadInputError for values that the bundle cannot hold, and for a destination that cannot be written. Raises

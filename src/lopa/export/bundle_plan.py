@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.export.families.family import D2F
-from lopa.export.source import Source, source_from_checkpoint
+from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.staging import check_destination
 from lopa.export.weights.plan import Dtype, WeightPlan, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
@@ -64,7 +64,7 @@ class BundlePlan:
     destination: Path
     overwrite: bool
     choices: BundleChoices
-    source: Source
+    source: ExportSource
     weights: WeightPlan
     """All tensors, with the quantization of `choices` applied."""
     records: dict[str, TensorRecord]
@@ -151,7 +151,7 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
     return whole + (stages if len(stages) > 1 else [])
 
 
-def _decoding(source: Source) -> DecodingDefaults:
+def _decoding(source: ExportSource) -> DecodingDefaults:
     """Return the decoding defaults of the family, with an adapter or without, and config.json's block size if given."""
     config, tokens = source.config, source.tokenizer.special_tokens
     with_adapter = config.family.decoding_with_adapter if source.lora is not None else None

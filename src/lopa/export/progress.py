@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressCallback(Protocol):
     """Callback for progress. It is called often, from the working thread."""
 
     def __call__(self, stage: str, done: int, total: int, /) -> None:

@@ -28,7 +28,7 @@ _TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """A checkpoint and its adapter, opened and checked."""
 
     checkpoint: Path
@@ -55,7 +55,7 @@ class Source:
 
 def source_from_checkpoint(
     checkpoint: Path, lora: Path | None, family: str | None = None, chat_template: Path | None = None
-) -> Source:
+) -> ExportSource:
     """Open a checkpoint and its adapter, and check that they fit each other.
 
     `family` is for a checkpoint that does not name its family. The file `chat_template` replaces its template. Raises
@@ -75,10 +75,10 @@ def source_from_checkpoint(
     check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
     shapes = {weight.source: weight.source_shape for weight in planned}
     adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes, config.architecture)
-    return Source(checkpoint, lora, config, tokenizer, stored, planned, adapter)
+    return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
-def origin_of_source(source: Source, digests: Mapping[Path, str]) -> Origin:
+def origin_of_source(source: ExportSource, digests: Mapping[Path, str]) -> Origin:
     """Return the manifest's record of `source`; `digests` has the SHA-256 of all its files."""
     return Origin(
         checkpoint={path.name: digests[path] for path in source.checkpoint_files},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def check_destination(destination: Path, *, overwrite: bool, product: Product = 
 
     Also raises BadInputError for a path that the operating system rejects.
     """
-    with refused_as_bad_input(str(destination), expected="a valid path", remedy="choose another"):
+    with errors_as_bad_input(str(destination), expected="a valid path", remedy="choose another"):
         exists = destination.resolve().exists()
     if not exists:
         return

@@ -14,12 +14,12 @@ from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
-from lopa.runtime.bundle.edit import edited_bundle
+from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
-from lopa.runtime.decoding.decoding import Pays, Step
+from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import (
     BadInputError,
@@ -27,12 +27,12 @@ from lopa.runtime.errors import (
     GrammarRefusedError,
     PreparationStoppedError,
 )
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
-from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
-from lopa.runtime.grammar.source import request_from_config
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_source import request_from_config
+from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
+from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
@@ -79,7 +79,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self._threads = threads
         self._helper: GrammarHelper | None = None
-        if grammar_limits is not None and helper_runs_here():
+        if grammar_limits is not None and is_helper_supported():
             template = bundle.manifest.chat_template
             self._helper = GrammarHelper(bundle.path, grammar_limits, chat_template=template)
         elif grammar_limits is not None:
@@ -110,7 +110,7 @@ class Decoder:
         Raises BadInputError for an invalid bundle or invalid devices, and MissingBackendError for a missing device.
         Decoding raises DevicesLostError when the last device fails.
         """
-        bundle = edited_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
+        bundle = edit_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
         if chat_template is not None:
             tokenizer.check_chat_template()
@@ -430,12 +430,12 @@ class Decoder:
         request, vocabulary = request_from_config(config, plan.positions), self._vocabulary
         try:
             if self._helper is None:
-                return state_of_request(request, vocabulary)
-            return state_of_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
+                return state_from_request(request, vocabulary)
+            return state_from_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
         except BadInputError as error:
             raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
-    def _sharing(self, plan: DecodingPlan) -> Pays | None:
+    def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
         """Return the rule for computing equal rows of several branches once, or None for never."""
         if plan.deduplicate_rows == "auto":
             return self._faster_sharing
@@ -487,7 +487,7 @@ class Decoder:
                 raise prompt
             if isinstance(prompt, PromptRequest):
                 config, prompt = prompt.config, prompt.prompt
-            with refused_as_bad_input("an invalid prompt", expected="text or ids, and a config", remedy="correct it"):
+            with errors_as_bad_input("an invalid prompt", expected="text or ids, and a config", remedy="correct it"):
                 job = self._job(prompt, config, on_step=on_step)
         except BadInputError as error:
             handle = RequestHandle()

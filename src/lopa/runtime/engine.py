@@ -26,7 +26,7 @@ from lopa.runtime.errors import (
     stopped_preparation,
 )
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
-from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.plan.renamed_options import accept_former_arguments
@@ -38,7 +38,7 @@ from lopa.runtime.requests.prepared import PreparedRequest
 from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.status import EngineStatus
-from lopa.runtime.sessions.device_errors import failure_of_device
+from lopa.runtime.sessions.device_errors import engine_failure
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
 
 MAX_NUM_SEQS = 8
@@ -419,7 +419,7 @@ class Engine:
 
     def _fail(self, error: BaseException) -> None:
         """Close the engine and end every request with the device's failure."""
-        failure = failure_of_device(self._decoder.session.device, error)
+        failure = engine_failure(self._decoder.session.device, error)
         with self._changed:
             self._closed, self._failure = True, failure
             self._ending, self._waiting = [*self._ending, *self._waiting], []

@@ -16,19 +16,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lopa.serve.answering.capacity import check_capacity
-from lopa.serve.answering.complete_results import results_of_handles
+from lopa.serve.answering.complete_results import await_results
 from lopa.serve.answering.reply import Reply
 from lopa.serve.answering.service import Service
-from lopa.serve.answering.stream import stream_of_reply
-from lopa.serve.answering.submission import handles_of_request
+from lopa.serve.answering.stream import stream_from_reply
+from lopa.serve.answering.submission import handles_for_request
 from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
+from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
-from lopa.serve.http.visitors import OriginPolicy, OriginPolicyMiddleware
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 from lopa.serve.openai.error_code import ErrorCode
-from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_from_body
 from lopa.serve.page.response import page
 
@@ -36,8 +36,8 @@ _LOG = logging.getLogger(__name__)
 _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
-def app_from_service(service: Service, visitors: OriginPolicy = OriginPolicy()) -> ASGIApp:  # noqa: B008 - it is frozen
-    """Return an ASGI app that enforces `visitors`, logs each request and closes the service on shutdown."""
+def app_from_service(service: Service, origin_policy: OriginPolicy = OriginPolicy()) -> ASGIApp:  # noqa: B008 - it is frozen
+    """Return an ASGI app that enforces `origin_policy`, logs each request and closes the service on shutdown."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -47,8 +47,8 @@ def app_from_service(service: Service, visitors: OriginPolicy = OriginPolicy()) 
             await asyncio.to_thread(service.close)
 
     endpoints = _Endpoints(service)
-    origin_check = Middleware(OriginPolicyMiddleware, visitors=visitors, on_rejected=endpoints.handle_error)
-    cors = Middleware(CORSMiddleware, allow_origins=visitors.origins, allow_methods=["*"], allow_headers=["*"])
+    origin_check = Middleware(OriginPolicyMiddleware, origin_policy=origin_policy, on_rejected=endpoints.handle_error)
+    cors = Middleware(CORSMiddleware, allow_origins=origin_policy.origins, allow_methods=["*"], allow_headers=["*"])
     app = Starlette(
         routes=[
             Route("/", page),
@@ -60,7 +60,7 @@ def app_from_service(service: Service, visitors: OriginPolicy = OriginPolicy()) 
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
         ],
-        middleware=[origin_check, cors] if visitors.origins else [origin_check],
+        middleware=[origin_check, cors] if origin_policy.origins else [origin_check],
         exception_handlers={
             ApiError: endpoints.handle_error,
             HTTPException: endpoints.handle_http_error,
@@ -105,11 +105,11 @@ class _Endpoints:
                 requested.options.values,
             )
             on_step = winners.record if drafts else None
-            handles = await handles_of_request(service, requested, on_step, request.receive)
+            handles = await handles_for_request(service, requested, on_step, request.receive)
             if handles is None:
                 return Response(status_code=CLIENT_CLOSED)
             if requested.stream is None:
-                results = await results_of_handles(handles, request.receive)
+                results = await await_results(handles, request.receive)
                 if results is None:
                     return Response(status_code=CLIENT_CLOSED)
                 for result in results:
@@ -126,7 +126,7 @@ class _Endpoints:
                 handle.cancel()
 
         return EventResponse(
-            stream_of_reply(reply, handles, winners),
+            stream_from_reply(reply, handles, winners),
             on_end=cancel,
             stall_seconds=service.limits.stall_seconds,
             headers=reply.headers,

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
+from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
 from lopa.bench.buckets.costs import BucketCosts, bucket_costs, bytes_of_bucket
-from lopa.bench.buckets.planner import BucketChoice, chosen_buckets, limits_from_plans
+from lopa.bench.buckets.planner import BucketChoice, choose_shape_buckets, limits_from_plans
 from lopa.bench.buckets.recording import forwards_of_recording
-from lopa.bench.buckets.rivals import outcome_of_buckets, rival_outcomes
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketPlanCosts, BucketTable, ShapeBucket, buckets_can_be_used
+from lopa.runtime.bundle.buckets import BucketPlanCosts, BucketTable, ShapeBucket, are_valid_shape_buckets
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
@@ -35,9 +35,9 @@ def rows_of(sizes: Sizes) -> int:
 
 
 def plan(
-    forwards: Counter[Sizes], limits: Sizes, costs: BucketCosts, max: int, most_bytes: int | None = None
+    forwards: Counter[Sizes], limits: Sizes, costs: BucketCosts, max: int, max_bytes: int | None = None
 ) -> BucketChoice:
-    return chosen_buckets(forwards, limits, costs, max=max, most_bytes=most_bytes, bytes_of=rows_of, seconds=60)
+    return choose_shape_buckets(forwards, limits, costs, max=max, max_bytes=max_bytes, bytes_of=rows_of, seconds=60)
 
 
 def seconds_at_run_time(buckets: list[ShapeBucket], forwards: Counter[Sizes]) -> float:
@@ -61,11 +61,11 @@ def some_forwards(draw: st.DrawFn) -> Counter[Sizes]:
 @settings(max_examples=60, deadline=None)
 @given(some_forwards(), st.integers(1, 3), st.sampled_from([1, 200]), st.sampled_from([None, 300]))
 def test_no_choice_of_buckets_is_better_at_run_time(
-    forwards: Counter[Sizes], max: int, knee: int, most_bytes: int | None
+    forwards: Counter[Sizes], max: int, knee: int, max_bytes: int | None
 ) -> None:
     costs = costs_of(knee)
-    found = plan(forwards, LIMITS, costs, max, most_bytes)
-    assert buckets_can_be_used(found.buckets)
+    found = plan(forwards, LIMITS, costs, max, max_bytes)
+    assert are_valid_shape_buckets(found.buckets)
     assert len(found.buckets) <= max
     assert 0.5 < found.least_share <= 1
     axes = (
@@ -80,7 +80,7 @@ def test_no_choice_of_buckets_is_better_at_run_time(
         )
         for r, b, w, p in itertools.product(*axes)
     ]
-    fitting = [bucket for bucket in every if most_bytes is None or rows_of(bucket) <= most_bytes]
+    fitting = [bucket for bucket in every if max_bytes is None or rows_of(bucket) <= max_bytes]
     longest = [bucket for bucket in fitting if (bucket.window, bucket.prefix) == (LIMITS.window, LIMITS.prefix)]
     whole = [bucket for bucket in longest if (bucket.requests, bucket.branches) == (LIMITS.requests, LIMITS.branches)]
     rng = np.random.default_rng(0)
@@ -108,12 +108,12 @@ def test_below_the_knee_one_bucket_is_enough() -> None:
 
 def test_a_memory_limit_reduces_branches_of_the_largest_bucket_first() -> None:
     forwards = Counter({Sizes(1, 4, 60, 64, 33): 1000, Sizes(1, 4, 128, 192, 33): 5})
-    found = plan(forwards, LIMITS, costs_of(1), 2, most_bytes=256)
+    found = plan(forwards, LIMITS, costs_of(1), 2, max_bytes=256)
     assert max(rows_of(bucket) for bucket in found.buckets) <= 256
     split = BucketTable(found.buckets).bucket_for(Sizes(1, 4, 128, 192, 33))
     assert split.forwards(Sizes(1, 4, 128, 192, 33)) > 1
     with pytest.raises(BadInputError, match=r"at least 0\.000001 GiB: one branch of one request over a window of 128"):
-        plan(forwards, LIMITS, costs_of(1), 2, most_bytes=127)
+        plan(forwards, LIMITS, costs_of(1), 2, max_bytes=127)
 
 
 def test_too_many_sizes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_too_many_sizes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("lopa.bench.buckets.planner.MAX_CELLS", 1000)
     found = plan(forwards, LIMITS, costs_of(1), 4)
     assert not found.every_size
-    assert buckets_can_be_used(found.buckets)
+    assert are_valid_shape_buckets(found.buckets)
     lower = seconds_at_run_time(list(best.buckets), forwards)
     assert lower < seconds_at_run_time(list(found.buckets), forwards) < 1.2 * lower
 
@@ -147,11 +147,11 @@ def test_recorded_traces_with_eight_buckets(path: Path, tiny_bundle: Path) -> No
     limits = limits_from_plans(recording.plans, forwards, recording.longest_prompt)
     for device, aim in (("cpu", 1.14 if "x_long" in path.name else 1.10), ("cuda:0", 1.05)):
         costs = bucket_costs(bundle, device, None)
-        found = chosen_buckets(
-            forwards, limits, costs, max=8, most_bytes=None, seconds=60,
+        found = choose_shape_buckets(
+            forwards, limits, costs, max=8, max_bytes=None, seconds=60,
             bytes_of=lambda sizes: bytes_of_bucket(bundle.manifest, sizes),
         )  # fmt: skip
-        unpadded, *others = rival_outcomes(forwards, limits, costs)
+        unpadded, *others = bucketing_outcomes(forwards, limits, costs)
         outcome = outcome_of_buckets("plan", found.buckets, forwards)
         assert 0.97 < found.least_share <= 1
         assert outcome.seconds <= aim * unpadded.seconds

@@ -8,11 +8,11 @@ from tests.runtime.accelerator.bucketed_forward import host_session
 from lopa.bench.buckets.recording import (
     Recording,
     forwards_of_recording,
-    joined_recordings,
+    join_recordings,
     recording_from_decoder,
 )
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import Source
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
 from lopa.runtime.decoder import Decoder
@@ -31,7 +31,7 @@ FIRST, LATER, SMALL = (
 
 
 def recording(*requests: tuple[Sizes, ...]) -> Recording:
-    return Recording(requests, (PLAN,), 28, (Source(name="test", sha256="", forwards=sum(map(len, requests))),))
+    return Recording(requests, (PLAN,), 28, (ShapeSource(name="test", sha256="", forwards=sum(map(len, requests))),))
 
 
 def test_alone_every_step_is_a_forward() -> None:
@@ -53,7 +53,7 @@ def test_a_shared_forward_has_the_maximum_of_every_size() -> None:
 
 
 def test_joined_recordings() -> None:
-    joined = joined_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
+    joined = join_recordings([recording((FIRST,)), recording((LATER, LATER), (SMALL,))])
     assert joined.requests == ((FIRST,), (LATER, LATER), (SMALL,))
     assert (len(joined.plans), len(joined.sources), joined.longest_prompt) == (2, 2, 28)
 
@@ -84,7 +84,7 @@ def test_recorded_sizes_are_those_of_the_forward(tiny_bundle: Path) -> None:
         found = recording_from_decoder(
             decoder,
             ["Question: Omar has 6 balloons and buys 3 more. How many balloons are there? " * 2],
-            lambda forwards: Source(name="one", sha256="", forwards=forwards),
+            lambda forwards: ShapeSource(name="one", sha256="", forwards=forwards),
             progress_calls.append,
         )
     assert list(found.requests[0]) == ran
@@ -96,7 +96,10 @@ def test_a_decode_is_recorded_step_by_step(tiny_bundle: Path) -> None:
     prompts = ["Question: 2 + 3?", "Question: Omar has 6 balloons and buys 3 more. How many?"]
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         found = recording_from_decoder(
-            decoder, prompts, lambda forwards: Source(name="two", sha256="", forwards=forwards), progress_calls.append
+            decoder,
+            prompts,
+            lambda forwards: ShapeSource(name="two", sha256="", forwards=forwards),
+            progress_calls.append,
         )
         steps: list[Step] = []
         results = [

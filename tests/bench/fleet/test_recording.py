@@ -6,7 +6,7 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
-from lopa.bench.fleet.recording import recorded_decodes, table_of_decodes
+from lopa.bench.fleet.recording import record_decodes, table_of_decodes
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -16,7 +16,7 @@ from lopa.tiny import EVAL
 
 def test_every_step_is_recorded(tiny_bundle: Path, tmp_path: Path) -> None:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
-        found = recorded_decodes(decoder, (1, 4), limit=1)
+        found = record_decodes(decoder, (1, 4), limit=1)
         path = tmp_path / "decodes.json"
         path.write_bytes(text_of_decodes(found))
         assert decodes_from_file(path) == found

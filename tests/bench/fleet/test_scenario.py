@@ -10,7 +10,7 @@ from tests.bench.fleet.materials import decode, decodes_of
 
 from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
 from lopa.bench.fleet.scenario import Scenario, material_from_file
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError
 
@@ -37,7 +37,7 @@ SCENARIO: dict[str, Any] = {
     "seconds": 10,
 }
 DECODES = decodes_of([decode([64, 32]), decode([64], branches=2)])
-COSTS = Costs(
+COSTS = DeviceCosts(
     schema=COSTS_SCHEMA,
     contract=CONTRACT_VERSION,
     device="cpu",

@@ -5,28 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from lopa.bench.forward.cold_start import ColdStart, measured_cold_start, report_from_starts, table_from_cold
+from lopa.bench.forward.cold_start import ColdStart, measure_cold_start, report_from_starts, table_from_cold
 from lopa.bench.report import run_now
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import CheckFailedError
 
 
 def test_a_start_has_phases_within_its_process(tiny_bundle: Path) -> None:
-    start = measured_cold_start(tiny_bundle, ["cpu"], 1)
+    start = measure_cold_start(tiny_bundle, ["cpu"], 1)
     assert min(start.imported, start.opened, start.forward) > 0
     assert start.to_first_forward < start.process
 
 
 def test_the_device_is_passed_to_the_process(tiny_bundle: Path) -> None:
     with pytest.raises(CheckFailedError, match="cpu:x"):
-        measured_cold_start(tiny_bundle, ["cpu:x"], 1)
+        measure_cold_start(tiny_bundle, ["cpu:x"], 1)
 
 
 def test_errors_of_the_process_are_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (path / "tokenizer.json").unlink()
     with pytest.raises(CheckFailedError, match=r"tokenizer\.json") as caught:
-        measured_cold_start(path, ["cpu"], 1)
+        measure_cold_start(path, ["cpu"], 1)
     assert caught.value.exit_code == 1
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lopa.bench.forward.comparison import compared_forwards, results_of_shape
+from lopa.bench.forward.comparison import compare_forwards, results_of_shape
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
@@ -50,7 +50,7 @@ def test_sides_alternate_on_the_same_prefix_and_windows(tiny_bundle: Path, monke
     for name, session in sides.items():
         watch(name, session)
     progress_calls: list[int] = []
-    results = compared_forwards(sides, bundle.manifest, SHAPES, 2, progress_calls.append)
+    results = compare_forwards(sides, bundle.manifest, SHAPES, 2, progress_calls.append)
     assert progress_calls == [1, 2, 3, 4]
     assert [name for name, _ in ran] == ["eager", "ours"] * 6
     assert len({id(batch) for _, batch in ran}) == 2
@@ -70,7 +70,7 @@ def test_a_different_side_is_detected(tiny_bundle: Path, monkeypatch: pytest.Mon
         original(request, CacheRows(tuple(array[:, : rows.count // 2] for array in rows.layers)))
 
     monkeypatch.setattr(wrong, "append_rows", half)
-    _, found = compared_forwards({"right": right, "wrong": wrong}, bundle.manifest, SHAPES[:1], 1)
+    _, found = compare_forwards({"right": right, "wrong": wrong}, bundle.manifest, SHAPES[:1], 1)
     assert found.logprob_error > 1e-3
     right.close()
     wrong.close()

@@ -26,7 +26,7 @@ from lopa.bench.forward.costs import (
 )
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import Costs, costs_from_bundle, costs_name
+from lopa.runtime.bundle.costs import DeviceCosts, costs_from_bundle, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
@@ -233,7 +233,7 @@ def test_host_seconds_and_those_of_a_branch(decoder: Decoder, monkeypatch: pytes
     assert max(counts) == 8
 
 
-def measured_costs(decoder: Decoder, schedule: Schedule) -> Costs:
+def measured_costs(decoder: Decoder, schedule: Schedule) -> DeviceCosts:
     measurement = CostMeasurement(decoder, schedule, threads=1)
     measurement.run()
     assert measurement.costs is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lopa.bench.forward import machine_rates
-from lopa.bench.forward.machine_rates import measured_rates
+from lopa.bench.forward.machine_rates import measure_rates
 
 
 def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.5
 
     monkeypatch.setattr(machine_rates, "least_seconds", half_a_second)
-    rates = measured_rates(2)
+    rates = measure_rates(2)
     assert len(ran) == 3
     assert rates.float32 == rates.int8 == 2 * 2 * 512 * 1024 * 4096
     assert rates.bandwidth == 2 * 2 * 256 * 2**20
@@ -33,7 +33,7 @@ def test_every_byte_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(machine_rates, "_copy", noted)
     monkeypatch.setattr(machine_rates, "least_seconds", lambda work: work() and 1.0)
-    measured_rates(3)
+    measure_rates(3)
     assert len(copied) == 3
     assert sum(copied) == 256 * 2**20
 

@@ -16,7 +16,7 @@ from tests.runtime.decoding.test_branch_budget import costs_with
 from lopa.bench.eval_set import EvalItem, is_correct
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import (
-    measured_outcomes,
+    decode_outcomes,
     shared_settings,
     variant_config,
     variants_that_fit,
@@ -54,13 +54,13 @@ def decoder(tiny_bundle: Path) -> Decoder:
 
 
 def measured_rows(decoder: Decoder, items: list[EvalItem], variants: tuple[Variant, ...]) -> tuple[Row, ...]:
-    return rows_from_outcomes(items, measured_outcomes(decoder, items, variants))
+    return rows_from_outcomes(items, decode_outcomes(decoder, items, variants))
 
 
 @pytest.fixture(scope="module")
 def outcomes(decoder: Decoder, items: list[EvalItem]) -> Outcomes:
     encoded: list[int] = []
-    found = measured_outcomes(decoder, items, VARIANTS, progress=encoded.append)
+    found = decode_outcomes(decoder, items, VARIANTS, progress=encoded.append)
     assert encoded == list(range(1, PROMPTS + 1))
     return found
 
@@ -118,7 +118,7 @@ def test_ratios_equal_those_of_single_decodes(rows: tuple[Row, ...], decoder: De
 
 def test_results_are_counted_by_kind(decoder: Decoder, items: list[EvalItem]) -> None:
     mixed = [EvalItem(items[0].prompt, items[0].answer, "other"), EvalItem(items[1].prompt, "#### 123456", "math")]
-    outcomes = measured_outcomes(decoder, mixed, VARIANTS)
+    outcomes = decode_outcomes(decoder, mixed, VARIANTS)
     found = {(row.kind, row.config): row.default for row in rows_from_outcomes(mixed, outcomes)}
     assert [kind for kind, name in found if name == "d2f"] == ["math", "other"]
     d2f = outcomes[next(key for key in outcomes if key[0].name == "d2f" and not key[1])]
@@ -241,7 +241,7 @@ def test_prompts_have_their_own_stops_and_chats(
 def test_prompts_that_do_not_fit_are_rejected_first(decoder: Decoder, items: list[EvalItem]) -> None:
     encoded: list[int] = []
     with pytest.raises(BadInputError, match="max_new_tokens is 4000"):
-        measured_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, encoded.append)
+        decode_outcomes(decoder, [items[0], replace(items[1], max_new_tokens=4000)], VARIANTS, encoded.append)
     assert not encoded
 
 
@@ -268,7 +268,7 @@ def test_every_prompt_is_encoded_once(decoder: Decoder, items: list[EvalItem], m
 
     monkeypatch.setattr(decoder.tokenizer, "encode", recording_encode)
     short = [replace(item, max_new_tokens=4) for item in items]
-    measured_outcomes(decoder, short, variants_from_text("top_n"))
+    decode_outcomes(decoder, short, variants_from_text("top_n"))
     assert encoded == [item.prompt for item in items]
 
 

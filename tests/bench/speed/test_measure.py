@@ -11,7 +11,7 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.speed.adapter_apart import LowRankLinear, unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.engine_clock import time_engine_calls
-from lopa.bench.speed.measure import eager_decoder, measured_speed, torch_threads
+from lopa.bench.speed.measure import eager_decoder, measure_speed, torch_threads
 from lopa.bench.speed.report import ROUNDS, Decoded, StepTime, measured_from_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
@@ -30,7 +30,7 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
         steps = sum(result.steps for result in ours.generate([item.prompt for item in items], config))
         progress_calls: list[int] = []
         eager = eager_decoder(ours, CHECKPOINT, ADAPTER)
-        measured = measured_speed(ours, eager, items, config, threads=1, progress=progress_calls.append)
+        measured = measure_speed(ours, eager, items, config, threads=1, progress=progress_calls.append)
     assert measured.same_tokens
     assert measured.other_tokens == ()
     assert (measured.rounds, measured.prompts) == (ROUNDS, len(items))

@@ -23,7 +23,7 @@ from tests.runtime.bundle.test_buckets import bucket
 
 from lopa.cli.main import main
 from lopa.export.ascend.contract import atc_contract
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, BucketPlan
 

@@ -31,8 +31,8 @@ def test_both_dialects_and_stages_in_one_bundle(tmp_path: Path, lopa_export: Com
     bundle = tmp_path / "bundle"
     assert lopa_export("onnx", checkpoint, "-o", bundle, "--dialect", "both", "--stages", "2")[0] == 0
     opened = Bundle.open(bundle)
-    assert opened.of_dialect("portable").manifest.stages == []
-    assert len(opened.of_dialect("standard").manifest.stages) == 2
+    assert opened.with_dialect("portable").manifest.stages == []
+    assert len(opened.with_dialect("standard").manifest.stages) == 2
     code, output, errors = lopa_export("verify", bundle)
     assert code == 0
     stages = [

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.command import lopa_export
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.evaluation.published import DATA_SETS
+from lopa.bench.evaluation.data_sets import DATA_SETS
 from lopa.bench.evaluation.waiting_lines import TASKS
 from lopa.cli.measure.questions import command
 

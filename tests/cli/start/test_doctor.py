@@ -15,7 +15,7 @@ from tests.cli.command import lopa_export
 from lopa.cli.start import doctor
 from lopa.runtime.cuda import status as cuda_status
 from lopa.runtime.install_hint import installed_version, pip_install
-from lopa.runtime.tensorrt.library import RTX
+from lopa.runtime.tensorrt.tensorrt_library import RTX
 
 
 def test_doctor_lists_abilities_and_devices() -> None:

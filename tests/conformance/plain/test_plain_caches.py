@@ -129,7 +129,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
         )
         caches.keep(step.winner)
         for number, (branch, sampled, found) in enumerate(
-            zip(step.branches, step.windows.asked, step.candidates, strict=True)
+            zip(step.branches, step.windows.sampled, step.candidates, strict=True)
         ):
             expected = probabilities(logits[number][sampled] / plan.logits_temperature)
             where = f"step {step.number}, branch {number}, positions {sampled}, {plan}"
@@ -148,7 +148,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
                 np.testing.assert_array_equal(sampled, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
             checked += len(sampled)
         for branch, position, token in zip(
-            step.unmasked_branches, step.fills.positions, step.fills.tokens, strict=True
+            step.unmasked_branches, step.unmasked.positions, step.unmasked.tokens, strict=True
         ):
             distribution = probabilities(logits[branch][position])
             if not (plan.temperature or plan.has_grammar):
@@ -226,7 +226,7 @@ def test_shadow_rows_verify_as_if_the_token_were_masked(
 
     def noted(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
         found = remaskable_probabilities(windows, rows, anchor)
-        judged.append((anchor.tokens, windows.judged, found))
+        judged.append((anchor.tokens, windows.remaskable, found))
         return found
 
     monkeypatch.setattr(round_of_branches, "remaskable_probabilities", noted)
@@ -287,10 +287,10 @@ def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -
 def written_ahead(step: Step, plan: DecodingPlan) -> bool:
     """Return True if the open sub-block begins with unmasked positions but the whole block is computed."""
     anchor, size = step.branches[-1], plan.sub_block
-    if not len(step.windows.asked[-1]) or step.windows.prefix + step.windows.commit == 0:
+    if not len(step.windows.sampled[-1]) or step.windows.prefix + step.windows.commit == 0:
         return False
     block = next(block for block in anchor.blocks if block.state is BlockState.ACTIVE)
-    first = block.start + (int(step.windows.asked[-1][0]) - block.start) // size * size
+    first = block.start + (int(step.windows.sampled[-1][0]) - block.start) // size * size
     return bool(block.rounds and anchor.unmasked[first] and step.windows.commit)
 
 

@@ -56,7 +56,10 @@ def test_every_step_matches_the_plain_loop(
             assert [rows[own:length].tolist() for rows, length in windows] == expected.rows
             assert step.windows.commit == own + expected.committed
             assert step.winner == expected.winner
-            assert dict(zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True)) == expected.written
+            assert (
+                dict(zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True))
+                == expected.written
+            )
             compared += 1
             several += len(expected.written) > 1
             other_winners += expected.winner < len(expected.rows) - 1
@@ -99,9 +102,9 @@ def test_one_position_per_step(network: SmallNetwork) -> None:
     answer, plain = wedlm(network.network, prompt, new=20, mask=MASK, end=END, threshold=-np.inf)
     ours, steps = network.decode(prompt, sliding(strategy="vanilla", max_new_tokens=20))
     assert ours == answer
-    assert [step.fills.positions.tolist() for step in steps] == [list(each.written) for each in plain]
+    assert [step.unmasked.positions.tolist() for step in steps] == [list(each.written) for each in plain]
     _, steps = network.decode(prompt, sliding(strategy="sequential", max_new_tokens=20, stop_at_eos=False))
-    assert [step.fills.positions.tolist() for step in steps] == [[len(prompt) + i] for i in range(20)]
+    assert [step.unmasked.positions.tolist() for step in steps] == [[len(prompt) + i] for i in range(20)]
 
 
 def test_a_temperature_affects_only_draws(network: SmallNetwork) -> None:
@@ -109,7 +112,9 @@ def test_a_temperature_affects_only_draws(network: SmallNetwork) -> None:
     greedy, steps = network.decode(prompt, sliding(max_new_tokens=24))
     same, same_steps = network.decode(prompt, sliding(max_new_tokens=24, temperature=0.2, top_k=1))
     assert same == greedy
-    assert [step.fills.positions.tolist() for step in same_steps] == [step.fills.positions.tolist() for step in steps]
+    assert [step.unmasked.positions.tolist() for step in same_steps] == [
+        step.unmasked.positions.tolist() for step in steps
+    ]
     warm = sliding(temperature=2.0)
     logprobs = np.log(np.array([0.5, 0.2, 0.1, 0.08, 0.05, 0.04, 0.02, 0.01], np.float32))
     rows = RowStatistics(np.tile(np.arange(8), (4000, 1)), np.tile(logprobs, (4000, 1)), np.full(4000, 1.5, np.float32))
@@ -130,4 +135,4 @@ def test_threshold_and_penalty_are_options(network: SmallNetwork) -> None:
         ours, steps = network.decode(prompt, config)
         assert min(step.margin for step in plain) > NEAR_TIE
         assert ours == answer
-        assert [len(step.fills.positions) for step in steps] == [len(each.written) for each in plain]
+        assert [len(step.unmasked.positions) for step in steps] == [len(each.written) for each in plain]

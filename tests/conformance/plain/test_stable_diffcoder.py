@@ -48,7 +48,7 @@ def test_every_step_matches_the_plain_loop(
             reference=reference,
         )  # fmt: skip
         ours, decoded = network.decode(prompt, config)
-        written = [step.fills for step in decoded if len(step.fills.positions)]
+        written = [step.unmasked for step in decoded if len(step.unmasked.positions)]
         for expected, tokens in zip(plain, written, strict=False):
             if expected.margin < NEAR_TIE:
                 near_ties += 1

@@ -11,7 +11,7 @@ from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inp
 from lopa.export.ascend.contract import atc_contract
 from lopa.export.ascend.inputs import bucketed_inputs
 from lopa.export.ascend.rules import check_call
-from lopa.runtime.ascend.manifest import EngineInput, Precision
+from lopa.runtime.ascend.ascend_manifest import EngineInput, Precision
 from lopa.runtime.bundle import Bundle
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "runtime" / "ascend" / "arguments.json").read_text())

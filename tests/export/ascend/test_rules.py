@@ -7,7 +7,7 @@ from tests.runtime.ascend.graphs import quantized
 
 from lopa.export.ascend.call import AtcCall
 from lopa.export.ascend.rules import check_call, check_graph
-from lopa.runtime.ascend.manifest import EngineInput, Precision
+from lopa.runtime.ascend.ascend_manifest import EngineInput, Precision
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 

@@ -18,7 +18,7 @@ from tools.checkpoint.make import checkpoint_from_likeness
 from torch import nn
 
 from lopa.export.families import FAMILIES
-from lopa.export.source import Source, source_from_checkpoint
+from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.weights import merged_blocks
 from lopa.export.weights.plan import tensor_records_from_plan
 from lopa.export.weights.writer import write_weights
@@ -73,7 +73,7 @@ def _saved_adapter(
         return dict(loaded.to(dtype).merge_and_unload().state_dict())
 
 
-def _our_merge(source: Source, folder: Path) -> dict[str, torch.Tensor]:
+def _our_merge(source: ExportSource, folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors in the weights file, in the checkpoint's layout."""
     records = tensor_records_from_plan(source.planned, "float32")
     write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)

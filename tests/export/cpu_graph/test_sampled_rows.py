@@ -95,7 +95,7 @@ def test_quantized(tiny_quantized: Path) -> None:
 @pytest.mark.parametrize("family", ["llada", "sdar"])
 def test_families(family_bundle: Callable[..., Path], family: str) -> None:
     """Check families without biases, with query and key norms, and the last of two stages."""
-    bundle = Bundle.open(family_bundle(family)).of_dialect("standard")
+    bundle = Bundle.open(family_bundle(family)).with_dialect("standard")
     layers = bundle.manifest.dimensions.layers
     assert_agrees(bundle.graph, bundle, whole_model(layers), 1e-5)
     for stage in bundle.manifest.stages[1:]:

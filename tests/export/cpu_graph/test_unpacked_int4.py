@@ -16,7 +16,7 @@ from lopa.export.weights.plan import IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle, int4_form
 from lopa.runtime.bundle.manifest import scale_name
-from lopa.runtime.bundle.unpacked_int4 import names_of_int4, unpacked_matrices
+from lopa.runtime.bundle.unpacked_int4 import int4_tensor_names, unpack_matrices
 from lopa.runtime.contract import Floats
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
@@ -61,7 +61,7 @@ def with_the_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
     for record in int8.manifest.files:
         (folder / record.path).write_bytes(int8.file(record.path).read_bytes())
     data = np.memmap(folder / int8.manifest.weights, np.uint8, mode="r+")
-    for name, array in unpacked_matrices(int4, whole_model(2)).arrays.items():
+    for name, array in unpack_matrices(int4, whole_model(2)).arrays.items():
         record = int8.manifest.tensors[name]
         assert record.shape == list(array.shape)
         data[record.offset : record.offset + record.length] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
@@ -86,10 +86,10 @@ def test_unpacked_is_an_int8_bundle_of_the_same_numbers(
 
 def test_stages_have_the_matrices_of_their_layers(bundles: dict[IntegerDtype, Bundle]) -> None:
     manifest = bundles["int4"].manifest
-    first, second = (names_of_int4(manifest, ModelPart(i, i + 1, 2)) for i in range(2))
+    first, second = (int4_tensor_names(manifest, ModelPart(i, i + 1, 2)) for i in range(2))
     assert {name.split(".")[1] for name in first} == {"0"}
     assert {name.split(".")[0] for name in second} == {"layers", "head"}
-    assert first + second == names_of_int4(manifest, whole_model(2))
+    assert first + second == int4_tensor_names(manifest, whole_model(2))
 
 
 def test_verify_judges_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:

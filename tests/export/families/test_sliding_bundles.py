@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.command import lopa_export
-from tests.runtime.requests.company import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, GenerationConfig
 from lopa.runtime.bundle import Bundle

@@ -132,7 +132,7 @@ def test_with_logits_and_a_portable_graph(tmp_path: Path) -> None:
     both = bundle_from_checkpoint(
         checkpoint, tmp_path / "both", dialects=("standard", "portable"), with_logits=True, plugins=True
     )
-    standard, portable = both.of_dialect("standard"), both.of_dialect("portable")
+    standard, portable = both.with_dialect("standard"), both.with_dialect("portable")
     assert standard.manifest.plugins == ["BranchAttention"]
     assert not _operators(standard)["lopa", "ConfidenceHead"]
     _assert_same_bits(standard, plain)

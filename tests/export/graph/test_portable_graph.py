@@ -34,7 +34,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def _graph(bundle: Bundle) -> onnx.ModelProto:
-    return onnx.load(bundle.of_dialect("portable").graph, load_external_data=False)
+    return onnx.load(bundle.with_dialect("portable").graph, load_external_data=False)
 
 
 def _external(model: onnx.ModelProto) -> dict[str, dict[str, str]]:
@@ -60,16 +60,16 @@ def test_the_two_graphs_share_one_file_of_weights(both: Bundle) -> None:
 def test_the_bundle_gives_each_graph_alone(both: Bundle) -> None:
     assert both.dialects == ("standard", "portable")
     for dialect, name in (("standard", "model.onnx"), ("portable", "portable.onnx")):
-        alone = both.of_dialect(dialect)
+        alone = both.with_dialect(dialect)
         assert (alone.graph.name, alone.dialects, alone.manifest.dialect) == (name, (dialect,), dialect)
-        assert alone.of_dialect(dialect) == alone
+        assert alone.with_dialect(dialect) == alone
     with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
-        both.of_dialect("portable").of_dialect("standard")
+        both.with_dialect("portable").with_dialect("standard")
 
 
 def test_the_graph_follows_the_dialect(both: Bundle) -> None:
     model = _graph(both)
-    onnx.checker.check_model(str(both.of_dialect("portable").graph), full_check=True)
+    onnx.checker.check_model(str(both.with_dialect("portable").graph), full_check=True)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
     assert model.ir_version == 8
     assert {node.op_type for node in model.graph.node} <= ALLOWED

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lopa.export.replay.compare import outputs_found
+from lopa.export.replay.compare import matching_outputs
 
 FLOATS = {"reference": "numpy", "tolerance": 1e-2, "by_rms": False, "margin": None}
 INTEGERS = FLOATS | {"tolerance": 0.1, "by_rms": True}
@@ -29,14 +29,14 @@ def outputs(seed: int = 0, rows: tuple[int, ...] = (2, 3, 5)) -> RunnerOutputs:
 
 
 def wrong(found: RunnerOutputs, rule: dict[str, Any] = FLOATS) -> set[str]:
-    return {name for name, ok in outputs_found(outputs(), found, rule).items() if not ok}
+    return {name for name, ok in matching_outputs(outputs(), found, rule).items() if not ok}
 
 
 def test_small_errors_pass_in_arrays_and_tensors() -> None:
     found = outputs()
     found["topk_logprobs"] = found["topk_logprobs"] + np.float32(5e-3)
     found["row"] = torch.from_numpy(found["row"]).to(torch.bfloat16)
-    assert set(outputs_found(outputs(), found, FLOATS)) == {"topk_ids", "topk_logprobs", "entropy", "row"}
+    assert set(matching_outputs(outputs(), found, FLOATS)) == {"topk_ids", "topk_logprobs", "entropy", "row"}
     assert wrong(found) == set()
 
 
@@ -98,17 +98,17 @@ def swapped(lead: float, first: int = 0) -> tuple[RunnerOutputs, RunnerOutputs]:
 @pytest.mark.parametrize("first", [0, 4])
 def test_equally_probable_ids_may_change_places(first: int) -> None:
     expected, found = swapped(1e-3, first)
-    assert outputs_found(expected, found, FLOATS)["topk_ids"]
+    assert matching_outputs(expected, found, FLOATS)["topk_ids"]
     expected, found = swapped(0.3, first)
-    assert not outputs_found(expected, found, FLOATS)["topk_ids"]
+    assert not matching_outputs(expected, found, FLOATS)["topk_ids"]
 
 
 def test_a_first_token_beyond_the_margin_is_another() -> None:
     for lead, ok in ((0.1, True), (0.3, False)):
         expected, found = swapped(lead)
-        assert outputs_found(expected, found, GATE)["topk_ids"] is ok
+        assert matching_outputs(expected, found, GATE)["topk_ids"] is ok
     expected, found = swapped(0.3, first=4)
-    assert outputs_found(expected, found, GATE)["topk_ids"]
+    assert matching_outputs(expected, found, GATE)["topk_ids"]
 
 
 def test_an_unexpected_id_counts_as_the_last_expected_one() -> None:

@@ -24,7 +24,7 @@ from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 _BUILDING = "building"
 _SECONDS = 60

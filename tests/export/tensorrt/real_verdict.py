@@ -9,8 +9,8 @@ import onnx
 import onnx.shape_inference
 from tests.export.tensorrt.parser_controls import Verdict
 
-from lopa.runtime.tensorrt.held_garbage import garbage_held
-from lopa.runtime.tensorrt.messages import messages_logger
+from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
+from lopa.runtime.tensorrt.tensorrt_messages import messages_logger
 
 AXIS = 4
 
@@ -19,7 +19,7 @@ def verdict_of_model(
     trt: ModuleType, model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[Verdict, str]:
     """Return the verdict and the message, empty if it builds. `shapes` override AXIS. External data is not read."""
-    with garbage_held():
+    with garbage_collection_disabled():
         return _verdict_of_model(trt, model, shapes or {})
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.runtime.tensorrt.buckets import BUCKETS, bucket
 
-from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults, least_limits
+from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults, min_limits
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.errors import BadInputError
@@ -18,7 +18,7 @@ def _bucket(window: int, prefix: int, wanted: int) -> ShapeBucket:
 
 def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
-    limits = least_limits(manifest)
+    limits = min_limits(manifest)
     assert (limits.window, limits.prefix, limits.wanted) == (256, 320, 256)
     check_buckets_cover_defaults([_bucket(256, 320, 256)], manifest, "shape_buckets.json")
     check_buckets_cover_defaults(BUCKETS, manifest, "shape_buckets.json")

@@ -21,8 +21,8 @@ from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import BuildFlags
 from lopa.runtime.tensorrt.profiles import profiles_of_buckets
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 TRT = stand_in_tensorrt(11)
 

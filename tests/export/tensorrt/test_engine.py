@@ -27,8 +27,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import input_names
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, BuildFlags, engine_for_device, target_of_device
 from lopa.runtime.tensorrt.plan_file import check_file
+from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, BuildFlags, engine_for_device, target_of_device
 
 TRT = stand_in_tensorrt(10)
 

@@ -14,7 +14,7 @@ from lopa.export.tensorrt.engine import TensorRTBuild, engine_from_job, job_from
 from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import ValueForm, inputs_of_graph, outputs_of_graph
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, BuildFlags
 from lopa.runtime.tensorrt.profiles import exact_range
+from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
 

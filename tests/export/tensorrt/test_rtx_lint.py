@@ -20,7 +20,7 @@ from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
 

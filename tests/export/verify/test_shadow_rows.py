@@ -97,7 +97,7 @@ def logits_of(model: Any, ids: Int64, positions: Int64, mask: np.ndarray, past: 
 def shadow_logits(model: Any, windows: Windows) -> Logits:
     """Return the logits of the shadow rows, [S, V]."""
     logits = logits_of(model, windows.input_ids[0], windows.positions[0], windows.mask[0])
-    return logits[windows.logits_index[0, windows.kept + len(windows.asked[0]) :][: len(windows.judged)]]
+    return logits[windows.logits_index[0, windows.kept_columns + len(windows.sampled[0]) :][: len(windows.remaskable)]]
 
 
 @pytest.mark.parametrize("window", ["full", "block_causal"])
@@ -175,7 +175,9 @@ def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
     assert judged[0] == PROMPT, "which is predicted by a row of the cache"
     windows = windows_with_shadows(anchor, judged, context)
     answered = session.forward(batch_from_windows([windows], [7], [0.0]))
-    columns = slice(windows.kept + len(windows.asked[0]), windows.kept + len(windows.asked[0]) + len(judged))
+    columns = slice(
+        windows.kept_columns + len(windows.sampled[0]), windows.kept_columns + len(windows.sampled[0]) + len(judged)
+    )
 
     rows = DynamicCache()
     logits_of(network, first.input_ids[0], first.positions[0], first.mask[0], rows)

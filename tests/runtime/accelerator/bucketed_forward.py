@@ -1,6 +1,6 @@
 """A forward on the host that runs a few shape buckets only, like an accelerator, to test padding.
 
-The product pads for caches on a device (lopa.runtime.accelerator.session). This forward runs anywhere.
+The product pads for caches on a device (lopa.runtime.accelerator.device_session). This forward runs anywhere.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import Part, parts_across
+from lopa.runtime.contract.batch_parts import Part, branch_part_count
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.contract.sizes import sizes_of_batch
 from lopa.runtime.sessions.host_session import Forward, HostSession
@@ -58,7 +58,7 @@ class BucketedForward:
                 rows = [np.empty(axes, array.dtype) for array in new_rows]
             for whole, array in zip(rows, new_rows, strict=True):
                 whole[part] = array[:requests, :branches, :, :width]
-        return Statistics.joined(statistics, parts_across(parts)), tuple(rows)
+        return Statistics.joined(statistics, branch_part_count(parts)), tuple(rows)
 
     def forget_prefix(self) -> None:
         """Drop references to the prefix."""

@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime as ort
 from tests.runtime.accelerator.host_blocks import HostBlocks
 
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, Buffer, DeviceMemory
+from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
-from lopa.runtime.accelerator.memory import ALIGNMENT, Array, Buffer, DeviceMemory
-from lopa.runtime.accelerator.session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import TOP_K, past_names, window_names

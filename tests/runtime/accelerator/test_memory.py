@@ -2,7 +2,7 @@
 
 from tests.runtime.accelerator.host_memory import HostMemory
 
-from lopa.runtime.accelerator.memory import GrowingBuffers
+from lopa.runtime.accelerator.device_memory import GrowingBuffers
 
 
 def test_growing_buffers_keep_addresses_until_too_small() -> None:

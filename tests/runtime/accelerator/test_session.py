@@ -11,8 +11,8 @@ from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, 
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
+from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
 from lopa.runtime.accelerator.lent_rows import DeviceRows
-from lopa.runtime.accelerator.memory import Buffer, BufferSet
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CacheRows

@@ -12,7 +12,7 @@ from tests.runtime.ascend.stand_in_toolkit import stand_in_toolkit
 
 from lopa.export.ascend.build import engine_from_job
 from lopa.export.ascend.job import AscendRequest, job_from_bundle
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES, AscendEngine, StoredAscendEngine
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES, AscendEngine, StoredAscendEngine
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.runtime.bundle.test_buckets import BUCKETS
 
-from lopa.runtime.ascend.manifest import (
+from lopa.runtime.ascend.ascend_manifest import (
     ASCEND_ENGINES,
     AscendEngine,
     EngineBucket,

@@ -20,10 +20,10 @@ from tests.runtime.check_cases import assert_cases_agree, fits
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
-from lopa.runtime.accelerator.memory import ALIGNMENT
-from lopa.runtime.ascend.calls import AclError
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
-from lopa.runtime.ascend.memory import COPY_ALIGNMENT
+from lopa.runtime.accelerator.device_memory import ALIGNMENT
+from lopa.runtime.ascend.acl_calls import AclError
+from lopa.runtime.ascend.acl_memory import COPY_ALIGNMENT
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME

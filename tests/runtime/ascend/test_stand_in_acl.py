@@ -11,9 +11,9 @@ from tests.runtime.accelerator.host_blocks import ViolationError
 from tests.runtime.ascend import stand_in_acl
 from tests.runtime.ascend.stand_in_acl import StandInAcl
 
-from lopa.runtime.ascend.calls import AclCalls
-from lopa.runtime.ascend.contract import acl_contract
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.acl_calls import AclCalls
+from lopa.runtime.ascend.acl_contract import acl_contract
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 
 H2D, D2H, D2D = 1, 2, 3

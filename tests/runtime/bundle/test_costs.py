@@ -8,12 +8,19 @@ import msgspec
 import pytest
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import Costs, CostTable, ForwardCost, costs_from_bundle, costs_from_file, costs_name
+from lopa.runtime.bundle.costs import (
+    CostTable,
+    DeviceCosts,
+    ForwardCost,
+    costs_from_bundle,
+    costs_from_file,
+    costs_name,
+)
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import BadInputError
 
 
-def costs_of(bundle: Bundle, **changes: object) -> Costs:
+def costs_of(bundle: Bundle, **changes: object) -> DeviceCosts:
     """Return costs with seconds = branches x window x (1000 + prefix) microseconds, which is linear along each axis."""
     points = [
         ForwardCost(branches=b, window=w, prefix=p, seconds=b * w * (1000 + p) * 1e-6)
@@ -21,7 +28,7 @@ def costs_of(bundle: Bundle, **changes: object) -> Costs:
         for w in (32, 64)
         for p in (64, 128)
     ]
-    costs = Costs(
+    costs = DeviceCosts(
         schema=2,
         contract=1,
         device="cpu",

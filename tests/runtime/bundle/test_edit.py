@@ -16,7 +16,7 @@ import pytest
 
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
+from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edit_bundle, write_manifest
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.generation_config import GenerationConfig, resolve
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
 KILL_PROGRAM = """
 import os, signal, sys
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.edit import edited_bundle, write_manifest
+from lopa.runtime.bundle.edit import edit_bundle, write_manifest
 
 where = sys.argv[2]
 def kill(*_):
@@ -44,7 +44,7 @@ elif where == "sync":
     os.fsync = kill
 else:
     os.replace = os.rename = kill
-write_manifest(edited_bundle(Bundle.open(sys.argv[1]), defaults={"branches": 7}))
+write_manifest(edit_bundle(Bundle.open(sys.argv[1]), defaults={"branches": 7}))
 """
 
 
@@ -58,7 +58,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def edit(folder: Path, **changes: Any) -> Bundle:
-    edited = edited_bundle(Bundle.open(folder), **changes)
+    edited = edit_bundle(Bundle.open(folder), **changes)
     write_manifest(edited)
     return edited
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.contract import Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import micro_batches, parts_across, shares_of_branches
+from lopa.runtime.contract.batch_parts import branch_part_count, micro_batches, split_branches
 
 
 @given(st.integers(1, 40), st.integers(1, 20))
 def test_every_branch_is_assigned_to_one_device(branches: int, devices: int) -> None:
-    shares = shares_of_branches(branches, devices)
+    shares = split_branches(branches, devices)
     assert len(shares) == devices
     assert [branch for share in shares for branch in range(branches)[share]] == list(range(branches))
     sizes = [len(range(branches)[share]) for share in shares]
@@ -23,7 +23,7 @@ def test_every_branch_is_assigned_to_one_device(branches: int, devices: int) -> 
 @pytest.mark.parametrize(("branches", "devices"), [(0, 2), (3, 0), (-1, 1)])
 def test_counts_below_one_raise(branches: int, devices: int) -> None:
     with pytest.raises(ValueError, match="expected at least one"):
-        shares_of_branches(branches, devices)
+        split_branches(branches, devices)
 
 
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 8))
@@ -48,7 +48,7 @@ def test_micro_batch_statistics_keep_window_order(requests: int, branches: int, 
     batch = random_batch(np.random.default_rng(requests * branches), range(10, 10 + requests), branches, 4, 3)
     parts = micro_batches(requests, branches, wanted)
     cut = [batch.part(*part) for part in parts]
-    found = Statistics.joined([_echo(each, with_logits=logits) for each in cut], parts_across(parts))
+    found = Statistics.joined([_echo(each, with_logits=logits) for each in cut], branch_part_count(parts))
     _assert_equal(found, _echo(batch, with_logits=logits))
     for part, each in zip(parts, cut, strict=True):
         assert each.requests == batch.requests[part.requests]
@@ -61,7 +61,7 @@ def test_micro_batch_statistics_keep_window_order(requests: int, branches: int, 
 @pytest.mark.parametrize("with_logits", [False, True])
 def test_branch_statistics_are_concatenated_in_order(devices: int, *, with_logits: bool) -> None:
     batch = random_batch(np.random.default_rng(devices), [4, 7], 5, 6, 3)
-    cut = [batch.part(branches=share) for share in shares_of_branches(5, devices)]
+    cut = [batch.part(branches=share) for share in split_branches(5, devices)]
     assert all(each.requests == (4, 7) for each in cut)
     found = Statistics.joined([_echo(each, with_logits=with_logits) for each in cut])
     _assert_equal(found, _echo(batch, with_logits=with_logits))

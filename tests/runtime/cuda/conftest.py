@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.cuda.stand_in_cudart import StandInCudart
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
-from lopa.runtime.cuda.calls import MODULE
+from lopa.runtime.cuda.cuda_calls import MODULE
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import importlib
 import onnxruntime as ort
 import pytest
 
-from lopa.runtime.cuda.calls import MODULE, CudaCalls, calls_of_installed_cuda
+from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, load_cuda
 
 
 def cuda_or_skip() -> CudaCalls:
@@ -14,7 +14,7 @@ def cuda_or_skip() -> CudaCalls:
         importlib.import_module(MODULE)
     except ImportError as error:
         pytest.skip(f"needs cuda-bindings: {error}")
-    calls = calls_of_installed_cuda()
+    calls = load_cuda()
     code, count = calls.runtime.cudaGetDeviceCount()
     if not count:
         pytest.skip(f"needs a CUDA device: cudaGetDeviceCount returned {code.name}")

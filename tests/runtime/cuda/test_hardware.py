@@ -7,7 +7,7 @@ from tests.runtime.cuda.hardware import devices_or_skip
 from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t
 from tests.runtime.cuda.stand_in_ort import StandInOrt
 
-from lopa.runtime.cuda.calls import MODULE
+from lopa.runtime.cuda.cuda_calls import MODULE
 
 
 def test_skips_without_a_gpu(machine: StandInOrt, cudart: StandInCudart) -> None:

@@ -14,9 +14,9 @@ from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t, cudaM
 from tests.runtime.cuda.stand_in_graphs import CaptureCode, StandInGraphs
 
 import lopa.runtime
-from lopa.runtime.accelerator.memory import ALIGNMENT
-from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError, calls_of_installed_cuda
-from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.accelerator.device_memory import ALIGNMENT
+from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, CudaError, load_cuda
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.errors import MissingBackendError
 
 RUNTIME = Path(lopa.runtime.__file__).parent
@@ -66,7 +66,7 @@ def test_stand_in_matches_the_real_package(real: object) -> None:
 
 def test_real_package_reports_codes_and_meanings(real: object) -> None:
     """A failed call raises an error with the call and the code on every machine."""
-    calls = calls_of_installed_cuda()
+    calls = load_cuda()
     with pytest.raises(CudaError, match=r"cudaSetDevice returned cudaError[A-Z]\w+: \w+"):
         calls("cudaSetDevice", 12345)
 
@@ -74,7 +74,7 @@ def test_real_package_reports_codes_and_meanings(real: object) -> None:
 def test_missing_package_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
     with pytest.raises(MissingBackendError, match=r"pip install .*onnxruntime-gpu") as caught:
-        calls_of_installed_cuda()
+        load_cuda()
     assert caught.value.exit_code == 3
 
 

@@ -11,8 +11,8 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
-from lopa.runtime.cuda.calls import CudaCalls
-from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.cuda_calls import CudaCalls
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.sessions.session import open_session
 

@@ -8,9 +8,9 @@ from tests.runtime.cuda.test_session import BUCKETS
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract.sizes import Sizes
-from lopa.runtime.cuda.calls import calls_of_installed_cuda
-from lopa.runtime.cuda.forward import CudaForward
-from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.cuda_calls import load_cuda
+from lopa.runtime.cuda.cuda_forward import CudaForward
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 
 
 @pytest.mark.parametrize(("window", "expected"), [(97, 100), (99, 100), (100, 100), (101, 104)])
@@ -18,7 +18,7 @@ from lopa.runtime.cuda.memory import CudaMemory
 def test_windows_are_rounded_up_for_fused_attention(
     window: int, expected: int, with_buckets: bool, tiny_bundle: Path, machine: StandInOrt
 ) -> None:
-    memory = CudaMemory(calls_of_installed_cuda(), 0)
+    memory = CudaMemory(load_cuda(), 0)
     engine = CudaForward(Bundle.open(tiny_bundle), memory, BUCKETS if with_buckets else [])
     shape = engine.bucket_for(Sizes(2, 3, window, 128, 5))
     engine.close()

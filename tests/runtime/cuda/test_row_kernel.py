@@ -15,9 +15,9 @@ from tests.runtime.cuda.stand_in_ort import StandInOrt
 from tests.runtime.cuda.test_session import with_buckets
 from tests.runtime.tensorrt.buckets import DEVICE
 
-from lopa.runtime.accelerator.memory import RowPlace, copy_rows
-from lopa.runtime.cuda.calls import CudaCalls
-from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.accelerator.device_memory import RowPlace, copy_rows
+from lopa.runtime.cuda.cuda_calls import CudaCalls
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.row_kernel import COMPILER, MODULE, row_kernel_from_plugins
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import EngineFailedError

@@ -25,13 +25,13 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa.cli.start.doctor import command as doctor
 from lopa.runtime import Decoder, Engine
-from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeBucket
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.cuda.calls import MODULE, CudaCalls, CudaError
-from lopa.runtime.cuda.forward import CudaForward
-from lopa.runtime.cuda.memory import CudaMemory
+from lopa.runtime.cuda.cuda_calls import MODULE, CudaCalls, CudaError
+from lopa.runtime.cuda.cuda_forward import CudaForward
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from lopa.runtime.install_hint import pip_install

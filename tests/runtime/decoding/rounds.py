@@ -23,11 +23,11 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
         positions=positions[None],
         mask=np.eye(count, dtype=np.bool_)[None],
         lengths=(count,),
-        asked=(positions,),
-        wanted=positions[None],
+        sampled=(positions,),
+        logits_positions=positions[None],
         logits_index=np.arange(count)[None],
-        lacking=np.zeros((1, count), np.bool_),
-        kept=0,
+        from_kept_row=np.zeros((1, count), np.bool_),
+        kept_columns=0,
     )
     view = RoundView((positions,), (candidates,), winner=0)
-    return Scores((branch,), windows, rows, view, confidences=(0.0,), judged=none, step=1)
+    return Scores((branch,), windows, rows, view, confidences=(0.0,), remaskable=none, step=1)

@@ -14,7 +14,7 @@ from tests.plans import branch_of, context_of, plan_of
 
 from lopa import tiny
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, CostTable, ForwardCost, costs_name
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, CostTable, DeviceCosts, ForwardCost, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, tiles
 from lopa.runtime.decoder import Decoder
@@ -28,9 +28,9 @@ from lopa.runtime.state.pipeline import next_anchor
 from lopa.runtime.strategy import Candidates
 
 
-def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> Costs:
+def costs_with(digest: str, *, first: float, each: float, host_each: float = 0.0) -> DeviceCosts:
     """Return costs where a forward of b branches takes first + b x each, and the host adds host_each per branch."""
-    return Costs(
+    return DeviceCosts(
         schema=COSTS_SCHEMA,
         contract=CONTRACT_VERSION,
         device="cpu",
@@ -172,7 +172,7 @@ def test_the_expected_rows_are_those_of_the_next_round(
         step = decoding.step()
         if expected:
             assert expected == [(step.windows.lengths[-1], tiles(step.windows.prefix))]
-        shadows, back = shadows + len(step.windows.judged), back + len(step.remasked)
+        shadows, back = shadows + len(step.windows.remaskable), back + len(step.remasked)
     decoder.session.release(7)
     assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
     if each == 9.0:  # never more than the anchor, except where one lookahead unmasks the last position

@@ -11,8 +11,8 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.constrained import MAX_REJECTED, allowed_row
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.source import reading_from_request, request_from_config
-from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ def vocabulary(tiny_bundle: Path) -> Vocabulary:
 
 @pytest.fixture
 def state(vocabulary: Vocabulary) -> GrammarState:
-    return state_of_nothing(reading_from_request(request_from_config(CONFIG, 0), vocabulary), 20)
+    return initial_state(reading_from_request(request_from_config(CONFIG, 0), vocabulary), 20)
 
 
 def row(rng: np.random.Generator, ids: np.ndarray, logits: np.ndarray | None = None) -> RowStatistics:
@@ -67,7 +67,7 @@ def test_a_piece_of_a_candidate_or_the_shortest_ending(vocabulary: Vocabulary, s
     rng = np.random.default_rng(2)
     refused = [each for each, text in enumerate(vocabulary.texts) if text and not set(text) & set(b"abcdef !")]
     ids = rng.permutation(refused)[:TOP_K]
-    assert allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0] == state.way_out(20)
+    assert allowed_row(row(rng, ids), state, 20, PLAN).topk_ids[0] == state.first_ending_token(20)
     longer = next(
         each
         for each, text in enumerate(vocabulary.texts)
@@ -89,8 +89,8 @@ def test_tokens_that_do_not_fit_are_rejected_until_the_shortest_ending(state: Gr
     given = row(rng, np.flatnonzero(state.reading.allowed)[:TOP_K])
     for _ in range(MAX_REJECTED + 2):
         token = int(allowed_row(given, state, 20, PLAN, refused).topk_ids[0])
-        if token == state.way_out(20):
+        if token == state.first_ending_token(20):
             break
         assert token not in refused
         refused.add(token)
-    assert token == state.way_out(20)
+    assert token == state.first_ending_token(20)

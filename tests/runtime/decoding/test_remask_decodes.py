@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.buckets import bucket
 from tests.plans import plan_of
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
-from tests.runtime.requests.company import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime import Decoder, DraftEvent, Engine, GenerationResult, PromptRequest, TextEvent
@@ -44,7 +44,7 @@ def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
 
 def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> RowStatistics:
     """Return random statistics [B, Q]: some best tokens are an end of text, and most are either certain or not."""
-    shape = windows.wanted.shape
+    shape = windows.logits_positions.shape
     ids = rng.permuted(np.broadcast_to(np.arange(3, VOCABULARY), (*shape, VOCABULARY - 3)), axis=-1)[..., :8].copy()
     ids[..., 0] = np.where(rng.random(shape) < ends, END, ids[..., 0])
     logits = rng.normal(0, 1, (*shape, 8)) + np.where(np.arange(8) == 0, rng.choice([0, 3, 8], shape)[..., None], 0)
@@ -58,8 +58,8 @@ def random_rows(rng: np.random.Generator, windows: Windows, *, ends: float) -> R
 
 def with_tokens_known(rng: np.random.Generator, rows: RowStatistics, windows: Windows, anchor: Branch) -> RowStatistics:
     """Put the verified token among the candidates of shadow rows, at a random place, in four of five cases."""
-    first = windows.kept + len(windows.asked[-1])
-    for column, position in enumerate(windows.judged, start=first):
+    first = windows.kept_columns + len(windows.sampled[-1])
+    for column, position in enumerate(windows.remaskable, start=first):
         if rng.random() < 0.8:
             rows.topk_ids[-1, column] = np.where(
                 rows.topk_ids[-1, column] == anchor.tokens[position], 39, rows.topk_ids[-1, column]
@@ -111,7 +111,7 @@ def test_random_decodes_follow_the_rule_and_end(
         anchor = decoding.anchor
         windows = decoding.open_round()
         assert windows.input_ids.shape[1] <= max_window
-        assert windows.wanted.shape[1] <= max_asked + 1
+        assert windows.logits_positions.shape[1] <= max_asked + 1
         rows = with_tokens_known(rng, random_rows(rng, windows, ends=ends), windows, anchor)
         step = decoding.finish_round(windows, rows, None)
         # One round per position and per block is the limit, however often positions are remasked.
@@ -119,7 +119,7 @@ def test_random_decodes_follow_the_rule_and_end(
 
         winner = step.branches[step.winner]
         ahead = [] if winner.lookahead is None else [winner.lookahead.position]
-        written = [*step.fills.positions.tolist(), *ahead]
+        written = [*step.unmasked.positions.tolist(), *ahead]
 
         end = len(decoding.anchor.tokens) if plan.drop_after_eos else 10**6
         stays = [position for position in written if position < end]
@@ -127,9 +127,9 @@ def test_random_decodes_follow_the_rule_and_end(
         def in_block(block: Block, stays: list[int] = stays) -> int:
             return sum(block.start <= position < block.end for position in stays)
 
-        assert plan.remask_threshold > 0 or not len(windows.judged)
+        assert plan.remask_threshold > 0 or not len(windows.remaskable)
         expected = []
-        first = windows.kept + len(windows.asked[-1])
+        first = windows.kept_columns + len(windows.sampled[-1])
         for block in anchor.active:
             last = before.get(block.start, 30)
             accepted = in_block(block)
@@ -138,7 +138,7 @@ def test_random_decodes_follow_the_rule_and_end(
                 is_end = plan.stop_at_eos and anchor.tokens[position] == END
                 may = plan.remask_threshold > 0 and last > 1 and total < limit
                 if anchor.unmasked[position] and not is_end and may:
-                    column = first + windows.judged.tolist().index(position)
+                    column = first + windows.remaskable.tolist().index(position)
                     found = np.flatnonzero(rows.topk_ids[-1, column] == anchor.tokens[position])
                     remaskable[position] = float(np.exp(rows.topk_logprobs[-1, column, found]).sum())
             improbable = [
@@ -159,8 +159,8 @@ def test_random_decodes_follow_the_rule_and_end(
         assert after.unmasked[kept].all()
         assert not after.unmasked[expected].any()
         assert (after.tokens[expected] == MASK).all()
-        assert step.fills.logprobs is not None
-        said |= dict(zip(step.fills.positions.tolist(), step.fills.logprobs.tolist(), strict=True))
+        assert step.unmasked.logprobs is not None
+        said |= dict(zip(step.unmasked.positions.tolist(), step.unmasked.logprobs.tolist(), strict=True))
         if winner.lookahead is not None and winner.lookahead.logprob is not None:
             said[winner.lookahead.position] = winner.lookahead.logprob
         # Streamed text is final.
@@ -218,7 +218,9 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
         if not each.config.stop:  # which may end it earlier
             assert sum(len(step.remasked) for step in steps) > 0
             unmasked = [event.decided for event in events if isinstance(event, DraftEvent)]
-            filled = [len(step.fills.positions) + (step.branches[step.winner].lookahead is not None) for step in steps]
+            filled = [
+                len(step.unmasked.positions) + (step.branches[step.winner].lookahead is not None) for step in steps
+            ]
             back = [len(step.remasked) for step in steps]
             if each.config.strategy != "lopa" and not plan_of(each.config).drop_after_eos:
                 assert np.diff(unmasked).tolist() == [f - b for f, b in zip(filled, back, strict=True)][1:]
@@ -290,6 +292,6 @@ def test_only_the_anchor_is_verified_and_any_winner_is_remasked(
                 step.windows.lengths[row] - (len(branch.tokens) - step.windows.prefix)
                 for row, branch in enumerate(step.branches)
             ]
-            assert counts == [0] * (len(counts) - 1) + [len(step.windows.judged)]
+            assert counts == [0] * (len(counts) - 1) + [len(step.windows.remaskable)]
             won += bool(len(step.remasked)) and step.branches[step.winner].lookahead is not None
     assert won > 0

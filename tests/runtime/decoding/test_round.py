@@ -172,7 +172,7 @@ def test_the_most_confident_branch_wins_and_a_finished_one_beats_every_other() -
         branches = tuple(branch_with([True] * (4 - len(each)) + [False] * len(each), 4, [True]) for each in entropies)
         context = reference_context(confidence="neg_entropy")
         windows = windows_from_branches(branches, context)
-        shape = windows.wanted.shape
+        shape = windows.logits_positions.shape
         rows = RowStatistics(
             np.zeros((*shape, 8), np.int64), np.full((*shape, 8), -1.0, np.float32), np.zeros(shape, np.float32)
         )
@@ -255,10 +255,10 @@ def test_windows_follow_section_2(
                 assert windows.mask[row, query, key] == (allowed or (query >= length and query == key))
 
         masked = [p for p in range(len(branch.tokens)) if not branch.unmasked[p]]
-        assert windows.asked[row].tolist() == masked
-        for column, position in enumerate(masked, start=windows.kept):
-            assert windows.wanted[row, column] == position
+        assert windows.sampled[row].tolist() == masked
+        for column, position in enumerate(masked, start=windows.kept_columns):
+            assert windows.logits_positions[row, column] == position
             assert windows.logits_index[row, column] == max(position - shift - start, 0)
-        if windows.kept:
+        if windows.kept_columns:
             assert windows.logits_index[row, 0] == windows.commit - 1
-    assert windows.kept == (1 if shift and not cached else 0)
+    assert windows.kept_columns == (1 if shift and not cached else 0)

@@ -43,7 +43,7 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
     for step in steps:
         rows = table["step"] == step.number
         of_winner = table["branch"][rows & table["unmasked"]]
-        assert len(of_winner) >= len(step.fills)
+        assert len(of_winner) >= len(step.unmasked)
         assert options.get("speculative") or set(of_winner) <= {step.winner}
 
 
@@ -65,7 +65,7 @@ def test_a_row_for_every_branch(decoder: Decoder, prompt: tuple[int, ...]) -> No
     several = next(step for step in steps if len(step.branches) == 4)
     table = trace_table(several)
     assert set(table["branch"]) == {0, 1, 2, 3}
-    for branch, sampled in enumerate(several.windows.asked):
+    for branch, sampled in enumerate(several.windows.sampled):
         own = (table["branch"] == branch) & ~np.isin(table["position"], np.setdiff1d(table["position"], sampled))
         np.testing.assert_array_equal(table["position"][own], sampled)
 
@@ -75,7 +75,7 @@ def test_pandas_accepts_the_table(decoder: Decoder, prompt: tuple[int, ...]) -> 
     _, steps = decoded(decoder, prompt, strategy="d2f")
     frame = pandas.DataFrame(trace_table(steps))
     assert list(frame.columns) == COLUMNS
-    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.windows.asked)
+    assert len(frame) == sum(len(sampled) for step in steps for sampled in step.windows.sampled)
     assert frame["unmasked"].dtype == bool
 
 

@@ -18,17 +18,17 @@ from lopa.runtime.errors import BadInputError, OutputFailedError
 from lopa.runtime.files import output_file
 from lopa.runtime.files.deferred_signals import defer_signals
 from lopa.runtime.files.file_lock import lock_file
-from lopa.runtime.files.output_file import OutputLines, place_of_output, whole_into, write_whole
+from lopa.runtime.files.output_file import OutputLines, atomic_writer, inspect_output_path, write_atomically
 
 
 def write_lines(path: Path, data: bytes) -> None:
-    with OutputLines.open(place_of_output(path)) as lines:
+    with OutputLines.open(inspect_output_path(path)) as lines:
         lines.begin()
         for line in data.decode().splitlines():
             lines.write(line)
 
 
-both_ways = pytest.mark.parametrize("write", [write_lines, write_whole])
+both_ways = pytest.mark.parametrize("write", [write_lines, write_atomically])
 Write = Callable[[Path, bytes], None]
 
 
@@ -139,9 +139,9 @@ def test_unwritable_path_raises_and_nothing_changes(
             write(path, b"text\n")
         assert caught.value.exit_code == 2, why
         with pytest.raises(BadInputError, match="cannot write"):
-            place_of_output(path)
+            inspect_output_path(path)
         reached = []
-        with pytest.raises(BadInputError, match="cannot write"), whole_into(path):
+        with pytest.raises(BadInputError, match="cannot write"), atomic_writer(path):
             reached.append(why)
         assert reached == []
     assert sorted(each.name for each in tmp_path.iterdir()) == before
@@ -154,7 +154,7 @@ def test_folder_that_looks_writable_raises_early(write: Write) -> None:
     with pytest.raises(BadInputError, match="cannot write"):
         write(Path("/proc/new"), b"text\n")
     reached = []
-    with pytest.raises(BadInputError, match="cannot write"), whole_into(Path("/proc/new")):
+    with pytest.raises(BadInputError, match="cannot write"), atomic_writer(Path("/proc/new")):
         reached.append(1)
     assert reached == []
 
@@ -175,13 +175,13 @@ def test_full_disk_leaves_complete_lines_or_the_old_file(whole: bool, tmp_path: 
 import resource
 from pathlib import Path
 from lopa.runtime.errors import OutputFailedError
-from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole
+from lopa.runtime.files.output_file import OutputLines, inspect_output_path, write_atomically
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))
 path = Path({str(path)!r})
 try:
     if {whole}:
-        write_whole(path, b"x" * 1000)
-    with OutputLines.open(place_of_output(path)) as lines:
+        write_atomically(path, b"x" * 1000)
+    with OutputLines.open(inspect_output_path(path)) as lines:
         lines.begin()
         for _ in range(9):
             lines.write("x" * 99)
@@ -199,7 +199,7 @@ def test_closed_reader_raises_broken_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    with OutputLines.open(place_of_output(fifo)) as lines:
+    with OutputLines.open(inspect_output_path(fifo)) as lines:
         lines.begin()
         lines.write("read")
         os.close(reader)
@@ -210,14 +210,18 @@ def test_closed_reader_raises_broken_pipe(tmp_path: Path) -> None:
 def test_error_before_begin_keeps_old_and_removes_new_file(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("before")
-    with pytest.raises(KeyError), OutputLines.open(place_of_output(old)), OutputLines.open(place_of_output(new)):
+    with (
+        pytest.raises(KeyError),
+        OutputLines.open(inspect_output_path(old)),
+        OutputLines.open(inspect_output_path(new)),
+    ):
         raise KeyError
     assert old.read_text() == "before"
     assert not new.exists()
 
 
 def test_lines_are_written_at_once_and_surrogates_escaped(tmp_path: Path) -> None:
-    with OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+    with OutputLines.open(inspect_output_path(tmp_path / "out")) as lines:
         lines.begin()
         lines.write('"ü\ud800"')
         assert (tmp_path / "out").read_bytes() == '"ü\\ud800"\n'.encode()
@@ -229,11 +233,11 @@ def test_own_descriptors_are_not_reopened(tmp_path: Path) -> None:
     path.write_text("before\n")
     program = (
         "from pathlib import Path\n"
-        "from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole\n"
-        "with OutputLines.open(place_of_output(Path('/dev/stdout'))) as lines:\n"
+        "from lopa.runtime.files.output_file import OutputLines, inspect_output_path, write_atomically\n"
+        "with OutputLines.open(inspect_output_path(Path('/dev/stdout'))) as lines:\n"
         "    lines.begin()\n"
         "    lines.write('line')\n"
-        "write_whole(Path('/dev/fd/1'), b'whole')\n"
+        "write_atomically(Path('/dev/fd/1'), b'whole')\n"
     )
     with path.open("ab") as file:
         subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
@@ -248,14 +252,14 @@ def test_is_same_compares_files(tmp_path: Path) -> None:
     (tmp_path / "hard").hardlink_to(tmp_path / "file")
 
     def same(one: str, other: str) -> bool:
-        return place_of_output(tmp_path / one).is_same(place_of_output(tmp_path / other))
+        return inspect_output_path(tmp_path / one).is_same(inspect_output_path(tmp_path / other))
 
     assert same("real/new", "folder/new")
     assert same("link", "folder/new")
     assert same("file", "hard")
     assert not same("file", "real/new")
     assert not same("real/new", "real/newer")
-    null = place_of_output(Path("/dev/null"))
+    null = inspect_output_path(Path("/dev/null"))
     assert not null.is_same(null), "character devices never count as the same file"
 
 
@@ -279,8 +283,8 @@ def writer(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from lopa.runtime.files.output_file import OutputLines, place_of_output\n"
-        "with OutputLines.open(place_of_output(Path(sys.argv[1]))) as lines:\n"
+        "from lopa.runtime.files.output_file import OutputLines, inspect_output_path\n"
+        "with OutputLines.open(inspect_output_path(Path(sys.argv[1]))) as lines:\n"
         "    lines.begin(7)\n"
         "    lines.write('first')\n"
         "    print('ready', flush=True)\n"
@@ -306,7 +310,7 @@ def test_file_of_another_writer_raises_under_any_name(
         with pytest.raises(BadInputError, match="another process is writing it"):
             write(path, b"text\n")
         reached = []
-        with pytest.raises(BadInputError, match="another process is writing it"), whole_into(path):
+        with pytest.raises(BadInputError, match="another process is writing it"), atomic_writer(path):
             reached.append(path)
         assert reached == []
     assert (tmp_path / "out").read_text() == "before\nfirst\n"
@@ -336,7 +340,7 @@ def test_renamed_file_keeps_its_lock_and_its_name_is_free(writer: "subprocess.Po
 
 
 def test_whole_into_does_not_replace_a_file_with_a_writer(tmp_path: Path) -> None:
-    with whole_into(tmp_path / "out") as write, OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+    with atomic_writer(tmp_path / "out") as write, OutputLines.open(inspect_output_path(tmp_path / "out")) as lines:
         lines.begin()
         lines.write("line")
         with pytest.raises(BadInputError, match="another process"):
@@ -375,12 +379,12 @@ def test_files_are_written_without_locks(code: int, tmp_path: Path, monkeypatch:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with OutputLines.open(place_of_output(tmp_path / "out")) as lines:
+    with OutputLines.open(inspect_output_path(tmp_path / "out")) as lines:
         assert not lines.lockable
         lines.begin()
         lines.write("line")
-    write_whole(tmp_path / "whole", b"text\n")
-    write_whole(tmp_path / "whole", b"again\n")
+    write_atomically(tmp_path / "whole", b"text\n")
+    write_atomically(tmp_path / "whole", b"again\n")
     assert ((tmp_path / "out").read_text(), (tmp_path / "whole").read_text()) == ("line\n", "again\n")
 
 
@@ -390,7 +394,7 @@ def test_lock_error_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("fcntl.flock", fail)
     with pytest.raises(BadInputError, match=r"cannot write .*Input/output error"):
-        OutputLines.open(place_of_output(tmp_path / "out"))
+        OutputLines.open(inspect_output_path(tmp_path / "out"))
 
 
 def test_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
@@ -398,8 +402,8 @@ def test_platform_without_fcntl_writes_without_locks(tmp_path: Path) -> None:
         "import sys\n"
         "sys.modules['fcntl'] = None\n"
         "from pathlib import Path\n"
-        "from lopa.runtime.files.output_file import OutputLines, place_of_output\n"
-        "with OutputLines.open(place_of_output(Path(sys.argv[1]))) as lines:\n"
+        "from lopa.runtime.files.output_file import OutputLines, inspect_output_path\n"
+        "with OutputLines.open(inspect_output_path(Path(sys.argv[1]))) as lines:\n"
         "    lines.begin()\n"
         "    lines.write(str(lines.lockable))\n"
     )

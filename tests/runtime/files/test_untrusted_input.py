@@ -12,9 +12,9 @@ import tokenizers
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.files.untrusted_input import (
     bytes_from_file,
+    error_text,
+    errors_as_bad_input,
     object_from_json,
-    refused_as_bad_input,
-    said_by,
     value_from_json,
 )
 from lopa.tiny import CHECKPOINT
@@ -86,22 +86,22 @@ def test_panic_of_an_extension_raises() -> None:
     settings["normalizer"] = {"type": "Replace", "pattern": {"String": ""}, "content": "yy"}
     settings["added_tokens"][0]["normalized"] = True
     broken = json.dumps(settings)
-    with pytest.raises(BadInputError), refused_as_bad_input("a tokenizer", **TEXTS):
+    with pytest.raises(BadInputError), errors_as_bad_input("a tokenizer", **TEXTS):
         tokenizers.Tokenizer.from_str(broken).encode("text")
 
 
 def test_own_errors_and_interrupts_pass() -> None:
     for error in (CheckFailedError("x", expected="y", remedy="z"), KeyboardInterrupt(), SystemExit(3)):
-        with pytest.raises(type(error)) as caught, refused_as_bad_input("a", **TEXTS):
+        with pytest.raises(type(error)) as caught, errors_as_bad_input("a", **TEXTS):
             raise error
         assert caught.value is error
 
 
 def test_error_text_is_printable() -> None:
-    assert said_by(MemoryError()) == "MemoryError"
-    assert said_by(RecursionError("deep")) == "nested too deeply"
-    assert said_by(ValueError("\ud800")) == "\\ud800"
-    assert len(said_by(ValueError("x" * 10_000))) <= 300
+    assert error_text(MemoryError()) == "MemoryError"
+    assert error_text(RecursionError("deep")) == "nested too deeply"
+    assert error_text(ValueError("\ud800")) == "\\ud800"
+    assert len(error_text(ValueError("x" * 10_000))) <= 300
 
 
 @pytest.mark.parametrize(

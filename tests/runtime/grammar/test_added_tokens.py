@@ -15,9 +15,9 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.byte_order import SYMBOLS
+from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer
-from lopa.runtime.grammar.source import reading_from_request, request_from_config
-from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -58,7 +58,7 @@ def marked(bundle: Path) -> Vocabulary:
 
 
 def state_after_text(grammar: str, vocabulary: Vocabulary, room: int = 60) -> GrammarState:
-    return state_of_nothing(
+    return initial_state(
         reading_from_request(request_from_config(GenerationConfig(grammar=grammar), 0), vocabulary), room
     )
 
@@ -121,7 +121,7 @@ def test_call_after_free_text_ends_within_its_room(marked: Vocabulary) -> None:
                     chosen = int(rng.choice(allowed))
                 following = state.after(chosen, left)
                 if following is None:
-                    chosen = state.way_out(left + 1)
+                    chosen = state.first_ending_token(left + 1)
                     following = state.after(chosen, left)
                 assert following is not None
                 state = following

@@ -9,9 +9,9 @@ from lopa.runtime import Decoder
 from lopa.runtime.errors import GrammarRefusedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer
-from lopa.runtime.grammar.source import reading_from_request, request_from_config
-from lopa.runtime.grammar.state import state_of_nothing
+from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 LETTERS = "ab/"
@@ -71,7 +71,7 @@ def test_search_is_limited() -> None:
     "expression", [r"(?s:.{1,400})\n#### [0-9]{1,4}", r"x{5}.{1,300}<end>", r"(?s:.{1,900})Z(?s:.{3,500})Y", "é{9}"]
 )
 def test_answer_within_free_text_is_found(vocabulary: Vocabulary, expression: str) -> None:
-    state = state_of_nothing(
+    state = initial_state(
         reading_from_request(request_from_config(GenerationConfig(regex=expression), 0), vocabulary), 24
     )
     assert re.fullmatch(expression, state.ending.decode())

@@ -17,13 +17,13 @@ from tests.runtime.grammar.costly import COSTLY, KEPT, REFUSED, USUAL
 
 from lopa.runtime.errors import BadInputError, GrammarHelperError, PreparationStoppedError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.grammar.preparation import state_of_checked, state_of_request
-from lopa.runtime.grammar.source import GrammarRequest, request_from_config
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_source import GrammarRequest, request_from_config
+from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
+from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
-pytestmark = pytest.mark.skipif(not helper_runs_here(), reason="this system has no fork, or no limits for a process")
+pytestmark = pytest.mark.skipif(not is_helper_supported(), reason="this system has no fork, or no limits for a process")
 ROOM = 64
 WAIT = 60.0
 
@@ -73,8 +73,8 @@ def patient(tiny_bundle: Path) -> Iterator[GrammarHelper]:
 @pytest.mark.parametrize("name", USUAL)
 def test_results_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(USUAL[name])
-    here = state_of_request(request, vocabulary)
-    there = state_of_checked(request, helper.prepare(request, wanted), vocabulary)
+    here = state_from_request(request, vocabulary)
+    there = state_from_checked(request, helper.prepare(request, wanted), vocabulary)
     assert (there.ending, there.reading.hints) == (here.ending, here.reading.hints)
     np.testing.assert_array_equal(there.reading.allowed, here.reading.allowed)
     assert there.reading.allowed.any()
@@ -84,7 +84,7 @@ def test_results_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabul
 def test_errors_equal_this_process_s(helper: GrammarHelper, vocabulary: Vocabulary, name: str) -> None:
     request = request_of(REFUSED[name])
     with pytest.raises(BadInputError) as here:
-        state_of_request(request, vocabulary)
+        state_from_request(request, vocabulary)
     for _ in range(2):  # cached the second time
         with pytest.raises(BadInputError) as there:
             helper.prepare(request, wanted)
@@ -116,7 +116,7 @@ def test_slow_exact_endings_are_skipped(helper: GrammarHelper, vocabulary: Vocab
         request = request_of({"regex": expression})
         checked = helper.prepare(request, wanted)
         assert checked.exact is exact
-        found = state_of_checked(request, checked, vocabulary).reading.expression
+        found = state_from_checked(request, checked, vocabulary).reading.expression
         assert (found is not None) is exact
 
 
@@ -259,7 +259,7 @@ def test_close_ends_running_preparations(patient: GrammarHelper) -> None:
 def test_helper_ends_with_its_parent(tiny_bundle: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from lopa.runtime.grammar.helper import GrammarHelper; "
-        "from lopa.runtime.grammar.limits import GrammarLimits; "
+        "from lopa.runtime.grammar.grammar_limits import GrammarLimits; "
         "helper = GrammarHelper(Path(sys.argv[1]), GrammarLimits()); helper.start(); "
         "print(helper._process.pid, flush=True); time.sleep(600)"
     )

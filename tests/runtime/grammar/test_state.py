@@ -12,15 +12,15 @@ from tools.random_schemas import random_schema
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.source import reading_from_request, request_from_config
-from lopa.runtime.grammar.state import GrammarState, state_of_nothing
+from lopa.runtime.grammar.grammar_source import reading_from_request, request_from_config
+from lopa.runtime.grammar.state import GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 ROOM = 120
 
 
 def initial(vocabulary: Vocabulary, room: int = ROOM, **grammar: Any) -> GrammarState:
-    return state_of_nothing(reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), room)
+    return initial_state(reading_from_request(request_from_config(GenerationConfig(**grammar), 0), vocabulary), room)
 
 
 def state_after(state: GrammarState, text: str, room: int = ROOM) -> GrammarState:
@@ -79,7 +79,7 @@ def test_any_walk_ends_within_its_room(vocabulary: Vocabulary, seed: int) -> Non
         tokens: list[int] = []
         while not state.ended:
             allowed = [*np.flatnonzero(state.reading.allowed).tolist(), *([0] if state.reading.may_end else [])]
-            tried = [*rng.sample(allowed, min(4, len(allowed))), state.way_out(60 - len(tokens))]
+            tried = [*rng.sample(allowed, min(4, len(allowed))), state.first_ending_token(60 - len(tokens))]
             found = ((token, state.after(token, 59 - len(tokens))) for token in tried)
             token, after = next((token, after) for token, after in found if after is not None)
             tokens, state = [*tokens, token], after
@@ -101,7 +101,7 @@ def test_room_for_the_end_is_kept(vocabulary: Vocabulary) -> None:
         room -= 1
         state = next(after for token in vocabulary.encode("b") if (after := state.after(token, room)))
     assert state.after(vocabulary.encode("b")[0], 1) is None
-    assert state.way_out(2) == vocabulary.encode("!")[0]
+    assert state.first_ending_token(2) == vocabulary.encode("!")[0]
 
 
 @pytest.mark.parametrize(("room", "fits"), [(4, True), (3, False)])

@@ -17,9 +17,9 @@ from tests.runtime.shortened import assert_shortened_equals_fresh
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.mpi.link import MpiLink, rank_of_job
-from lopa.runtime.mpi.server import serve
-from lopa.runtime.mpi.session import MpiSession
+from lopa.runtime.mpi.mpi_link import MpiLink, rank_of_job
+from lopa.runtime.mpi.mpi_server import serve
+from lopa.runtime.mpi.mpi_session import MpiSession
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.session import Session, open_session

@@ -11,7 +11,7 @@ from tests.runtime.random_windows import random_batch
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, Statistics
-from lopa.runtime.mpi.messages import (
+from lopa.runtime.mpi.mpi_messages import (
     FIRST_CAPACITY,
     HELLO_SIZE,
     Capacity,

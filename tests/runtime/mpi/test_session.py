@@ -71,7 +71,7 @@ def test_failing_rank_ends_the_job(
 
 @needs_mpi
 def test_rank_that_ends_before_mpi_starts_does_not_hang_the_job() -> None:
-    wait = "import lopa.runtime.mpi.link as link; link._START_SECONDS = 2; link.rank_of_job().__enter__()"
+    wait = "import lopa.runtime.mpi.mpi_link as link; link._START_SECONDS = 2; link.rank_of_job().__enter__()"
     result = job((1, ["-c", wait]), (1, ["-c", "raise SystemExit(3)"]))
     assert result.returncode != 0
     assert "Timeout" in result.stderr or "exited" in result.stderr

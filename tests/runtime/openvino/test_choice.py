@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lopa.runtime.openvino.choice import Timed, choice_from_seconds
+from lopa.runtime.openvino.rounding_choice import Timed, choice_from_seconds
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.openvino.library import openvino_module, version_numbers
+from lopa.runtime.openvino.openvino_library import openvino_module, version_numbers
 
 REPORTER = """
 class Telemetry:
@@ -43,7 +43,7 @@ def test_version_numbers() -> None:
 @pytest.mark.parametrize(
     ("imported", "message"),
     [
-        ("from lopa.runtime.openvino.library import openvino_module as m; m('openvino:CPU')", ""),
+        ("from lopa.runtime.openvino.openvino_library import openvino_module as m; m('openvino:CPU')", ""),
         ("import openvino", "telemetry"),  # the behavior that openvino_module prevents
     ],
 )

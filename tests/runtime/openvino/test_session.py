@@ -20,8 +20,8 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.generation_config import GenerationConfig, branch_choice, merged_options
 from lopa.runtime.openvino import choice, model, session
-from lopa.runtime.openvino.device import OpenVinoDevice, device_from_name
-from lopa.runtime.openvino.model import settings
+from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
+from lopa.runtime.openvino.openvino_model import settings
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import Session, open_session
 

@@ -25,7 +25,7 @@ from tests.runtime.random_windows import (
 from lopa.cli.files.trace_file import record_from_step
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows, WindowBatch
-from lopa.runtime.contract.batch_parts import shares_of_branches
+from lopa.runtime.contract.batch_parts import split_branches
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.parallel.branch_session import BranchParallelSession
@@ -101,7 +101,7 @@ def same_on_every_branch(branches: int) -> WindowBatch:
 def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int, winner: int) -> None:
     """Full window: the winner's device reads and commits, and all others append. Block-causal window: each
     device with a branch commits its own rows, and the others append."""
-    shares = shares_of_branches(5, devices)
+    shares = split_branches(5, devices)
     owner = next(device for device, share in enumerate(shares) if share.start <= winner < share.stop)
     idle = [device for device, share in enumerate(shares) if share.start == share.stop]
     for full in (True, False):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.company import WAIT, Gate, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import BadInputError, Decoder, Engine

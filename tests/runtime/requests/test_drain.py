@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.runtime.requests.company import WAIT, FailingSession, Gate, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of
 
 from lopa.runtime import BadInputError, Decoder, Engine, EngineClosedError, EngineFailedError, RequestHandle
 from lopa.runtime.decoding.decoding import Step

@@ -67,12 +67,12 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         kept = rows[0] if step.windows.commit else kept
         said = {
             int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
-            for column, position in enumerate(step.windows.wanted[step.winner])
+            for column, position in enumerate(step.windows.logits_positions[step.winner])
         }
         ahead = step.branches[step.winner].lookahead
         if ahead is not None:
             found[ahead.position] = proposed[ahead.position, ahead.token]
-        for position, token in zip(step.fills.positions.tolist(), step.fills.tokens.tolist(), strict=True):
+        for position, token in zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True):
             found[position] = row_logprob(said[position], token)
         proposed = {
             (each.position, each.token): row_logprob(said[each.position], each.token) for each in step.lookaheads

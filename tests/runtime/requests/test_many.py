@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.company import (
+from tests.runtime.requests.batch_mates import (
     WAIT,
     CountingSession,
     Gate,

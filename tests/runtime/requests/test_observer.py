@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.company import WAIT, FailingSession, Gate, HeldSession, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, HeldSession, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.grammar.costly import COSTLY, USUAL
 from tests.runtime.grammar.test_helper import children, process_of, until
-from tests.runtime.requests.company import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import (
     BadInputError,
@@ -20,9 +20,9 @@ from lopa.runtime import (
     PreparationStoppedError,
     QueueFullError,
 )
-from lopa.runtime.grammar.helper import GrammarHelper, helper_runs_here
+from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 
-needs_helper = pytest.mark.skipif(not helper_runs_here(), reason="no fork or process limits on this system")
+needs_helper = pytest.mark.skipif(not is_helper_supported(), reason="no fork or process limits on this system")
 PROMPT = "Question: 2 + 3?\nAnswer:"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.python_path import python_path
 
-from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -78,7 +78,7 @@ def test_only_the_calling_thread_is_pinned() -> None:
     mine = os.sched_getaffinity(0)
     core = max(mine)
     worker = DeviceWorker("test")
-    worker.submit(lambda: keep_thread_on([core]))
+    worker.submit(lambda: pin_thread([core]))
     assert worker.submit(lambda: os.sched_getaffinity(0)).result(timeout=60) == {core}
     assert os.sched_getaffinity(0) == mine
     worker.stop()

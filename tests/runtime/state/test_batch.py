@@ -32,11 +32,11 @@ def random_windows(rng: np.random.Generator, branches: int, width: int) -> Windo
         positions=rng.integers(0, 900, (branches, width)),
         mask=rng.random((branches, width, width)) < 0.5,
         lengths=(width,) * branches,
-        asked=(np.arange(start, start + queries),) * branches,
-        wanted=sampled,
+        sampled=(np.arange(start, start + queries),) * branches,
+        logits_positions=sampled,
         logits_index=sampled - 1 - start,
-        lacking=np.zeros((branches, queries), np.bool_),
-        kept=0,
+        from_kept_row=np.zeros((branches, queries), np.bool_),
+        kept_columns=0,
     )
 
 

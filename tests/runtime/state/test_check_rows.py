@@ -32,7 +32,7 @@ def _with_token(branch: Branch, position: int) -> Branch:
 
 def test_the_kept_row_predicts_only_the_position_behind_the_cache() -> None:
     windows = windows_of(shift=1, cached=True)
-    assert windows.wanted[windows.lacking].tolist() == [PROMPT]
+    assert windows.logits_positions[windows.from_kept_row].tolist() == [PROMPT]
     check_rows(windows, prediction_shift=1, unseen=0, kept_for=PROMPT)
     for kept_for in (None, PROMPT - 1, PROMPT + 1):
         with pytest.raises(RuntimeError, match=rf"predicts the positions \[{PROMPT}\]"):

@@ -77,7 +77,7 @@ def test_shadow_rows_follow_the_rule(window: str, shift: int, unmasked: list[boo
     verified = [p for p in range(PROMPT, 13) if anchor.unmasked[p]]
     real, start = plain.lengths[-1], windows.prefix
     width = windows.input_ids.shape[1]
-    assert windows.judged.tolist() == verified
+    assert windows.remaskable.tolist() == verified
     assert windows.lengths == (plain.lengths[0], real + len(verified))
     assert width == max(windows.lengths)
 
@@ -109,21 +109,32 @@ def test_shadow_rows_follow_the_rule(window: str, shift: int, unmasked: list[boo
 
     # Sampled positions of each branch, and the rows that predict them.
     for branch in range(2):
-        end = plain.kept + len(plain.asked[branch])
-        np.testing.assert_array_equal(windows.wanted[branch, :end], plain.wanted[branch, :end])
+        end = plain.kept_columns + len(plain.sampled[branch])
+        np.testing.assert_array_equal(windows.logits_positions[branch, :end], plain.logits_positions[branch, :end])
         np.testing.assert_array_equal(windows.logits_index[branch, :end], plain.logits_index[branch, :end])
-        np.testing.assert_array_equal(windows.lacking[branch, :end], plain.lacking[branch, :end])
-    columns = slice(plain.kept + len(plain.asked[-1]), plain.kept + len(plain.asked[-1]) + len(verified))
-    assert windows.wanted[-1, columns].tolist() == verified
+        np.testing.assert_array_equal(windows.from_kept_row[branch, :end], plain.from_kept_row[branch, :end])
+    columns = slice(
+        plain.kept_columns + len(plain.sampled[-1]), plain.kept_columns + len(plain.sampled[-1]) + len(verified)
+    )
+    assert windows.logits_positions[-1, columns].tolist() == verified
     assert windows.logits_index[-1, columns].tolist() == list(range(real, real + len(verified)))
-    assert not windows.lacking[-1, columns].any()
+    assert not windows.from_kept_row[-1, columns].any()
 
 
 def test_without_positions_to_verify_nothing_is_added() -> None:
     plain, windows = shadowed((anchor_with([False] * 8, due=False),), context_with(1))
-    for name in ("input_ids", "positions", "mask", "lengths", "wanted", "logits_index", "lacking", "counts"):
+    for name in (
+        "input_ids",
+        "positions",
+        "mask",
+        "lengths",
+        "logits_positions",
+        "logits_index",
+        "from_kept_row",
+        "counts",
+    ):
         np.testing.assert_array_equal(getattr(windows, name), getattr(plain, name))
-    assert not len(windows.judged)
+    assert not len(windows.remaskable)
 
 
 @given(unmasked=st.lists(st.booleans(), min_size=8, max_size=8), due=st.booleans())
@@ -158,6 +169,6 @@ def _identities_of_rows(ids: np.ndarray, positions: np.ndarray, mask: np.ndarray
 
 def _needed(windows: Windows, rows: RowStatistics) -> list[list[int]]:
     return [
-        [int(rows.topk_ids[branch, column, 0]) for column in range(count) if not windows.lacking[branch, column]]
+        [int(rows.topk_ids[branch, column, 0]) for column in range(count) if not windows.from_kept_row[branch, column]]
         for branch, count in enumerate(windows.counts)
     ]

@@ -61,11 +61,11 @@ def windows_of(
         positions=positions,
         mask=mask,
         lengths=lengths,
-        asked=tuple(start + rows for rows in sampled),
-        wanted=start + index,
+        sampled=tuple(start + rows for rows in sampled),
+        logits_positions=start + index,
         logits_index=index,
-        lacking=rng.random(index.shape) < 0.1,
-        kept=kept,
+        from_kept_row=rng.random(index.shape) < 0.1,
+        kept_columns=kept,
     )
 
 
@@ -109,11 +109,11 @@ def test_a_shared_window_contains_every_row_once(example: tuple[int, int, int, i
     assert replace(packed, shared=None) == replace(windows, shared=None)
     together = traced(shared.input_ids[0], shared.positions[0], shared.mask[0])
     assert len(together) == fewest == packed.computed_rows < windows.input_ids.size
-    counts = [windows.kept + len(each) for each in windows.asked]
+    counts = [windows.kept_columns + len(each) for each in windows.sampled]
     answered: set[int] = set()
     for branch, count in enumerate(counts):
         assert together[:commit] == apart[branch][:commit]
-        for column in np.flatnonzero(~windows.lacking[branch, :count]):
+        for column in np.flatnonzero(~windows.from_kept_row[branch, :count]):
             row = int(shared.logits_index[0, shared.answers[branch, column]])
             answered.add(row)
             assert together[row] == apart[branch][windows.logits_index[branch, column]]
@@ -167,8 +167,8 @@ def test_an_engine_returns_and_commits_the_same_rows_for_several_requests(device
     rows = [session.read_rows(request, 1, 4) for request in requests]
     found = session.forward(batch_from_windows(given, requests, temperatures))
     for slot, (one, other) in enumerate(zip(every, given, strict=True)):
-        counts = np.array([one.kept + len(each) for each in one.asked])
-        needed = (np.arange(one.wanted.shape[1]) < counts[:, None]) & ~one.lacking
+        counts = np.array([one.kept_columns + len(each) for each in one.sampled])
+        needed = (np.arange(one.logits_positions.shape[1]) < counts[:, None]) & ~one.from_kept_row
         apart, once = rows_of_windows(expected, slot, one)[needed], rows_of_windows(found, slot, other)[needed]
         np.testing.assert_allclose(once.topk_logprobs, apart.topk_logprobs, rtol=0, atol=1e-4)
         np.testing.assert_allclose(once.entropy, apart.entropy, rtol=0, atol=1e-4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.plans import branch_of, context_of
 from tests.runtime.decoding.rounds import scores_of
-from tests.runtime.requests.company import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of
 
 from lopa.runtime import Decoder, Engine, PromptRequest
 from lopa.runtime.decoding.decoding import Step
@@ -60,7 +60,7 @@ def test_a_branch_has_its_strategys_memory(
         memory = step.branches[step.winner].memory
         assert type(memory) is kind
         if isinstance(memory, (Divergences, Credit)):
-            np.testing.assert_array_equal(memory.positions, step.windows.asked[step.winner])
+            np.testing.assert_array_equal(memory.positions, step.windows.sampled[step.winner])
 
 
 def test_the_memory_follows_the_winner_and_its_rows() -> None:

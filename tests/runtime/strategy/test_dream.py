@@ -109,12 +109,12 @@ def test_every_step_matches_dreams_loop(
         p = filtered(logits / options.get("temperature", 1.0), options.get("top_p"), options.get("top_k"))
         confidence, proposed = confidences_by(alg, p), p.argmax(-1)
         assert step.confidences[0] == pytest.approx(float(confidence.mean()), abs=NEAR)
-        chosen = np.isin(open_now, step.fills.positions)
-        assert chosen.sum() == count == len(step.fills.positions)
+        chosen = np.isin(open_now, step.unmasked.positions)
+        assert chosen.sum() == count == len(step.unmasked.positions)
         if "temperature" in options:
-            assert (p[torch.from_numpy(chosen)].gather(1, torch.from_numpy(step.fills.tokens)[:, None]) > 0).all()
+            assert (p[torch.from_numpy(chosen)].gather(1, torch.from_numpy(step.unmasked.tokens)[:, None]) > 0).all()
         else:
-            assert proposed[torch.from_numpy(chosen)].tolist() == step.fills.tokens.tolist()
+            assert proposed[torch.from_numpy(chosen)].tolist() == step.unmasked.tokens.tolist()
         worst, limit = confidence[torch.from_numpy(chosen)].min(), confidence.topk(count).values[-1]
         assert worst >= limit - NEAR
         left -= count
@@ -130,7 +130,7 @@ def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, 
         steps: list[Step] = []
         config = decoder.config(strategy="dream", alg="origin", steps=8, max_new_tokens=16, seed=seed, reference=True)
         list(decoder.stream(prompt, config, on_step=steps.append))
-        found = [step.fills.positions.tolist() for step in steps]
+        found = [step.unmasked.positions.tolist() for step in steps]
         assert sorted(position for each in found for position in each) == list(range(len(prompt), len(prompt) + 16))
         assert order.setdefault(seed, found) == found
     assert order[1] != order[2]

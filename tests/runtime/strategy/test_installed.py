@@ -108,7 +108,7 @@ assert "agreement_strategy" not in sys.modules
 plan = plan_with(strategy_from_name("agreement"), {}, branches=3, max_new_tokens=32)
 with Decoder.open(bundle, threads=1) as decoder:
     for step in steps_of(decoder, tuple(map(int, prompt)), plan):
-        print(*step.fills.positions, "|", *step.fills.tokens)
+        print(*step.unmasked.positions, "|", *step.unmasked.tokens)
 """
 
 
@@ -132,7 +132,7 @@ def test_the_example_is_installed_and_decodes(
     own = agreement_of_example()
     register_strategy(own)
     expected = [
-        " ".join(map(str, [*step.fills.positions, "|", *step.fills.tokens]))
+        " ".join(map(str, [*step.unmasked.positions, "|", *step.unmasked.tokens]))
         for step in steps_of(decoder, prompt, plan_with(own, {}, branches=3, max_new_tokens=32))
     ]
     assert done.stdout.splitlines() == expected

@@ -12,7 +12,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
-from lopa.runtime.tensorrt.manifest import EngineTarget, target_of_device
+from lopa.runtime.tensorrt.tensorrt_manifest import EngineTarget, target_of_device
 
 DEVICE = CudaDevice(0, GPU, "9.0", 80 << 30)
 WANTED = 257

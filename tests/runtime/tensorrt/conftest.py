@@ -15,7 +15,7 @@ from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.cuda.calls import MODULE
+from lopa.runtime.cuda.cuda_calls import MODULE
 
 
 @pytest.fixture
@@ -23,7 +23,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInGraphs]:
     """Install the CUDA runtime of four GPUs. At the end, checks that all memory is freed and no rule was broken."""
     found = StandInGraphs()
     monkeypatch.setitem(sys.modules, MODULE, found)
-    monkeypatch.setattr("lopa.runtime.tensorrt.session.cuda_device", lambda number: replace(DEVICE, number=number))
+    monkeypatch.setattr(
+        "lopa.runtime.tensorrt.tensorrt_session.cuda_device", lambda number: replace(DEVICE, number=number)
+    )
     yield found
     assert found.violations == []
     assert found.left == []

@@ -15,7 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, StoredTensorRTEngine
 
 BUCKETS = [bucket(1, 1, 48, 64), bucket(1, 3, 64, 128), bucket(1, 5, 48, 64), bucket(2, 5, 96, 192)]
 """Small shape buckets, as the first prompts of the recorded traces need them."""

@@ -16,7 +16,7 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.context_memory import ContextMemory
-from lopa.runtime.tensorrt.manifest import BuildFlags
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 BUCKETS = [bucket(1, 2, 48, 64), bucket(2, 3, 64, 192)]
 

@@ -8,7 +8,7 @@ import pytest
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.install_hint import pip_install
-from lopa.runtime.tensorrt.library import RTX, TENSORRT, TensorRTLibrary, library_of_device
+from lopa.runtime.tensorrt.tensorrt_library import RTX, TENSORRT, TensorRTLibrary, library_of_device
 
 
 def _module(version: str) -> ModuleType:

@@ -16,7 +16,9 @@ from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import (
+from lopa.runtime.tensorrt.plan_file import check_file
+from lopa.runtime.tensorrt.profiles import prefill_range
+from lopa.runtime.tensorrt.tensorrt_manifest import (
     PLAN_NAME,
     TENSORRT_ENGINES,
     BuildFlags,
@@ -25,8 +27,6 @@ from lopa.runtime.tensorrt.manifest import (
     engine_for_device,
     target_of_device,
 )
-from lopa.runtime.tensorrt.plan_file import check_file
-from lopa.runtime.tensorrt.profiles import prefill_range
 
 VERSION = "10.15.1.29"
 PLAN = b"a plan of some bytes"

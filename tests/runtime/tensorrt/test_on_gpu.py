@@ -15,12 +15,12 @@ from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
 from lopa.export.tensorrt.rtx import target_of_rtx
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
-from lopa.runtime.cuda.calls import calls_of_installed_cuda
+from lopa.runtime.cuda.cuda_calls import load_cuda
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.tensorrt.library import LIBRARIES, RTX, TensorRTLibrary
-from lopa.runtime.tensorrt.manifest import BuildFlags, StoredTensorRTEngine, mark_verified, target_of_device
+from lopa.runtime.tensorrt.tensorrt_library import LIBRARIES, RTX, TensorRTLibrary
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, StoredTensorRTEngine, mark_verified, target_of_device
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 pytestmark = pytest.mark.tensorrt
@@ -32,7 +32,7 @@ def library(request: pytest.FixtureRequest) -> TensorRTLibrary:
     found = LIBRARIES[request.param]
     try:
         found.module()
-        calls_of_installed_cuda()
+        load_cuda()
         cuda_device(0)
     except MissingBackendError as error:
         pytest.skip(f"not available: {error.received}")

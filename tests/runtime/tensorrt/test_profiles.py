@@ -14,7 +14,7 @@ from lopa.runtime import contract
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import ShapeBucket, Source
+from lopa.runtime.bundle.buckets import ShapeBucket, ShapeSource
 from lopa.runtime.contract import TILE, WindowBatch
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -118,7 +118,7 @@ def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         recording = recording_from_decoder(
-            decoder, prompts, lambda forwards: Source(name="now", sha256="", forwards=forwards), lambda _done: None
+            decoder, prompts, lambda forwards: ShapeSource(name="now", sha256="", forwards=forwards), lambda _done: None
         )
     profiles = profiles_of_buckets(BUCKETS, PREFILL)
     for parallel in (1, 3):

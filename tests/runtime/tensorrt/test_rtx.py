@@ -21,8 +21,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, engine_for_device
+from lopa.runtime.tensorrt.tensorrt_library import RTX
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, engine_for_device
 
 BUCKETS = [bucket(1, 2, 48, 64), bucket(1, 3, 64, 128)]
 
@@ -68,7 +68,9 @@ def test_kernels_are_compiled_once_per_gpu(path: Path, rtx: ModuleType, monkeypa
     assert [each.name for each in found.folder.iterdir() if each.name.startswith(".")] == []
 
     engines.gpu = "Other GPU"
-    monkeypatch.setattr("lopa.runtime.tensorrt.session.cuda_device", lambda _number: replace(DEVICE, name="Other GPU"))
+    monkeypatch.setattr(
+        "lopa.runtime.tensorrt.tensorrt_session.cuda_device", lambda _number: replace(DEVICE, name="Other GPU")
+    )
     with pytest.raises(BadInputError, match="was not verified on Other GPU"):
         open_session(bundle, "tensorrt-rtx:0")
     fields = json.loads((found.folder / "engine.json").read_bytes())

@@ -16,7 +16,7 @@ from tests.export.replay.replayed import replayed
 from tests.runtime.tensorrt.machines import GATE_BUCKETS, built
 
 from lopa.cli.main import main
-from lopa.export.replay.compare import outputs_found
+from lopa.export.replay.compare import matching_outputs
 from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.verify.cases import SHAPES
@@ -82,7 +82,7 @@ def test_failed_forwards_of_a_wrong_engine_are_saved(
     assert len(answers) == count
     for right in answers:  # the engine's outputs fail
         wrong = IterationResult({name: flip(WRONG, name, array) for name, array in right.items()}, runner_name="trt")
-        assert [name for name, ok in outputs_found(right, wrong, rule).items() if not ok] == ["topk_ids"]
+        assert [name for name, ok in matching_outputs(right, wrong, rule).items() if not ok] == ["topk_ids"]
 
 
 def test_correct_engine_has_no_failed_forwards(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

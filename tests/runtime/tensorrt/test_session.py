@@ -32,7 +32,7 @@ from lopa.runtime.install_hint import pip_install
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.tensorrt.bucket import MAX_GRAPHS
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, target_of_device
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, target_of_device
 
 TARGET = msgspec.to_builtins(target_of_device(DEVICE, "11.4.0.106"))
 
@@ -271,7 +271,7 @@ def test_missing_gpu_raises(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> 
     def none(_number: int) -> None:
         raise MissingBackendError("no driver", expected="an NVIDIA GPU", remedy="install its driver")
 
-    monkeypatch.setattr("lopa.runtime.tensorrt.session.cuda_device", none)
+    monkeypatch.setattr("lopa.runtime.tensorrt.tensorrt_session.cuda_device", none)
     with pytest.raises(MissingBackendError, match="no driver"):
         open_session(bundle, "tensorrt:0")
 

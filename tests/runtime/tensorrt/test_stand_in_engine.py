@@ -22,11 +22,11 @@ from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import past_names
-from lopa.runtime.cuda.calls import CudaCalls
+from lopa.runtime.cuda.cuda_calls import CudaCalls
+from lopa.runtime.cuda.cuda_memory import CudaMemory
 from lopa.runtime.cuda.graphs import CaptureError, CudaGraphs
-from lopa.runtime.cuda.memory import CudaMemory
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, TENSORRT_ENGINES
 from lopa.runtime.tensorrt.plan_file import stream_reader
+from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, TENSORRT_ENGINES
 
 BUCKET = bucket(1, 2, 8, 64)
 

@@ -15,7 +15,7 @@ from lopa.cli.make.verify import agreement_of_engine
 from lopa.export.progress import silent
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES, BuildFlags, mark_verified
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES, BuildFlags, mark_verified
 
 
 @pytest.fixture

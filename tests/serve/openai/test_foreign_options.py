@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, options_from_body
 from lopa.serve.openai.field_error import FieldError
 from lopa.serve.openai.foreign_options import MAPPED, NEUTRAL
-from lopa.serve.openai.options import CHATS, COMPLETIONS, options_of_body
 
 SCHEMA = {"type": "object"}
 ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -68,7 +68,7 @@ REJECTED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("ignore_unknown", [True, False], ids=["server", "batch"])
 def test_equivalent_fields_are_mapped(endpoint: str, ignore_unknown: bool) -> None:
     for body, expected in ACCEPTED:
-        found = options_of_body(body, endpoint, ignore_unknown=ignore_unknown)
+        found = options_from_body(body, endpoint, ignore_unknown=ignore_unknown)
         assert found.values == expected, body
         assert set(found.params.values()) <= set(body)
 
@@ -77,7 +77,7 @@ def test_equivalent_fields_are_mapped(endpoint: str, ignore_unknown: bool) -> No
 def test_unsupported_values_are_rejected_by_name(body: dict[str, Any], param: str) -> None:
     for endpoint in (CHATS, COMPLETIONS):
         with pytest.raises(FieldError) as caught:
-            options_of_body(body, endpoint, ignore_unknown=True)
+            options_from_body(body, endpoint, ignore_unknown=True)
         assert caught.value.param in body
         assert caught.value.param == param or len(body) > 1
 
@@ -86,8 +86,8 @@ def test_each_field_is_known_once_and_accepts_neutral_values() -> None:
     assert not NEUTRAL.keys() & MAPPED.keys()
     for name, values in NEUTRAL.items():
         for value in (None, *values):
-            assert options_of_body({name: value}, CHATS, ignore_unknown=True).values == {}
+            assert options_from_body({name: value}, CHATS, ignore_unknown=True).values == {}
         with pytest.raises(FieldError) as caught:
-            options_of_body({name: "something else"}, CHATS, ignore_unknown=True)
+            options_from_body({name: "something else"}, CHATS, ignore_unknown=True)
         assert caught.value.param == name
         assert "is not supported" in str(caught.value)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.serve.limits import ServeLimits
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 from lopa.serve.openai.field_error import FieldError
-from lopa.serve.openai.options import CHATS, COMPLETIONS
 from lopa.serve.openai.request import request_from_body
+from lopa.serve.serve_limits import ServeLimits
 
 LIMITS = ServeLimits(max_tokens=100, max_branches=3, max_seconds=5.0, max_choices=4)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)

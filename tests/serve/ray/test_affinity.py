@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lopa.serve.openai.options import CHATS, COMPLETIONS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 from lopa.serve.ray.affinity import Route, route_from_body
 from lopa.serve.ray.served_models import ServedModels
 

@@ -14,8 +14,8 @@ import pytest
 from lopa.runtime import Decoder
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.serve.http.api_error import ApiError, overloaded, unavailable
-from lopa.serve.http.visitors import OriginPolicy
-from lopa.serve.openai.options import COMPLETIONS
+from lopa.serve.http.origin_policy import OriginPolicy
+from lopa.serve.openai.body_options import COMPLETIONS
 from lopa.serve.ray.open_bundle import OpenedBundle
 from lopa.serve.ray.ray_options import options_from_args
 from lopa.serve.ray.relay import Messages, RelayedResponse, relay_messages, scope_to_carry
@@ -38,7 +38,7 @@ def opened_bundle(path: Path) -> OpenedBundle:
     options = options_from_args({"bundle": str(path), "model": "tiny", "max_num_seqs": 2, "queue": 2})
     cards = models_from_bundles(options.bundles).cards
     return OpenedBundle(
-        options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, visitors=OriginPolicy(), keys=None
+        options.bundles[0], options, cards={**cards, "other": {"id": "other"}}, origin_policy=OriginPolicy(), keys=None
     )
 
 
@@ -133,7 +133,7 @@ def test_bundle_closes_after_its_last_request(tiny_bundle: Path) -> None:
 def test_failed_open_leaves_nothing(tiny_bundle: Path) -> None:
     options = options_from_args({"bundle": str(tiny_bundle), "devices": "cpu:4095"})
     with pytest.raises(BadInputError, match="no core 4095"):
-        OpenedBundle(options.bundles[0], options, cards={}, visitors=OriginPolicy(), keys=None)
+        OpenedBundle(options.bundles[0], options, cards={}, origin_policy=OriginPolicy(), keys=None)
     gc.collect()  # partly opened resources are closed silently
 
 

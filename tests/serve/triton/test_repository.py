@@ -12,8 +12,8 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
-from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_of_devices
-from lopa.serve.triton.settings import TritonSettings, parameters_of_settings, settings_from_parameters
+from lopa.serve.triton.groups import InstanceGroup, devices_for_instance, groups_from_devices
+from lopa.serve.triton.triton_settings import TritonSettings, parameters_from_settings, settings_from_parameters
 
 
 def tree(folder: Path) -> list[str]:
@@ -144,13 +144,13 @@ def test_settings_round_trip() -> None:
         TritonSettings(bundle="/b", max_num_seqs=1, queue_limit=0, threads=3, device_timeout=1.5, max_tokens=7),
         TritonSettings(max_branches=2, max_seconds=0.25),
     ):
-        assert settings_from_parameters(parameters_of_settings(settings)) == settings
+        assert settings_from_parameters(parameters_from_settings(settings)) == settings
     assert settings_from_parameters({"EXECUTION_ENV_PATH": "x", "max_num_seqs": "5"}).max_num_seqs == 5
     assert settings_from_parameters({}).limits.max_tokens is None
 
 
 def test_instance_finds_its_devices() -> None:
-    groups = groups_of_devices(["cpu", "cpu:0", "cuda:0", "cuda:3", "tensorrt-rtx:1"], 2)
+    groups = groups_from_devices(["cpu", "cpu:0", "cuda:0", "cuda:3", "tensorrt-rtx:1"], 2)
     assert [(each.name, each.gpus) for each in groups] == [
         ("cpu", ()),
         ("cpu_0", ()),

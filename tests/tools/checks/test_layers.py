@@ -31,7 +31,7 @@ def contracts_of(text: str, *names: str) -> str:
     ("contract", "was", "changed", "found"),
     [
         (
-            "Rooms of the runtime",
+            "Layers of the runtime",
             '    "engine",\n    "decoder",\n',
             '    "decoder",\n    "engine",\n',
             r"lopa\.runtime\.decoder is not allowed to import lopa\.runtime\.engine|"
@@ -43,9 +43,9 @@ def contracts_of(text: str, *names: str) -> str:
             '    "lopa.runtime",\n    "lopa.export",\n    "lopa.plugins",\n',
             r"lopa\.export is not allowed to import lopa\.runtime",
         ),
-        ("Rooms of the export", '    "checkpoint",\n', "", r"lopa\.export\.checkpoint"),
+        ("Layers of the export", '    "checkpoint",\n', "", r"lopa\.export\.checkpoint"),
     ],
-    ids=["a room above", "a package above", "a room in no line"],
+    ids=["a layer above", "a package above", "a module in no layer"],
 )
 def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, found: str, tmp_path: Path) -> None:
     """As the source is, under rules that it breaks."""

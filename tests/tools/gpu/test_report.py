@@ -19,7 +19,7 @@ from tools.gpu.run import GpuRun, Settings
 from tools.gpu.sides import run_once
 from tools.gpu.stages import check_results, gpu_report
 
-from lopa.bench.forward.comparison import SideResult, compared_forwards
+from lopa.bench.forward.comparison import SideResult, compare_forwards
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.results import STAGES, GpuResults, results_from_file
@@ -248,10 +248,10 @@ def test_a_side_that_fails_at_a_shape_is_omitted(
     ) -> tuple[SideResult, ...]:
         if shapes == [LATER_SHAPE]:
             raise RuntimeError("lost")
-        return compared_forwards(sides, manifest, shapes, rounds)
+        return compare_forwards(sides, manifest, shapes, rounds)
 
     monkeypatch.setattr("tools.gpu.stages.run_once", without_compiler)
-    monkeypatch.setattr("tools.gpu.stages.compared_forwards", until_the_second_shape)
+    monkeypatch.setattr("tools.gpu.stages.compare_forwards", until_the_second_shape)
     monkeypatch.setattr("tools.gpu.stages.measure_torch_rates", lambda *_: MachineRates(1e9, 1e9, 1e9))
     results = gpu_report(settings_in(tmp_path, stages=("forward",)), lambda _: None)
     assert [(each.side, each.shape) for each in results.forwards] == [(side, SHAPE) for side in SIDES[:2]]

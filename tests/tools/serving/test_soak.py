@@ -30,13 +30,13 @@ def replace(owner, name, make):
 """
 MIXED_UP = """
 kept = []
-def mixed(results_of_handles):
+def mixed(await_results):
     async def results(handles, receive):
-        found = await results_of_handles(handles, receive)
+        found = await await_results(handles, receive)
         kept.extend([found] if found else [])
         return next(each for each in kept if len(each) == len(found)) if found and is_nth_call(2) else found
     return results
-replace(app, "results_of_handles", mixed)
+replace(app, "await_results", mixed)
 """
 MIXED_UP_IN_STREAMS = """
 texts = []
@@ -51,22 +51,22 @@ replace(stream._Parts, "of_event", mixed)
 """
 LOST = """
 calls = itertools.count()
-def lost(results_of_handles):
+def lost(await_results):
     async def results(handles, receive):
-        found = await results_of_handles(handles, receive)
+        found = await await_results(handles, receive)
         return await asyncio.Event().wait() if next(calls) == 13 else found
     return results
-replace(app, "results_of_handles", lost)
+replace(app, "await_results", lost)
 """
 CUT_OFF = """
-def cut(stream_of_reply):
+def cut(stream_from_reply):
     async def streamed(*arguments):
-        async for event in stream_of_reply(*arguments):
+        async for event in stream_from_reply(*arguments):
             if event.endswith(stream.DONE) and is_nth_call(3):
                 return
             yield event
     return streamed
-replace(app, "stream_of_reply", cut)
+replace(app, "stream_from_reply", cut)
 """
 GOES_ON = """
 class Careless(app.EventResponse):
@@ -76,12 +76,12 @@ class Careless(app.EventResponse):
 app.EventResponse = Careless
 """
 LOSES_A_PLACE = """
-def losing(handles_of_request):
+def losing(handles_for_request):
     async def handles(service, *arguments):
         service.engine._queue_limit -= is_nth_call(8)
-        return await handles_of_request(service, *arguments)
+        return await handles_for_request(service, *arguments)
     return handles
-replace(app, "handles_of_request", losing)
+replace(app, "handles_for_request", losing)
 """
 MISCOUNTS = """
 def twice(rejected):
@@ -93,12 +93,12 @@ replace(ServeMetrics, "rejected", twice)
 """
 GROWS = """
 hoard = []
-def hoarding(handles_of_request):
+def hoarding(handles_for_request):
     async def handles(service, *arguments):
         hoard.append((open("/dev/null"), b"x" * 4_000_000))
-        return await handles_of_request(service, *arguments)
+        return await handles_for_request(service, *arguments)
     return handles
-replace(app, "handles_of_request", hoarding)
+replace(app, "handles_for_request", hoarding)
 """
 
 

@@ -19,7 +19,7 @@ from tools.vendors.acl_recording import (
     marked_contract,
 )
 
-from lopa.runtime.ascend.contract import TABLE, acl_contract
+from lopa.runtime.ascend.acl_contract import TABLE, acl_contract
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,7 +8,7 @@ from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketPlanCosts
-from lopa.runtime.bundle.costs import CostTable, checked_costs, costs_from_file, costs_name
+from lopa.runtime.bundle.costs import CostTable, check_costs, costs_from_file, costs_name
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.sizes import Sizes
@@ -51,7 +51,7 @@ def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
     if path is None and not source.is_file():
         return _modelled(bundle.manifest, device)
     costs = costs_from_file(source)
-    table = CostTable(checked_costs(costs, bundle, device, costs.threads, source=str(source)))
+    table = CostTable(check_costs(costs, bundle, device, costs.threads, source=str(source)))
     about = BucketPlanCosts(kind="measured", device=device, machine=costs.machine, measured=costs.measured)
     return BucketCosts(about, table.seconds)
 

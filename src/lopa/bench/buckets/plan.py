@@ -1,18 +1,18 @@
 """Contents of the plan file from the planner's result."""
 
+from lopa.bench.buckets.bucketing_schemes import PaddingOutcome
 from lopa.bench.buckets.costs import BucketCosts, bytes_of_bucket
 from lopa.bench.buckets.planner import BucketChoice
-from lopa.bench.buckets.rivals import PaddingOutcome
 from lopa.bench.machine import date_now
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BUCKETS_SCHEMA, BucketPlan, Expected, Source
+from lopa.runtime.bundle.buckets import BUCKETS_SCHEMA, BucketPlan, Expected, ShapeSource
 from lopa.runtime.contract import CONTRACT_VERSION
 
 
 def bucket_plan_from_choice(
     choice: BucketChoice,
     bundle: Bundle,
-    sources: tuple[Source, ...],
+    sources: tuple[ShapeSource, ...],
     costs: BucketCosts,
     outcome: PaddingOutcome,
     no_padding: PaddingOutcome,

@@ -48,13 +48,13 @@ def limits_from_plans(plans: Sequence[DecodingPlan], forwards: Mapping[Sizes, in
     )
 
 
-def chosen_buckets(
+def choose_shape_buckets(
     forwards: Mapping[Sizes, int],
     limits: Sizes,
     costs: BucketCosts,
     *,
     max: int,
-    most_bytes: int | None,
+    max_bytes: int | None,
     bytes_of: Callable[[Sizes], int],
     seconds: float,
 ) -> BucketChoice:
@@ -62,12 +62,12 @@ def chosen_buckets(
 
     One bucket takes everything within `limits`. If memory does not suffice for that, one has the longest window and
     prefix, and larger forwards are split over it. Raises BadInputError if not even one branch of one request fits into
-    `most_bytes`.
+    `max_bytes`.
     """
     occurring = grid_of_forwards(forwards, limits)
     grid = grid_within(occurring, forwards, MAX_CELLS)
     shapes = grid.rounded(forwards)
-    candidates = _affordable(grid.combinations(limits.wanted), limits, most_bytes, bytes_of)
+    candidates = _affordable(grid.combinations(limits.wanted), limits, max_bytes, bytes_of)
     buckets = [bucket_from_sizes(sizes, costs.seconds(sizes)) for sizes in candidates]
     table = np.vstack([_table_of_costs(shapes, buckets), _coverage_row(candidates, limits)])
     found = cheapest_columns(table, max, seconds=seconds)
@@ -93,24 +93,24 @@ def _table_of_costs(shapes: Mapping[Sizes, int], buckets: Sequence[ShapeBucket])
 def _affordable(
     combinations: Sequence[Sizes],
     limits: Sizes,
-    most_bytes: int | None,
+    max_bytes: int | None,
     bytes_of: Callable[[Sizes], int],
 ) -> list[Sizes]:
-    """Return the sizes that fit into `most_bytes`, smallest first."""
+    """Return the sizes that fit into `max_bytes`, smallest first."""
     needed = {sizes: bytes_of(sizes) for sizes in combinations}
-    if most_bytes is None:
+    if max_bytes is None:
         return sorted(combinations, key=needed.__getitem__)
     min_bytes = min(
         needed[sizes] for sizes in combinations if (sizes.window, sizes.prefix) == (limits.window, limits.prefix)
     )
-    if min_bytes > most_bytes:
+    if min_bytes > max_bytes:
         raise BadInputError(
-            f"{most_bytes / 2**30:g} GiB of memory are too little for the largest shape bucket",
+            f"{max_bytes / 2**30:g} GiB of memory are too little for the largest shape bucket",
             expected=f"at least {math.ceil(1e6 * min_bytes / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
             f"window of {limits.window} and a prefix of {limits.prefix} rows",
             remedy="raise --memory, or plan for shorter prompts with --max-prompt",
         )
-    return sorted((sizes for sizes in combinations if needed[sizes] <= most_bytes), key=needed.__getitem__)
+    return sorted((sizes for sizes in combinations if needed[sizes] <= max_bytes), key=needed.__getitem__)
 
 
 def _coverage_row(candidates: Sequence[Sizes], limits: Sizes) -> Floats:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.progress import Progress
-from lopa.runtime.bundle.buckets import Source
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -26,18 +26,18 @@ class Recording:
     """Forwards of each request, in order, as if decoded alone (R = 1)."""
     plans: tuple[DecodingPlan, ...]
     longest_prompt: int
-    sources: tuple[Source, ...]
+    sources: tuple[ShapeSource, ...]
 
 
 def sizes_of_step(step: Step) -> Sizes:
     """Return the sizes of the step's forward as if its request ran alone."""
     windows = step.windows
     branches, window = windows.input_ids.shape
-    return Sizes(1, branches, window, tiles(windows.prefix), windows.wanted.shape[1])
+    return Sizes(1, branches, window, tiles(windows.prefix), windows.logits_positions.shape[1])
 
 
 def recording_from_decoder(
-    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: Progress
+    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], ShapeSource], progress: Progress
 ) -> Recording:
     """Decode `prompts` with the bundle's defaults and, for LoPA, the default branches of accelerators.
 
@@ -57,7 +57,7 @@ def recording_from_decoder(
     return Recording(tuple(requests), (decoder.plan(config),), longest, (source(sum(map(len, requests))),))
 
 
-def joined_recordings(recordings: Sequence[Recording]) -> Recording:
+def join_recordings(recordings: Sequence[Recording]) -> Recording:
     """Join several recordings, at least one."""
     return Recording(
         requests=tuple(request for each in recordings for request in each.requests),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lopa.bench.eval_set import EvalItem
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 _FOLDER = "samples"
 
@@ -26,4 +26,4 @@ def write_samples(folder: Path, items: Sequence[EvalItem], texts: Mapping[str, S
             for item, text in zip(items, answers, strict=True)
             if item.task_id is not None
         ]
-        write_whole(sample_file(folder, config), "".join(lines).encode())
+        write_atomically(sample_file(folder, config), "".join(lines).encode())

@@ -6,7 +6,7 @@ from functools import cache
 
 from lopa.bench.buckets.recording import packed_sizes
 from lopa.bench.fleet.scenario import Material, ModelledCosts
-from lopa.runtime.bundle.costs import Costs, CostTable
+from lopa.runtime.bundle.costs import CostTable, DeviceCosts
 from lopa.runtime.contract.sizes import Sizes
 
 ForwardSeconds = Callable[[Sizes], float]
@@ -60,7 +60,7 @@ class RoundCosts:
 def costs_of_material(material: Material) -> RoundCosts:
     """Return the costs of a scenario."""
     costs = material.scenario.costs
-    host: ModelledCosts | Costs
+    host: ModelledCosts | DeviceCosts
     if isinstance(costs, ModelledCosts):
         forward, round_seconds, host = modelled_forward(costs), costs.round_seconds, costs
     else:

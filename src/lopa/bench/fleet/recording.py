@@ -14,7 +14,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.tiny import EVAL
 
 
-def recorded_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progress: Progress = silent) -> Decodes:
+def record_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progress: Progress = silent) -> Decodes:
     """Decode the embedded prompts, `limit` of each kind, with strategy `lopa` and every number of branches.
 
     Other options are the bundle's defaults. `progress` receives the finished and the total number of prompts.

@@ -66,7 +66,7 @@ def report_from_starts(run: Run, starts: tuple[ColdStart, ...]) -> ColdReport:
     return ColdReport("cold", run, starts, statistics.median(start.to_first_forward for start in starts))
 
 
-def measured_cold_start(bundle: Path, devices: Sequence[str], threads: int | None) -> ColdStart:
+def measure_cold_start(bundle: Path, devices: Sequence[str], threads: int | None) -> ColdStart:
     """Measure one cold start. Files may be in the page cache, so disk time is not measured.
 
     Raises CheckFailedError with the process's error output if it fails.

@@ -39,7 +39,7 @@ class SideResult:
     """Mean absolute difference of the most probable token's log-probability from the first side."""
 
 
-def compared_forwards(
+def compare_forwards(
     sides: Mapping[str, Session],
     manifest: Manifest,
     shapes: Sequence[ForwardShape],

@@ -19,7 +19,7 @@ from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.progress import Progress, silent
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
@@ -123,13 +123,13 @@ class CostMeasurement:
         return sum(map(len, self._seconds.values()))
 
     @property
-    def costs(self) -> Costs | None:
+    def costs(self) -> DeviceCosts | None:
         """The table, or None until every shape has min(MIN_ROUNDS, rounds) measurements."""
         min_rounds = min(MIN_ROUNDS, self.schedule.rounds)
         if self._host is None or any(len(self._seconds.get(shape, ())) < min_rounds for shape in self.schedule.shapes):
             return None
         host_seconds, host_seconds_a_branch = self._host
-        return Costs(
+        return DeviceCosts(
             schema=COSTS_SCHEMA,
             contract=CONTRACT_VERSION,
             device=self._decoder.session.device,

@@ -6,7 +6,7 @@ from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape, floor_seconds, work_of_forward
 from lopa.bench.report import Run
 from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
-from lopa.runtime.bundle.costs import Costs, ForwardCost
+from lopa.runtime.bundle.costs import DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 
 
@@ -35,7 +35,7 @@ class CostsReport:
     points: tuple[RoofedCost, ...]
 
 
-def report_from_costs(costs: Costs, run: Run, rates: MachineRates | None, manifest: Manifest) -> CostsReport:
+def report_from_costs(costs: DeviceCosts, run: Run, rates: MachineRates | None, manifest: Manifest) -> CostsReport:
     """Return the report with the roofline of each point."""
     points = tuple(
         RoofedCost(point.branches, point.window, point.prefix, point.seconds, _floor(point, rates, manifest))

@@ -34,7 +34,7 @@ class MachineRates:
     """Bytes per second of a large copy, reads plus writes."""
 
 
-def measured_rates(threads: int) -> MachineRates:
+def measure_rates(threads: int) -> MachineRates:
     """Measure this machine for a few seconds with `threads` threads."""
     rng = np.random.default_rng(0)
     floats = rng.standard_normal((_ROWS, _INPUTS), np.float32), rng.standard_normal((_INPUTS, _OUTPUTS), np.float32)
@@ -44,8 +44,8 @@ def measured_rates(threads: int) -> MachineRates:
     )
     operations = 2 * _ROWS * _INPUTS * _OUTPUTS
     return MachineRates(
-        float32=operations / least_seconds(_product("MatMul", *floats, threads)),
-        int8=operations / least_seconds(_product("MatMulInteger", *integers, threads)),
+        float32=operations / min_seconds(_product("MatMul", *floats, threads)),
+        int8=operations / min_seconds(_product("MatMulInteger", *integers, threads)),
         bandwidth=_copy_rate(threads),
     )
 
@@ -62,7 +62,7 @@ def _copy_rate(threads: int) -> float:
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        return 2 * _COPIED_BYTES / least_seconds(lambda: list(pool.map(_copy, parts)))
+        return 2 * _COPIED_BYTES / min_seconds(lambda: list(pool.map(_copy, parts)))
 
 
 def _copy(part: tuple[Array, Array]) -> None:
@@ -70,7 +70,7 @@ def _copy(part: tuple[Array, Array]) -> None:
     np.copyto(part[1], part[0])
 
 
-def least_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
+def min_seconds(work: Callable[[], object], seconds: float = _SECONDS) -> float:
     """Return the minimum seconds of one call of `work`, after a warm-up call.
 
     Calls repeat for about `seconds`, and at least once.

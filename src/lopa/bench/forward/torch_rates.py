@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from lopa.bench.forward.machine_rates import MachineRates, least_seconds
+from lopa.bench.forward.machine_rates import MachineRates, min_seconds
 
 _FIRST_SIZE, _LARGEST_SIZE = 512, 16384
 """First and last size of the square matrices. The size doubles until a product takes _LONG_ENOUGH."""
@@ -38,8 +38,8 @@ def _product_rate(device: str, dtype: torch.dtype) -> float:
         def multiply(left: torch.Tensor = left, right: torch.Tensor = right, out: torch.Tensor = product) -> None:
             torch.mm(left, right, out=out)
 
-        if size == _LARGEST_SIZE or _least_seconds(multiply, device, 0) >= _LONG_ENOUGH:
-            return 2 * size**3 / _least_seconds(multiply, device, _SECONDS)
+        if size == _LARGEST_SIZE or _min_seconds(multiply, device, 0) >= _LONG_ENOUGH:
+            return 2 * size**3 / _min_seconds(multiply, device, _SECONDS)
         size *= 2
 
 
@@ -47,19 +47,19 @@ def _memory_rate(device: str) -> float:
     """Return bytes per second."""
     count = _COPIED_BYTES[torch.device(device).type] // 4
     source, target = torch.ones(count, device=device), torch.empty(count, device=device)
-    copied = 2 * 4 * count / _least_seconds(lambda: target.copy_(source), device, _SECONDS)
-    read = 4 * count / _least_seconds(source.sum, device, _SECONDS)
+    copied = 2 * 4 * count / _min_seconds(lambda: target.copy_(source), device, _SECONDS)
+    read = 4 * count / _min_seconds(source.sum, device, _SECONDS)
     return max(copied, read)
 
 
-def _least_seconds(work: Callable[[], object], device: str, seconds: float) -> float:
+def _min_seconds(work: Callable[[], object], device: str, seconds: float) -> float:
     """Return the minimum seconds of `work` including synchronization with `device`."""
 
     def run_and_wait() -> None:
         work()
         _wait(device)
 
-    return least_seconds(run_and_wait, seconds)
+    return min_seconds(run_and_wait, seconds)
 
 
 def _wait(device: str) -> None:

@@ -12,7 +12,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.generation_config import GenerationConfig, resolve
-from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.sessions.session import Session, next_request_number
 
 _CONFIG = GenerationConfig(branches=4, max_new_tokens=128, stop_at_eos=False)
 _PROMPTS = 3
@@ -61,7 +61,7 @@ def measure_steps(session: Session, manifest: Manifest) -> StepTimes:
 
 def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> list[tuple[int, dict[str, float]]]:
     """Return the branches and the seconds by phase of every step but the first."""
-    request = unused_request()
+    request = next_request_number()
     decoding = Decoding(session, request, prompt, resolve(_CONFIG), manifest)
     steps: list[tuple[int, dict[str, float]]] = []
     try:

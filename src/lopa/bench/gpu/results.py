@@ -18,7 +18,7 @@ from lopa.bench.machine import date_now
 from lopa.bench.report import json_from_report
 from lopa.export.weights.plan import Dtype
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
 STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")
@@ -177,4 +177,4 @@ def with_stage_run(
 
 def write_results(folder: Path, results: GpuResults) -> None:
     """Write RESULTS_NAME to `folder` atomically."""
-    write_whole(folder / RESULTS_NAME, json_from_report(results))
+    write_atomically(folder / RESULTS_NAME, json_from_report(results))

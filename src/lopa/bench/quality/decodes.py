@@ -24,7 +24,7 @@ from lopa.runtime.text.prompt_ids import Prompt, ids_from_prompt
 MAX_NEW_TOKENS = 256
 
 
-def measured_outcomes(
+def decode_outcomes(
     decoder: Decoder,
     items: Sequence[EvalItem],
     variants: Sequence[Variant],

@@ -19,7 +19,7 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.quality.outcome import DecodeOutcome, KeptOutcome
 from lopa.bench.report import PromptFile, Run, files_of_report
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import OutputLines, place_of_output, write_whole
+from lopa.runtime.files.output_file import OutputLines, inspect_output_path, write_atomically
 from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
@@ -83,11 +83,11 @@ class KeptOutcomes:
 
         Raises BadInputError if the file cannot be written.
         """
-        place_of_output(self._path)
+        inspect_output_path(self._path)
         records = [self._header, *self._found.values()]
-        write_whole(self._path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+        write_atomically(self._path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
         try:
-            with OutputLines.open(place_of_output(self._path)) as self._lines:
+            with OutputLines.open(inspect_output_path(self._path)) as self._lines:
                 self._lines.begin(self._path.stat().st_size)
                 yield
         except BaseException:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
 
 SHARED_MEMORY = "shared memory"
 _MESSAGES = 400
@@ -59,7 +59,7 @@ def shared_memory_link(core: int) -> Link:
     Its latency is half an empty call of a thread on `core`, its bandwidth that of one thread's copy. Both are medians.
     """
     worker = DeviceWorker("lopa link test")
-    worker.submit(lambda: keep_thread_on([core])).result()
+    worker.submit(lambda: pin_thread([core])).result()
     call = _median_seconds(lambda: worker.submit(lambda: None).result(), _MESSAGES)
     worker.stop()
     source, target = np.ones(_COPIED_BYTES, np.uint8), np.zeros(_COPIED_BYTES, np.uint8)

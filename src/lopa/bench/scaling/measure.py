@@ -87,7 +87,9 @@ def recorded_step(step: Step) -> ReplayStep:
     engine = max(device.seconds for device in split.devices)
     shared = windows.commit > 0 and rows_are_shared(batch_from_windows([windows], [0], [1.0]), 0, windows.commit)
     return ReplayStep(
-        shape=ForwardShape(len(step.branches), max(windows.lengths), tiles(windows.prefix), windows.wanted.shape[1]),
+        shape=ForwardShape(
+            len(step.branches), max(windows.lengths), tiles(windows.prefix), windows.logits_positions.shape[1]
+        ),
         committed=windows.commit,
         shared=shared,
         parts=StepParts(

@@ -9,7 +9,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.scaling.links import SHARED_MEMORY, Link
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.contract.batch_parts import shares_of_branches
+from lopa.runtime.contract.batch_parts import split_branches
 from lopa.runtime.contract.stored_floats import stored_dtype
 
 _ID_BYTES = 8
@@ -161,5 +161,5 @@ class ScalingModel:
 
 def device_shape(shape: ForwardShape, devices: int) -> ForwardShape:
     """Return the shape that the device with the most branches computes."""
-    first = shares_of_branches(shape.branches, devices)[0]
+    first = split_branches(shape.branches, devices)[0]
     return replace(shape, branches=first.stop - first.start)

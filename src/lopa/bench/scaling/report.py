@@ -8,7 +8,7 @@ from typing import Any
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import PromptFile, Run, run_now
 from lopa.bench.scaling.links import PUBLISHED_LINKS, Link, shared_memory_link
 from lopa.bench.scaling.measure import ROUNDS, SHARE_ROUNDS, Turn, measure_shares, measure_turns
@@ -92,7 +92,7 @@ def scaling_report(
     """
     one, counts, here = decoders[1], sorted({1, *counts}), sorted(decoders)
     run = run_now(one.bundle, device=decoders[here[-1]].session.device, threads=1, arguments=arguments)
-    with progress_shown("prompts on every number of devices", ROUNDS * len(items), quiet=quiet) as progress:
+    with show_progress("prompts on every number of devices", ROUNDS * len(items), quiet=quiet) as progress:
         turns = measure_turns(decoders, items, config, progress)
     other = prompts_with_other_tokens(turns, len(items))
     if len(other) == len(items):
@@ -102,7 +102,7 @@ def scaling_report(
             remedy="run lopa-export verify to check the engine, and report the problem with the bundle's manifest.json",
         )
     decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
-    with progress_shown("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
+    with show_progress("rounds of shares", SHARE_ROUNDS, quiet=quiet) as progress:
         shares = measure_shares(decoders, counts, most_common_full_shape(decodes[1]), progress)
     model = ScalingModel(sizes_from_manifest(one.bundle.manifest), shares)
     links = (shared_memory_link(max(available_cores())), *PUBLISHED_LINKS)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from lopa.bench.speed.eager_model import EagerModel, reference_names
-from lopa.export.source import Source
+from lopa.export.source import ExportSource
 from lopa.runtime.errors import BadInputError
 
 
@@ -27,7 +27,7 @@ class LowRankLinear(nn.Module):
         return product + added
 
 
-def unmerge_adapter(model: EagerModel, source: Source) -> int:
+def unmerge_adapter(model: EagerModel, source: ExportSource) -> int:
     """Unmerge the adapter of `model`, which was built from `source`.
 
     Returns the number of matrices. Raises BadInputError without an adapter, and for one that replaces whole matrices.

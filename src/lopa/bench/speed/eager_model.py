@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lopa.export.source import Source, source_from_checkpoint
+from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.verify.reference_model import empty_network, load_weights
 from lopa.export.verify.reference_names import names_of_architecture
 from lopa.export.weights.plan import PlannedWeight
@@ -106,7 +106,7 @@ def eager_model_from_checkpoint(
     return eager_model_from_weights(source, weights, device)
 
 
-def eager_model_from_weights(source: Source, weights: Mapping[str, Tensor], device: str) -> EagerModel:
+def eager_model_from_weights(source: ExportSource, weights: Mapping[str, Tensor], device: str) -> EagerModel:
     """Return a model that uses `weights`, by their bundle names and on `device`, without a copy."""
     network = empty_sdpa_network(source)
     names = reference_names(source)
@@ -128,19 +128,19 @@ def compile_model(model: EagerModel) -> EagerModel:
     return twin
 
 
-def empty_sdpa_network(source: Source) -> Any:
+def empty_sdpa_network(source: ExportSource) -> Any:
     """Return transformers' network of a checkpoint without weights, with SDPA attention."""
     return empty_network(source.config.dimensions, source.config.architecture.name, source.checkpoint, attention="sdpa")
 
 
-def reference_names(source: Source) -> dict[str, str]:
+def reference_names(source: ExportSource) -> dict[str, str]:
     """Return transformers' tensor names by bundle name."""
     names = names_of_architecture(source.config.architecture.name)
     found = {each.name: names.tensor(each.source) for each in source.planned}
     return found | {"head.weight": names.tensor(names.head)}  # a tied head has the embedding's source
 
 
-def merged_weight(source: Source, planned: PlannedWeight, device: str) -> Tensor:
+def merged_weight(source: ExportSource, planned: PlannedWeight, device: str) -> Tensor:
     """Return a tensor of `source` in float32 on `device`. Matrices are [outputs, inputs], as in nn.Linear."""
     stored = source.adapter.replaced.get(planned.source, source.stored[planned.source])
     weight = stored.read().to(device).float()

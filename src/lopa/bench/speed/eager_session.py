@@ -23,7 +23,7 @@ from torch import Tensor
 from lopa.bench.speed.eager_model import EagerModel, KeyValue
 from lopa.runtime.contract import TOP_K, Bool, CacheRows, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.stored_floats import float32_from_stored
-from lopa.runtime.sessions.session import check_kept
+from lopa.runtime.sessions.session import check_prefix_count
 
 _BranchStatistics = tuple[Tensor, Tensor, Tensor]
 """One branch's best ids [Q, K], their log-probabilities [Q, K], and entropies [Q]."""
@@ -93,7 +93,7 @@ class EagerSession:
 
     def shorten(self, request: int, count: int) -> None:
         """Shorten the request's cache, as Session.shorten does."""
-        check_kept(self.prefix_length(request), count)
+        check_prefix_count(self.prefix_length(request), count)
         if not count:
             self.release(request)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from lopa.runtime.openvino.session import OpenVinoBinding
+from lopa.runtime.openvino.openvino_session import OpenVinoBinding
 
 _CALLS: tuple[tuple[Any, str], ...] = ((ort.InferenceSession, "run_with_iobinding"), (OpenVinoBinding, "run"))
 """Class and method that run one forward of an engine: ONNX Runtime and OpenVINO."""

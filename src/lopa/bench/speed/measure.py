@@ -42,7 +42,7 @@ def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adap
     return Decoder(decoder.bundle, EagerSession(model), decoder.tokenizer)
 
 
-def measured_speed(
+def measure_speed(
     ours: Decoder,
     eager: Decoder,
     items: Sequence[EvalItem],

@@ -13,12 +13,12 @@ from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswerFormat
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-from lopa.serve.openai.config import errors_of_options
-from lopa.serve.openai.options import BodyOptions
+from lopa.serve.openai.body_config import option_errors
+from lopa.serve.openai.body_options import BodyOptions
 
 _EXPECTED = 'a JSON object such as {"prompt": text}'
 _REMEDY = "correct the line"
@@ -73,7 +73,7 @@ class LineReader:
         """Return the request of `line`, or its error, with the format of the answer."""
         answer_format: AnswerFormat = PlainAnswerFormat(line, prompt_ids=self.prompt_ids)
         try:
-            with refused_as_bad_input("the line cannot be used", expected=_EXPECTED, remedy=_REMEDY):
+            with errors_as_bad_input("the line cannot be used", expected=_EXPECTED, remedy=_REMEDY):
                 value = _object_of_line(line)
                 if is_openai_line(value):
                     bundle = self.decoder.bundle.path.resolve().name
@@ -101,7 +101,7 @@ class LineReader:
         values = {**usual, "seed": self.config.seed, **options}
         if not parsed.params:
             return self.decoder.config(**values)
-        with errors_of_options(self.decoder.config, BodyOptions(values, dict(parsed.params))):
+        with option_errors(self.decoder.config, BodyOptions(values, dict(parsed.params))):
             return self.decoder.config(**values)
 
     def _prompt(self, parsed: ParsedLine) -> Prompt:

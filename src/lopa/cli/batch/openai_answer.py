@@ -9,10 +9,16 @@ from lopa.cli.batch.openai_line import endpoint_and_body
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.requests.result import GenerationResult
-from lopa.serve.openai.answer import SHAPES, TextOfIds, choice_of_result, ours_of_result, usage_of_results
+from lopa.serve.openai.body_options import PROMPT_FIELDS, options_from_body
 from lopa.serve.openai.field_error import FieldError
-from lopa.serve.openai.options import PROMPT_FIELDS, options_of_body
-from lopa.serve.openai.prompt_error import LENGTH, field_error_of_prompt
+from lopa.serve.openai.prompt_error import LENGTH, field_error_from_prompt_error
+from lopa.serve.openai.response_shapes import (
+    SHAPES,
+    DecodeIds,
+    choice_from_result,
+    lopa_fields_from_result,
+    usage_from_results,
+)
 
 _ID = "batch_req_"
 
@@ -26,7 +32,7 @@ class OpenAIAnswerFormat:
     """The line's object."""
     bundle: str
     """Name of the bundle: the model's name where the line has none."""
-    text_of_ids: TextOfIds
+    decode_ids: DecodeIds
 
     def from_result(self, result: GenerationResult) -> dict[str, Any]:
         """Return a response with status 200. Fields beyond OpenAI's are in "lopa"."""
@@ -38,9 +44,9 @@ class OpenAIAnswerFormat:
             "object": shape.object,
             "created": int(time.time()),
             "model": model if isinstance(model, str) else self.bundle,
-            "choices": [choice_of_result(shape, 0, result, self.text_of_ids)],
-            "usage": usage_of_results([result]),
-            "lopa": ours_of_result(result),
+            "choices": [choice_from_result(shape, 0, result, self.decode_ids)],
+            "usage": usage_from_results([result]),
+            "lopa": lopa_fields_from_result(result),
         }
         return self._line_of(200, answer, None)
 
@@ -48,8 +54,8 @@ class OpenAIAnswerFormat:
         """Return a response with status 400, with the same message as the line's error."""
         if isinstance(error, PromptTooLongError):
             endpoint, body = endpoint_and_body(self.request)
-            params = options_of_body(body, endpoint).params
-            error = field_error_of_prompt(error, PROMPT_FIELDS[endpoint], params.get(LENGTH, LENGTH))
+            params = options_from_body(body, endpoint).params
+            error = field_error_from_prompt_error(error, PROMPT_FIELDS[endpoint], params.get(LENGTH, LENGTH))
         param, code = (error.param, error.code) if isinstance(error, FieldError) else (None, None)
         described = {"message": str(error), "type": "invalid_request_error", "param": param, "code": code}
         return self._line_of(400, {"error": described}, {"code": "invalid_request_error", "message": str(error)})

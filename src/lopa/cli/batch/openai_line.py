@@ -6,9 +6,9 @@ from typing import Any
 
 from lopa.cli.batch.plain_line import ParsedLine
 from lopa.runtime.errors import BadInputError
-from lopa.serve.openai.field_error import errors_of_field
-from lopa.serve.openai.options import CHATS, PROMPT_FIELDS, options_of_body
-from lopa.serve.openai.prompts import checked_ids, checked_messages, checked_text, plain_messages
+from lopa.serve.openai.body_options import CHATS, PROMPT_FIELDS, options_from_body
+from lopa.serve.openai.field_error import field_errors
+from lopa.serve.openai.prompts import check_messages, check_prompt_ids, check_prompt_text, normalize_messages
 
 _MARKS = frozenset(("custom_id", "url", "body"))
 """Keys that only lines of OpenAI's format have."""
@@ -25,18 +25,18 @@ def parse_openai_line(value: Mapping[str, Any]) -> ParsedLine:
     """Parse a line of OpenAI's format. Raises BadInputError for fields that would silently be ignored."""
     endpoint, body = endpoint_and_body(value)
     prompt = body.get(PROMPT_FIELDS[endpoint])
-    given = options_of_body(body, endpoint)
-    with errors_of_field(PROMPT_FIELDS[endpoint]):
+    given = options_from_body(body, endpoint)
+    with field_errors(PROMPT_FIELDS[endpoint]):
         parsed = _parsed_prompt(prompt, is_chat=endpoint == CHATS)
     return replace(parsed, options=given.values, params=given.params)
 
 
 def _parsed_prompt(prompt: Any, *, is_chat: bool) -> ParsedLine:
     if is_chat:
-        return ParsedLine(messages=plain_messages(checked_messages(prompt)))
+        return ParsedLine(messages=normalize_messages(check_messages(prompt)))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
-    checked = checked_ids(prompt) if isinstance(prompt, list) else checked_text(prompt)
+    checked = check_prompt_ids(prompt) if isinstance(prompt, list) else check_prompt_text(prompt)
     return ParsedLine(prompt=checked, raw=True)
 
 

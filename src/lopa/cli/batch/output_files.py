@@ -14,7 +14,7 @@ from typing import Self
 import click
 
 from lopa.cli.batch.prompt_lines import STANDARD_INPUT
-from lopa.runtime.files.output_file import OutputLines, OutputPlace, place_of_output
+from lopa.runtime.files.output_file import OutputLines, OutputPlace, inspect_output_path
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OutputFiles:
         Raises BadInputError for a path that cannot be written and UsageError for two options with the same file.
         """
         places = {
-            name: place_of_output(path)
+            name: inspect_output_path(path)
             for name, path in (("--output", output), ("--trace", trace), ("--timeline", timeline))
             if path is not None
         }

@@ -11,7 +11,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import OPTIONS
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.openai.prompts import Messages, checked_ids, checked_messages, checked_text, plain_messages
+from lopa.serve.openai.prompts import Messages, check_messages, check_prompt_ids, check_prompt_text, normalize_messages
 
 _PROMPTS = ("prompt", "prompt_ids", "messages")
 _NULLABLE = "seed"
@@ -58,10 +58,10 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
     check_options(options)
     options = {name: each for name, each in options.items() if each is not None or name == _NULLABLE}
     if "messages" in value:
-        return ParsedLine(messages=plain_messages(checked_messages(value["messages"])), options=options)
+        return ParsedLine(messages=normalize_messages(check_messages(value["messages"])), options=options)
     if "prompt_ids" in value:
-        return ParsedLine(prompt=checked_ids(value["prompt_ids"]), options=options)
-    return ParsedLine(prompt=checked_text(value["prompt"]), options=options)
+        return ParsedLine(prompt=check_prompt_ids(value["prompt_ids"]), options=options)
+    return ParsedLine(prompt=check_prompt_text(value["prompt"]), options=options)
 
 
 def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 STANDARD_INPUT = Path("-")
 MAX_LINE_BYTES = 16 * 2**20
@@ -85,7 +85,7 @@ def _piece(file: BinaryIO, path: Path, limit: int) -> bytes:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    with refused_as_bad_input(
+    with errors_as_bad_input(
         str(path), expected="a file of JSON lines, or - for standard input", remedy="check the path"
     ):
         yield

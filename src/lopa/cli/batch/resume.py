@@ -12,7 +12,7 @@ from lopa.cli.batch.openai_answer import identity_of_openai_answer
 from lopa.cli.batch.prompt_lines import RawLine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import OutputPlace
-from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json
 
 _EXPECTED = "results of an earlier run with the same prompts, bundle and options"
 _REMEDY = "repeat the options of that run, or give another --output"
@@ -42,7 +42,7 @@ def kept_results(place: OutputPlace, lines: Iterator[RawLine]) -> KeptResults:
             expected="a file that can be read again",
             remedy="omit --resume, or write to a file",
         )
-    with refused_as_bad_input(str(path), expected=_EXPECTED, remedy=_REMEDY), path.open("rb") as file:
+    with errors_as_bad_input(str(path), expected=_EXPECTED, remedy=_REMEDY), path.open("rb") as file:
         for number, written in enumerate(_whole_lines(file), start=1):
             value = object_from_json(
                 written, source=f"{path} line {number} is not a result", expected=_EXPECTED, remedy=_REMEDY

@@ -9,7 +9,7 @@ from lopa.cli.options.plan import bucket_plan_from_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.export.extra import export_extra_needed
-from lopa.runtime.ascend.manifest import Precision, engine_folder
+from lopa.runtime.ascend.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.errors import BadInputError

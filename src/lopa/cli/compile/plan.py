@@ -6,21 +6,21 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
 from lopa.bench.buckets.costs import bucket_costs, bytes_of_bucket
 from lopa.bench.buckets.plan import bucket_plan_from_choice
-from lopa.bench.buckets.planner import chosen_buckets, limits_from_plans
+from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
 from lopa.bench.buckets.plot import png_from_buckets
 from lopa.bench.buckets.recording import (
     Recording,
     forwards_of_recording,
-    joined_recordings,
+    join_recordings,
     recording_from_decoder,
 )
-from lopa.bench.buckets.rivals import outcome_of_buckets, rival_outcomes
 from lopa.bench.buckets.table import table_of_buckets, table_of_outcomes
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_trace import recording_from_trace
@@ -28,12 +28,12 @@ from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.buckets import BUCKETS_NAME, Source
+from lopa.runtime.bundle.buckets import BUCKETS_NAME, ShapeSource
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from lopa.tiny import EVAL
 
 _BUCKETS = 8
@@ -133,26 +133,26 @@ def command(
     for path in (target, plot):
         if path is not None:
             check_output(path)  # before anything is decoded
-    recording = joined_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
+    recording = join_recordings(recorded) if recorded else _recording(opened, None if needs_engine else device)
     forwards = forwards_of_recording(recording, parallel)
     limits = limits_from_plans(
         recording.plans, forwards, recording.longest_prompt if max_prompt is None else max_prompt
     )
-    choice = chosen_buckets(
+    choice = choose_shape_buckets(
         forwards,
         limits,
         seconds,
         max=most,
-        most_bytes=None if memory is None else int(memory * _GIB),
+        max_bytes=None if memory is None else int(memory * _GIB),
         bytes_of=lambda sizes: bytes_of_bucket(manifest, sizes),
         seconds=_SEARCH_SECONDS,
     )
     outcome = outcome_of_buckets(f"this plan, {len(choice.buckets)} buckets", choice.buckets, forwards)
-    rivals = rival_outcomes(forwards, limits, seconds)
+    rivals = bucketing_outcomes(forwards, limits, seconds)
     plan = bucket_plan_from_choice(choice, opened, recording.sources, seconds, outcome, rivals[0])
-    write_whole(target, json_from_record(plan))
+    write_atomically(target, json_from_record(plan))
     if plot is not None:
-        write_whole(
+        write_atomically(
             plot, png_from_buckets(forwards, plan.buckets, title=f"{opened.path.resolve().name}: forwards and buckets")
         )
     if as_json:
@@ -180,11 +180,11 @@ def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) 
 def _recording(bundle: Bundle, device: str | None) -> Recording:
     """Record decodes of the embedded prompts, on `device` or for None on the CPU."""
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
-    with _decoder(bundle, device) as decoder, progress_shown("prompts", len(items), quiet=quiet()) as progress:
+    with _decoder(bundle, device) as decoder, show_progress("prompts", len(items), quiet=quiet()) as progress:
         return recording_from_decoder(
             decoder,
             [item.prompt for item in items],
-            lambda forwards: Source(
+            lambda forwards: ShapeSource(
                 name=f"{EVAL.name}, {len(items)} prompts, decoded now", sha256=sha256_of_file(EVAL), forwards=forwards
             ),
             progress,

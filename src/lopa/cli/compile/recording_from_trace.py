@@ -8,7 +8,7 @@ import msgspec
 from lopa.bench.buckets.recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
-from lopa.runtime.bundle.buckets import Source
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
@@ -47,7 +47,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
     if not requests:
         raise BadInputError(f"{path} has no steps", expected=_EXPECTED, remedy="record a decode: generate --trace")
     forwards = sum(map(len, requests.values()))
-    source = Source(name=path.name, sha256=sha256_of_file(path), forwards=forwards)
+    source = ShapeSource(name=path.name, sha256=sha256_of_file(path), forwards=forwards)
     return Recording(tuple(map(tuple, requests.values())), (plan,), longest_prompt, (source,))
 
 

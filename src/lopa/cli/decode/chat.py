@@ -13,7 +13,7 @@ from lopa.cli.options.decoding_options import DecodingCommand, config_options, c
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_option import INPUT, option
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.mpi.link import on_mpi
+from lopa.runtime.mpi.mpi_link import on_mpi
 
 
 @click.command(

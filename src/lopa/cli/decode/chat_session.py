@@ -16,7 +16,7 @@ from lopa.cli.program.renamed_options import present_option_name
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.generation_config import OPTIONS
 from lopa.runtime.requests.result import DoneEvent, GenerationResult, TextEvent
 from lopa.runtime.text.prompt_ids import Prompt
@@ -147,7 +147,7 @@ class ChatSession:
                 "/save without a file", expected="the name of a file after it", remedy="e.g. /save talk.jsonl"
             )
         lines = self._conversation.lines()
-        write_whole(Path(name), "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        write_atomically(Path(name), "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
         _print_notice(f"{name}: {len(lines)} messages")
 
     def _set(self, rest: str) -> None:

@@ -31,8 +31,8 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.files.output_file import OutputLines
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.mpi.link import on_mpi, rank_of_job
-from lopa.runtime.mpi.server import serve
+from lopa.runtime.mpi.mpi_link import on_mpi, rank_of_job
+from lopa.runtime.mpi.mpi_server import serve
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, GenerationResult, TextEvent
 from lopa.runtime.text.prompt_ids import Prompt
 

@@ -16,10 +16,10 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT, Engine
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.mpi.link import on_mpi
-from lopa.serve.limits import ServeLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.mpi.mpi_link import on_mpi
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
+from lopa.serve.serve_limits import ServeLimits
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
 _LIMITS = ServeLimits()
@@ -176,9 +176,9 @@ def command(
     with extra_needed("serve", _MODULES, "the libraries of the server"):
         from lopa.serve.answering.service import Service
         from lopa.serve.http.keys import keys_from_file
-        from lopa.serve.http.visitors import visitors_of_server
+        from lopa.serve.http.origin_policy import origin_policy_from_options
         from lopa.serve.metrics import ServeMetrics
-        from lopa.serve.process import is_on_loopback, listening_socket, serve_until_stopped, url_of_socket
+        from lopa.serve.server_process import is_on_loopback, listening_socket, serve_until_stopped, url_from_socket
     if on_mpi(devices):
         raise BadInputError(
             "--device " + " --device ".join(devices),
@@ -204,9 +204,9 @@ def command(
         listening_socket(host, port) as listening,
     ):
         on_loopback = is_on_loopback(listening)
-        visitors = visitors_of_server(names, origins, host=host, on_loopback=on_loopback)
+        origin_policy = origin_policy_from_options(names, origins, host=host, on_loopback=on_loopback)
         if not on_loopback and keys is None:
-            _LOG.warning("listening on %s without authentication (see --api-keys)", url_of_socket(listening))
+            _LOG.warning("listening on %s without authentication (see --api-keys)", url_from_socket(listening))
         with (
             Decoder.open(
                 bundle,
@@ -223,9 +223,9 @@ def command(
             completed = serve_until_stopped(
                 Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys),
                 listening,
-                visitors=visitors,
+                origin_policy=origin_policy,
                 drain_seconds=drain,
-                on_ready=lambda: _LOG.info("%s at %s/v1", name, url_of_socket(listening)),
+                on_ready=lambda: _LOG.info("%s at %s/v1", name, url_from_socket(listening)),
                 on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are refused"),
             )
         if not completed:

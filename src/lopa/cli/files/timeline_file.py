@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lopa.runtime.contract.timeline import HOST, Span, Timeline, json_from_spans
 from lopa.runtime.decoding.decoding import Step
-from lopa.runtime.files.output_file import whole_into
+from lopa.runtime.files.output_file import atomic_writer
 
 
 class HostLane:
@@ -32,7 +32,7 @@ def timeline_into(path: Path | None) -> Iterator[Timeline | None]:
     if path is None:
         yield None
         return
-    with whole_into(path) as write:
+    with atomic_writer(path) as write:
         timeline = Timeline()
         yield timeline
         write(f"{json_from_spans(timeline.spans)}\n".encode())

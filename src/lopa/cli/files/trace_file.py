@@ -51,7 +51,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
         "prefix": windows.prefix,
         "commit": windows.commit,
         "window": max(windows.lengths),
-        "rows_wanted": int(windows.wanted.shape[1]),
+        "rows_wanted": int(windows.logits_positions.shape[1]),
         "branches": [
             {
                 "lookahead": None
@@ -67,7 +67,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
                 "confidence": confidence,
             }
             for branch, length, undecided, confidence in zip(
-                step.branches, windows.lengths, windows.asked, step.confidences, strict=True
+                step.branches, windows.lengths, windows.sampled, step.confidences, strict=True
             )
         ],
         "blocks": [
@@ -76,7 +76,8 @@ def record_from_step(step: Step) -> dict[str, Any]:
         ],
         "winner": step.winner,
         "fills": [
-            [int(position), int(token)] for position, token in zip(step.fills.positions, step.fills.tokens, strict=True)
+            [int(position), int(token)]
+            for position, token in zip(step.unmasked.positions, step.unmasked.tokens, strict=True)
         ],
         "table": _table(step),
         **({"remasked": step.remasked.tolist()} if len(step.remasked) else {}),

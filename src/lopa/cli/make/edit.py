@@ -13,7 +13,7 @@ from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
-from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edited_bundle, write_manifest
+from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edit_bundle, write_manifest
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
         raise click.UsageError("--chat-template and --unset chat_template: choose one")
     before = Bundle.open(bundle)
     given = defaults_from_texts(defaults)
-    edited = edited_bundle(before, defaults=given, unset=names, chat_template=chat_template)
+    edited = edit_bundle(before, defaults=given, unset=names, chat_template=chat_template)
     if chat_template is not None:
         Tokenizer.open(edited).check_chat_template()
     write_manifest(edited)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from lopa.runtime.ascend.manifest import ASCEND_ENGINES
+from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.manifest import TENSORRT_ENGINES
+from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES
 
 
 def engine_lines(bundle: Bundle) -> Iterator[str]:

@@ -48,7 +48,7 @@ def _lint(bundle: Bundle) -> None:
 
         from lopa.export.graph.operator_table import ascend_operators
         from lopa.export.graph.portable_lint import violations_of_model
-    graph = bundle.of_dialect("portable" if "portable" in bundle.dialects else "standard").graph
+    graph = bundle.with_dialect("portable" if "portable" in bundle.dialects else "standard").graph
     model = onnx.load(graph, load_external_data=False)
     violations = violations_of_model(model, ascend_operators())
     alike = Counter((each.rule, each.operator) for each in violations)

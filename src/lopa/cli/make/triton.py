@@ -8,9 +8,9 @@ from lopa.cli.options.devices import device_timeout_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import DEVICE, OUTPUT, option
 from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT
-from lopa.serve.triton.groups import groups_of_devices
+from lopa.serve.triton.groups import groups_from_devices
 from lopa.serve.triton.repository import write_model
-from lopa.serve.triton.settings import TritonSettings, parameters_of_settings
+from lopa.serve.triton.triton_settings import TritonSettings, parameters_from_settings
 
 _LOAD = "Load and limits"
 
@@ -93,13 +93,13 @@ def command(
         max_branches=max_branches,
         max_seconds=max_seconds,
     )
-    groups = groups_of_devices(devices, instances)
+    groups = groups_from_devices(devices, instances)
     folder = write_model(
         output,
         bundle.resolve().name if model is None else model,
         bundle,
         groups=groups,
-        parameters=parameters_of_settings(settings),
+        parameters=parameters_from_settings(settings),
         python_path=python_path,
         link=link,
     )

@@ -16,7 +16,7 @@ from lopa.cli.options.devices import DEVICE_NAMES, complete_device
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.terminal.stages import StageProgress
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.replay.failed_forwards import FailedForwards
 from lopa.export.replay.folder import check_folder
 from lopa.export.replay.recorded_session import RecordedSession
@@ -36,9 +36,9 @@ from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
-from lopa.runtime.tensorrt.library import is_tensorrt
-from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
-from lopa.runtime.tensorrt.session import engine_from_device, mark_verified_on, session_from_engine
+from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
+from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, mark_verified_on, session_from_engine
 from lopa.runtime.text.prompt_ids import ids_from_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.tiny import EVAL
@@ -113,7 +113,7 @@ def command(
             remedy="do not use this bundle on this device; export the checkpoint again and verify the new bundle",
         )
     if gated:
-        _gate(opened.of_dialect("standard"), device, against, cases)
+        _gate(opened.with_dialect("standard"), device, against, cases)
     files = len(opened.manifest.files)
     click.echo(
         f"ok: {files} files unchanged; {device} agrees with the references in {report.cases} cases, "
@@ -168,7 +168,7 @@ def agreement_of_engine(
     device: str,
     found: StoredTensorRTEngine,
     against: str,
-    progress: Progress,
+    progress: ProgressCallback,
     failed: FailedForwards | None = None,
 ) -> Agreement:
     """Compare the engine on "tensorrt:N" or "tensorrt-rtx:N" with the device `against`, in each optimization profile.

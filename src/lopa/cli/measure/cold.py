@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.forward.cold_start import STARTS, measured_cold_start, report_from_starts, table_from_cold
-from lopa.bench.progress import progress_shown
+from lopa.bench.forward.cold_start import STARTS, measure_cold_start, report_from_starts, table_from_cold
+from lopa.bench.progress import show_progress
 from lopa.bench.report import run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_option, threads_option
@@ -26,9 +26,9 @@ def command(bundle: Path, output: Path | None, devices: tuple[str, ...], threads
     files.check("cold")
     run = run_now(opened, device=",".join(devices), threads=threads, arguments=command_line())
     starts = []
-    with progress_shown("cold starts", STARTS, quiet=quiet()) as progress:
+    with show_progress("cold starts", STARTS, quiet=quiet()) as progress:
         for done in range(1, STARTS + 1):
-            starts.append(measured_cold_start(opened.path, devices, threads))
+            starts.append(measure_cold_start(opened.path, devices, threads))
             progress(done)
     report = report_from_starts(run, tuple(starts))
     files.write("cold", report, [table_from_cold(report)])

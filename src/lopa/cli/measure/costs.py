@@ -7,18 +7,18 @@ import click
 
 from lopa.bench.forward.costs import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
 from lopa.bench.forward.costs_report import report_from_costs, tables_from_costs
-from lopa.bench.forward.machine_rates import MachineRates, measured_rates
-from lopa.bench.progress import progress_shown
+from lopa.bench.forward.machine_rates import MachineRates, measure_rates
+from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.verbosity import quiet
-from lopa.runtime.bundle.costs import Costs, costs_name
+from lopa.runtime.bundle.costs import DeviceCosts, costs_name
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 _WITH_FLOOR = ("cpu", "openvino:CPU")
 """Devices for which the machine's rates are a lower bound: those that compute on the CPU, in float32."""
@@ -56,16 +56,16 @@ def command(
         run = run_now(opened, device=decoder.session.device, threads=threads, arguments=command_line())
         measurement = CostMeasurement(decoder, schedule_for_decoder(decoder), threads=threads)
         costs = _measured_costs(measurement, target)
-    write_whole(target, json_from_record(costs))
+    write_atomically(target, json_from_record(costs))
     rates = _rates(run.machine.cores if threads is None else threads) if decoder.session.device in _WITH_FLOOR else None
     report = report_from_costs(costs, run, rates, opened.manifest)
     files.write("costs", report, tables_from_costs(report))
 
 
-def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
+def _measured_costs(measurement: CostMeasurement, target: Path) -> DeviceCosts:
     """Return the table. If the measurement is interrupted, write its results to `target`, if they make a table."""
     try:
-        with progress_shown("forwards", measurement.schedule.forwards, quiet=quiet()) as progress:
+        with show_progress("forwards", measurement.schedule.forwards, quiet=quiet()) as progress:
             measurement.run(progress)
     except (KeyboardInterrupt, SystemExit):
         kept = measurement.costs
@@ -73,7 +73,7 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
             needed = MIN_ROUNDS * len(measurement.schedule.shapes)
             click.echo(f"Nothing was kept: a table needs {needed} forwards, {MIN_ROUNDS} of every size.", err=True)
         else:
-            write_whole(target, json_from_record(kept))
+            write_atomically(target, json_from_record(kept))
             click.echo(f"Results of {measurement.forwards} forwards are kept in {target}.", err=True)
         raise
     costs = measurement.costs
@@ -84,4 +84,4 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> Costs:
 def _rates(threads: int) -> MachineRates:
     if not quiet():
         click.echo("measuring the rates of the machine, for the column floor", err=True)
-    return measured_rates(threads)
+    return measure_rates(threads)

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from lopa.bench.fleet.decodes import text_of_decodes
-from lopa.bench.fleet.recording import recorded_decodes, table_of_decodes
-from lopa.bench.progress import progress_shown
+from lopa.bench.fleet.recording import record_decodes, table_of_decodes
+from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.options.devices import counts_from_text, device_options
@@ -14,7 +14,7 @@ from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 NAME = "decodes.json"
 
@@ -48,8 +48,8 @@ def command(
             decoder.config(strategy="lopa", branches=number)  # bad numbers are refused before anything is decoded
         if output is not None:
             check_output(output / NAME)
-        with progress_shown("prompts", limit, quiet=quiet()) as progress:
-            decodes = recorded_decodes(decoder, numbers, limit=limit, progress=progress)
+        with show_progress("prompts", limit, quiet=quiet()) as progress:
+            decodes = record_decodes(decoder, numbers, limit=limit, progress=progress)
     if output is not None:
-        write_whole(output / NAME, text_of_decodes(decodes))
+        write_atomically(output / NAME, text_of_decodes(decodes))
     show_table(table_of_decodes(decodes))

@@ -9,9 +9,9 @@ import click
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.evaluation.samples import sample_file, write_samples
 from lopa.bench.figure import check_matplotlib
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.quality.curves import curves_from_outcomes
-from lopa.bench.quality.decodes import measured_outcomes, shared_settings, variant_config, variants_that_fit
+from lopa.bench.quality.decodes import decode_outcomes, shared_settings, variant_config, variants_that_fit
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.measure import rows_from_outcomes
 from lopa.bench.quality.plot import png_from_quality
@@ -103,9 +103,9 @@ def command(
                     if not quiet():
                         click.echo(f"{output} holds {len(kept)} outcomes, which are kept", err=True)
                 opened.enter_context(kept.writing())
-            progress = opened.enter_context(progress_shown("prompts", len(items), quiet=quiet()))
+            progress = opened.enter_context(show_progress("prompts", len(items), quiet=quiet()))
             try:
-                outcomes = measured_outcomes(decoder, items, variants, progress, kept=kept)
+                outcomes = decode_outcomes(decoder, items, variants, progress, kept=kept)
             except BaseException:
                 if kept is not None and len(kept) and not quiet():
                     click.echo(f"{output} holds {len(kept)} outcomes: --resume continues after them", err=True)

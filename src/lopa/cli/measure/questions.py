@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.evaluation.published import DATA_SETS, lines_of_data_set, records_from_jsonl
+from lopa.bench.evaluation.data_sets import DATA_SETS, lines_of_data_set, records_from_jsonl
 from lopa.bench.evaluation.waiting_lines import MAX_LENGTH, MIN_LENGTH, TASKS, lines_of_task
 from lopa.bench.report import check_output
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 _COUNT, _LENGTH = 100, 4
 _GENERATED_ONLY = ("--count", "--length", "--seed")
@@ -101,7 +101,7 @@ def command(
     if max_new_tokens is not None:
         lines = [line | {"max_new_tokens": max_new_tokens} for line in lines]
     check_output(output)
-    write_whole(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+    write_atomically(output, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
 
 
 def _check_usage(name: str, data: Path | None, given: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ import click
 from lopa.bench.report import check_output, files_of_report, write_report
 from lopa.bench.table import Table, show_table
 from lopa.cli.program.grouped_option import option
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -53,7 +53,7 @@ class ReportOutput:
         if self.folder is not None:
             write_report(self.folder, name, report, tables)
         if self.plot is not None and png_from_report is not None:
-            write_whole(self.plot, png_from_report(report))
+            write_atomically(self.plot, png_from_report(report))
 
 
 def command_line() -> list[str]:

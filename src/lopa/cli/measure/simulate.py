@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from lopa.bench.figure import check_matplotlib
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, json_from_report
 from lopa.bench.table import show_table
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 
 
 @click.command(name="simulate", cls=GroupedCommand, examples=("lopa-export bench simulate SCENARIO.json",))
@@ -35,10 +35,10 @@ def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
         check_matplotlib()
         check_output(plot)
     count = len(material.scenario.loads) * len(material.scenario.branches)
-    with progress_shown("loads", count, quiet=quiet()) as progress:
+    with show_progress("loads", count, quiet=quiet()) as progress:
         report = fleet_report(material, progress)
     if plot is not None:
-        write_whole(plot, png_from_fleet(report))
+        write_atomically(plot, png_from_fleet(report))
     if as_json:
         click.echo(json_from_report(report).decode(), nl=False)
         return

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lopa.bench.eval_set import eval_set_from_jsonl
-from lopa.bench.progress import progress_shown
+from lopa.bench.progress import show_progress
 from lopa.bench.report import prompt_file, run_now
 from lopa.bench.speed.report import FORWARD_INCLUDES, ROUNDS, SpeedReport
 from lopa.bench.speed.table import tables_from_speed
@@ -58,7 +58,7 @@ def command(
         raise click.UsageError("the eager loop runs on the CPU: omit --device, or give openvino:CPU")
     source_from_checkpoint(checkpoint, lora)  # bad input is refused before torch is imported
     with export_extra_needed("the eager loop"):
-        from lopa.bench.speed.measure import eager_decoder, measured_speed
+        from lopa.bench.speed.measure import eager_decoder, measure_speed
     files = ReportOutput(output)
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, devices, threads=threads) as ours:
@@ -66,8 +66,8 @@ def command(
         eager = eager_decoder(ours, checkpoint, lora, adapter_apart=adapter_apart)
         files.check("speed")
         run = run_now(ours.bundle, device=ours.session.device, threads=threads, arguments=command_line())
-        with progress_shown("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
-            measured = measured_speed(ours, eager, items, config, threads=threads, progress=progress)
+        with show_progress("prompts on both sides", ROUNDS * len(items), quiet=quiet()) as progress:
+            measured = measure_speed(ours, eager, items, config, threads=threads, progress=progress)
     settings = dict(ours.bundle.manifest.merged_options(config))
     report = SpeedReport("speed", run, prompt_file(EVAL, limit), settings, adapter_apart, FORWARD_INCLUDES, measured)
     files.write("speed", report, tables_from_speed(report))

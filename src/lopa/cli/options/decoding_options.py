@@ -12,7 +12,7 @@ from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import BLOCKS, LENGTH, QUALITY, STRUCTURE, option
 from lopa.cli.program.renamed_options import present_option_name
 from lopa.runtime.errors import BadInputError, LopaError
-from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, help_texts
 from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
@@ -262,7 +262,7 @@ class _TextOfFile(click.ParamType[str]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
         expected, remedy = f"a file of UTF-8 text of at most {MAX_GRAMMAR_CHARACTERS} characters", "check the path"
         content = bytes_from_file(Path(value), expected=expected, remedy=remedy, max=4 * MAX_GRAMMAR_CHARACTERS)
-        with refused_as_bad_input(value, expected=expected, remedy=remedy):
+        with errors_as_bad_input(value, expected=expected, remedy=remedy):
             return content.decode()
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 MAX_CHARACTERS = 16 * 2**20
 """Characters of one prompt; no model has as many positions."""
@@ -31,7 +31,7 @@ def lines_from_stdin() -> Iterator[str]:
 def _utf8() -> Iterator[io.TextIOWrapper]:
     text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="strict")
     try:
-        with refused_as_bad_input(
+        with errors_as_bad_input(
             "standard input", expected="text in UTF-8", remedy="convert it first, e.g. iconv -f LATIN1 -t UTF-8"
         ):
             yield text

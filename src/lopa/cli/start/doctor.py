@@ -16,7 +16,7 @@ from lopa.cli.program.grouped_option import option
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.install_hint import Ability, installed_version, pip_install
-from lopa.runtime.openvino.library import version_numbers
+from lopa.runtime.openvino.openvino_library import version_numbers
 
 _OTHER_ABILITIES = (
     Ability(

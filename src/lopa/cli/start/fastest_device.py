@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 
-from lopa.bench.forward.comparison import SideResult, compared_forwards
+from lopa.bench.forward.comparison import SideResult, compare_forwards
 from lopa.bench.forward.work import ForwardShape
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import LopaError, MissingBackendError
-from lopa.runtime.openvino.session import open_session as open_openvino
+from lopa.runtime.openvino.openvino_session import open_session as open_openvino
 from lopa.runtime.sessions.session import Session, open_session
 
 _OPENVINO, _OPENVINO_AUTO = "openvino:CPU", "openvino:CPU:auto"
@@ -36,7 +36,7 @@ def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool
             opened.callback(sessions[device].close)
         if not sessions:
             return
-        results = compared_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)
+        results = compare_forwards(sessions, bundle.manifest, [_SHAPE], _ROUNDS)
         for each in results:
             yield f"{each.side}: {each.median * 1e3:.3g} ms{_difference(each, results[0])}"
         if _OPENVINO in sessions:

@@ -20,7 +20,7 @@ from lopa.export.ascend.job import AscendJob
 from lopa.export.ascend.process import run_command
 from lopa.export.ascend.toolkit import atc_of_machine, cann_version
 from lopa.export.staging import Product, staged_folder
-from lopa.runtime.ascend.manifest import (
+from lopa.runtime.ascend.ascend_manifest import (
     ASCEND_ENGINES,
     ENGINE_SCHEMA,
     AscendEngine,
@@ -168,7 +168,7 @@ def _error_of_failure(code: int, output: str, call: AtcCall, failed: Path) -> Lo
     return _ERRORS[known.exit_code](
         f"atc ended with {ended}{f' and {codes}' if codes else ''} on {call.name}: {known.cause}",
         expected="exit code 0 and an OM",
-        remedy=f"{known.mend}; the logs are {logs}",
+        remedy=f"{known.remedy}; the logs are {logs}",
     )
 
 

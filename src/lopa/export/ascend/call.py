@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa.export.ascend.inputs import BucketedInputs
-from lopa.runtime.ascend.manifest import EngineInput, Precision
+from lopa.runtime.ascend.ascend_manifest import EngineInput, Precision
 
 MODEL_FOLDER = "model"
 """Folder of the graph and its weights, below the folder in which ATC runs."""

@@ -30,7 +30,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str | None
     """Regular expression for its output if it has no code."""
     cause: str
-    mend: str
+    remedy: str
     exit_code: Literal[1, 2, 3]
     """Exit code of lopa-export: 1 the graph cannot be compiled, 2 bad input, 3 broken installation."""
     evidence: Evidence

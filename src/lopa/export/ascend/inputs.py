@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx
 import onnx.helper
 
-from lopa.runtime.ascend.manifest import EngineInput, EngineOutput
+from lopa.runtime.ascend.ascend_manifest import EngineInput, EngineOutput
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.errors import BadInputError

@@ -16,7 +16,7 @@ from lopa.export.ascend.call import AtcCall, arguments_from_call, calls_from_inp
 from lopa.export.ascend.inputs import BucketedInputs, bucketed_inputs, engine_outputs
 from lopa.export.ascend.rules import check_call, check_graph
 from lopa.export.ascend.socs import soc_from_name
-from lopa.runtime.ascend.manifest import ENGINE_SCHEMA, EngineOutput, Precision
+from lopa.runtime.ascend.ascend_manifest import ENGINE_SCHEMA, EngineOutput, Precision
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import CONTRACT_VERSION
@@ -95,7 +95,7 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """
     soc = soc_from_name(request.soc_version)
-    portable = bundle.of_dialect("portable")
+    portable = bundle.with_dialect("portable")
     portable_model = _model_from_file(portable.graph)
     graph = portable.graph if request.int8_graph is None else request.int8_graph
     model = portable_model if request.int8_graph is None else _model_from_file(graph)

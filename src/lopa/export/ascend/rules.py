@@ -41,7 +41,7 @@ class Fault:
     code: str
     """ATC's code; empty if the documentation names none."""
     found: str
-    mend: str
+    remedy: str
 
     def __str__(self) -> str:
         return f"{self.found}{f' ({self.code})' if self.code else ''}"
@@ -165,5 +165,5 @@ def _refuse(faults: Sequence[Fault]) -> None:
     raise BadInputError(
         "; ".join(map(str, faults[:_SHOWN])) + more,
         expected="input that ATC can compile (checked without calling ATC; the codes are ATC's)",
-        remedy="; or ".join(dict.fromkeys(fault.mend for fault in faults[:_SHOWN])),
+        remedy="; or ".join(dict.fromkeys(fault.remedy for fault in faults[:_SHOWN])),
     )

@@ -15,7 +15,7 @@ from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 CHECKPOINT_NEEDED = f"a checkpoint folder in Hugging Face format: {CONFIG_NAME}, tokenizer and safetensors weights"
 ADAPTER_NEEDED = f"a PEFT adapter folder: {ADAPTER_CONFIG_NAME} and {ADAPTER_WEIGHTS_NAME}"
@@ -70,7 +70,7 @@ def check_adapter_folder(path: Path) -> None:
 
 
 def _path_errors(path: Path, expected: str) -> AbstractContextManager[None]:
-    return refused_as_bad_input(f"{path!s:.{_MAX_SHOWN_PATH}}", expected=expected, remedy="check the path")
+    return errors_as_bad_input(f"{path!s:.{_MAX_SHOWN_PATH}}", expected=expected, remedy="check the path")
 
 
 def _names_in(path: Path, expected: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lopa.export.json_file import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input, regular_file
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, regular_file
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per number by the type's name in the format. Weights may have these types."""
@@ -60,7 +60,7 @@ def headers_from_file(path: Path) -> dict[str, TensorHeader]:
 def _entries(path: Path, text: bytes) -> dict[str, Any]:
     """Return the header's entries without the metadata."""
     received = f"{path} is truncated or is not a safetensors file: its header is not JSON"
-    with refused_as_bad_input(received, expected="a complete safetensors file", remedy=_COPY):
+    with errors_as_bad_input(received, expected="a complete safetensors file", remedy=_COPY):
         entries = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
     if not isinstance(entries, dict):
         raise _broken(path, "its header is not a JSON object")

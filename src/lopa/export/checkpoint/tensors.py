@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lopa.export.checkpoint.safetensors_header import TensorHeader, headers_from_file
 from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
 def _check_shards(index: Path, paths: list[Path]) -> None:
     """Raise BadInputError if shards are missing, before the first one is read."""
     hints = {"expected": f"all {len(paths)} shards that {index.name} names", "remedy": _COPY}
-    with refused_as_bad_input(f"the shards of {index}", **hints):
+    with errors_as_bad_input(f"the shards of {index}", **hints):
         missing = [path for path in paths if not path.exists()]
     if missing:
         more = f", nor do {len(missing) - 1} more" if missing[1:] else ""

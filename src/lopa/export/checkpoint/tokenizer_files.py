@@ -15,11 +15,11 @@ from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.export.families.family import Family
 from lopa.export.json_file import json_object_from_file
-from lopa.runtime.bundle.manifest import SpecialTokens, reasons_against_roles, reasons_against_tokens
+from lopa.runtime.bundle.manifest import SpecialTokens, find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.text.chat_template import check_template, template_from_file
-from lopa.runtime.text.tokenizer import texts_of_special_tokens
+from lopa.runtime.text.tokenizer import special_token_texts
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -59,7 +59,7 @@ def tokenizer_files_from_checkpoint(
     if chat_template is not None:
         settings["chat_template"] = template_from_file(chat_template)
         check_template(
-            settings["chat_template"], texts_of_special_tokens(settings), name=f"the chat template {chat_template}"
+            settings["chat_template"], special_token_texts(settings), name=f"the chat template {chat_template}"
         )
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
@@ -121,7 +121,7 @@ def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     if template.is_file():
         hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
         text = bytes_from_file(template, max=_MAX_TEMPLATE_BYTES, **hints)
-        with refused_as_bad_input(str(template), **hints):
+        with errors_as_bad_input(str(template), **hints):
             settings["chat_template"] = text.decode("utf-8")
     return settings
 
@@ -166,7 +166,7 @@ def _special_tokens(
     )
     for received, expected in (
         *reasons_against_tokens(tokens, config.dimensions.vocab_size),
-        *reasons_against_roles(tokens, from_tokenizer, tokenizer.get_added_tokens_decoder()),
+        *find_role_errors(tokens, from_tokenizer, tokenizer.get_added_tokens_decoder()),
     ):
         raise BadInputError(
             f"{checkpoint}: {received}",

@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from lopa.export.checkpoint.added_tokens import MAX_TOKEN_ID, added_tokens_from_checkpoint
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 
 VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"
@@ -52,7 +52,7 @@ def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> 
     _check_tokens_have_merges(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
     # Added tokens must be in the model's vocabulary too: the library numbers tokens outside it itself, from its length
     # on. No merge yields them, so the model never produces them for plain text.
-    with refused_as_bad_input(
+    with errors_as_bad_input(
         f"{checkpoint}: {VOCABULARY_NAME} and {MERGES_NAME} do not make a tokenizer",
         expected="the vocabulary and the merges of a byte-level BPE",
         remedy=_COPY_AGAIN,
@@ -135,7 +135,7 @@ def _merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
 def _lines(path: Path) -> list[str]:
     expected = f"{MERGES_NAME}, a text file in the folder of {VOCABULARY_NAME}"
     text = bytes_from_file(path, expected=expected, remedy=_COPY_AGAIN)
-    with refused_as_bad_input(f"{path} is not UTF-8", expected=expected, remedy=_COPY_AGAIN):
+    with errors_as_bad_input(f"{path} is not UTF-8", expected=expected, remedy=_COPY_AGAIN):
         return text.decode("utf-8").split("\n")
 
 

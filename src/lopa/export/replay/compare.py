@@ -36,10 +36,10 @@ def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bo
     """Return for each saved output if the run reproduces it. Polygraphy calls this for every forward."""
     rule = json.loads(Path(__file__).with_name("rule.json").read_text(encoding="utf-8"))
     expected, found = (first, second) if first.runner_name == rule["reference"] else (second, first)
-    return outputs_found(expected, found, rule)
+    return matching_outputs(expected, found, rule)
 
 
-def outputs_found(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
+def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
     """Return for each output if it is correct. `rule` has the fields of lopa.export.replay.folder.ComparisonRule."""
     existing = set(found.keys())
     verdicts = {}

@@ -17,7 +17,7 @@ from lopa.export.replay.answered_forward import AnsweredForward, Array, Arrays, 
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.install_hint import pip_install
 
 _BFLOAT16_BITS = stored_dtype("bfloat16")
@@ -38,7 +38,7 @@ class ComparisonRule(msgspec.Struct, frozen=True):
 
 def check_folder(folder: Path, dtype: str) -> None:
     """Raise BadInputError if `folder` exists, MissingBackendError if this machine cannot save forwards of `dtype`."""
-    with refused_as_bad_input(str(folder), expected="a valid path", remedy="choose another"):
+    with errors_as_bad_input(str(folder), expected="a valid path", remedy="choose another"):
         exists = folder.resolve().exists()
     if exists:
         raise BadInputError(

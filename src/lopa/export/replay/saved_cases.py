@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.replay.answered_forward import AnsweredForward
 from lopa.export.replay.folder import ComparisonRule, write_forwards
 from lopa.export.replay.recorded_session import RecordedSession
@@ -26,7 +26,7 @@ int4, both of the entropy.
 """
 
 
-def save_cases(bundle: Bundle, folder: Path, progress: Progress) -> None:
+def save_cases(bundle: Bundle, folder: Path, progress: ProgressCallback) -> None:
     """Write the cases for every graph of `bundle`. `folder` appears complete or not at all.
 
     It has the files for the first graph, and a folder for a second one with the name of its dialect. Raises
@@ -48,7 +48,7 @@ def _rule_of_cases(manifest: Manifest) -> ComparisonRule:
     return ComparisonRule(reference="numpy", tolerance=allowed, by_rms=tolerance.by_rms, margin=None)
 
 
-def _answered_cases(bundle: Bundle, progress: Progress) -> Iterator[AnsweredForward]:
+def _answered_cases(bundle: Bundle, progress: ProgressCallback) -> Iterator[AnsweredForward]:
     cases = list(cases_from_manifest(bundle.manifest))
     shape = cache_shape_from_manifest(bundle.manifest)
     with closing(RecordedSession(open_session(bundle, "numpy", threads=None), shape)) as session:

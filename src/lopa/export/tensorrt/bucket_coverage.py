@@ -10,7 +10,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.layout import max_rows
 
 
-def least_limits(manifest: Manifest) -> Sizes:
+def min_limits(manifest: Manifest) -> Sizes:
     """Return the sizes that the largest shape bucket must hold, for a prompt of one token and the default options.
 
     The first window has the prompt and a block. One window may have every generated position, and all of them and one
@@ -29,8 +29,8 @@ def least_limits(manifest: Manifest) -> Sizes:
 
 
 def check_buckets_cover_defaults(buckets: Sequence[ShapeBucket], manifest: Manifest, source: str) -> None:
-    """Raise BadInputError unless the largest of the planned `buckets` holds `least_limits`."""
-    needed = least_limits(manifest)
+    """Raise BadInputError unless the largest of the planned `buckets` holds `min_limits`."""
+    needed = min_limits(manifest)
     window, prefix, wanted = (
         max(getattr(bucket, name) for bucket in buckets) for name in ("window", "prefix", "wanted")
     )

@@ -14,16 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.tensorrt.flags import configure
 from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle.manifest import FileRecord, Manifest
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.held_garbage import garbage_held
-from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
-from lopa.runtime.tensorrt.messages import Messages, last_messages, messages_logger
+from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
 from lopa.runtime.tensorrt.profiles import ProfileRange
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget
+from lopa.runtime.tensorrt.tensorrt_messages import Messages, last_messages, messages_logger
 
 _M_MMAP_THRESHOLD = -3
 """Parameter of glibc's mallopt. Blocks from this size on are mapped separately and unmapped when they are freed."""
@@ -67,14 +67,14 @@ class BuiltPlan:
     timing_cache: bytes | None
 
 
-def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: Progress) -> BuiltPlan:
+def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: ProgressCallback) -> BuiltPlan:
     """Build an engine and write its plan to the new file `path`. Takes minutes; Ctrl-C ends it at the next step.
 
     TensorRT builds on the current CUDA device; TensorRT for RTX needs none. Raises BadInputError if the model cannot
     be parsed or built, a profile is inconsistent, or the timing cache is of another version or GPU. Raises OSError.
     """
     return_freed_memory()
-    with garbage_held():
+    with garbage_collection_disabled():
         try:
             return _built_from_request(trt, request, path, report)
         except BaseException as error:
@@ -82,7 +82,7 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report
             raise
 
 
-def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: Progress) -> BuiltPlan:
+def _built_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: ProgressCallback) -> BuiltPlan:
     messages = messages_logger(trt)
     builder = trt.Builder(messages)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

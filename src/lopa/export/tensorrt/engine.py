@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import onnx
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
 from lopa.export.tensorrt.flags import check_has_products
@@ -33,8 +33,9 @@ from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
 from lopa.runtime.cuda.driver import cuda_device, version_numbers
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from lopa.runtime.tensorrt.contexts import slug_of_gpu
-from lopa.runtime.tensorrt.manifest import (
+from lopa.runtime.tensorrt.contexts import gpu_slug
+from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
+from lopa.runtime.tensorrt.tensorrt_manifest import (
     ENGINE_SCHEMA,
     MODEL_NAME,
     PLAN_NAME,
@@ -45,7 +46,6 @@ from lopa.runtime.tensorrt.manifest import (
     TensorRTEngine,
     engine_folder,
 )
-from lopa.runtime.tensorrt.profiles import ProfileRange, prefill_range, profiles_of_buckets
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
 _OVERHEAD_BYTES = 1 << 28
@@ -98,7 +98,7 @@ def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: Build
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
     plugins that the graph does not call. Raises it also for anything that the parser rejects.
     """
-    standard = bundle.of_dialect("standard")
+    standard = bundle.with_dialect("standard")
     if flags.plugins and not standard.manifest.plugins:
         raise BadInputError(
             f"--plugins for {bundle.path}, whose graph calls no plugins",
@@ -131,7 +131,7 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
 
 
 def engine_from_job(
-    job: EngineJob, trt: ModuleType, target: EngineTarget, timing_cache: Path | None, report: Progress
+    job: EngineJob, trt: ModuleType, target: EngineTarget, timing_cache: Path | None, report: ProgressCallback
 ) -> TensorRTBuild:
     """Build an engine for `target` unless an up-to-date one exists.
 
@@ -226,7 +226,7 @@ def _read_timings(cache: Path) -> bytes:
 
 def _default_timing_cache(bundle: Bundle, gpu: str, version: str) -> Path:
     """Return the path for a version and a GPU, because TensorRT rejects caches of others."""
-    return bundle.path / ENGINES_FOLDER / f"timing-{slug_of_gpu(gpu)}-{version}.cache"
+    return bundle.path / ENGINES_FOLDER / f"timing-{gpu_slug(gpu)}-{version}.cache"
 
 
 def _written_model(folder: Path, job: EngineJob) -> FileRecord:

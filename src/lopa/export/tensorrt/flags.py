@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget, can_be_captured, without_fp8
+from lopa.runtime.tensorrt.tensorrt_library import RTX
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, can_be_captured, without_fp8
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),

@@ -6,10 +6,10 @@ The engine is opened on its GPU, which may fail for lack of memory. This does no
 from types import ModuleType
 
 from lopa.runtime.errors import LopaError
-from lopa.runtime.files.output_file import write_whole
-from lopa.runtime.tensorrt.manifest import LAYERS_NAME, StoredTensorRTEngine
-from lopa.runtime.tensorrt.messages import last_messages, messages_logger
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.tensorrt.plan_file import engine_from_plan
+from lopa.runtime.tensorrt.tensorrt_manifest import LAYERS_NAME, StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_messages import last_messages, messages_logger
 
 
 def write_layer_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
@@ -29,5 +29,5 @@ def _try_report(trt: ModuleType, found: StoredTensorRTEngine) -> str | None:
     if engine is None:
         return f"TensorRT cannot open the engine on this machine{last_messages(messages)}"
     report: str = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    write_whole(found.folder / LAYERS_NAME, report.encode())
+    write_atomically(found.folder / LAYERS_NAME, report.encode())
     return None

@@ -4,7 +4,7 @@ import threading
 from types import ModuleType
 from typing import Protocol
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 
 
 class Cancellable(Protocol):
@@ -14,7 +14,7 @@ class Cancellable(Protocol):
         """End the build at its next step."""
 
 
-def progress_monitor(trt: ModuleType, report: Progress) -> Cancellable:
+def progress_monitor(trt: ModuleType, report: ProgressCallback) -> Cancellable:
     """Return a monitor of the module `trt` that reports outermost phases, from TensorRT's threads."""
 
     class _Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]

@@ -6,8 +6,8 @@ from types import ModuleType
 
 from lopa.export.tensorrt.flags import capability_members, check_has_products
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import BuildFlags, EngineTarget
+from lopa.runtime.tensorrt.tensorrt_library import RTX
+from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget
 
 _UNSUPPORTED = {
     "version_compatible": (

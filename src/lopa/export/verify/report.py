@@ -11,7 +11,7 @@ import msgspec
 
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.extra import export_extra_needed
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import ProgressCallback, silent
 from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
@@ -20,10 +20,10 @@ from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
-from lopa.runtime.openvino.device import rounds_to_bfloat16
+from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
 from lopa.runtime.sessions.session import Session, open_session
-from lopa.runtime.tensorrt.library import is_tensorrt
-from lopa.runtime.tensorrt.session import engine_from_device, session_from_engine
+from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
+from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, session_from_engine
 
 UNPACKED = "cpu-unpacked"
 """Prefix of the output names of the graph with unpacked int4 matrices."""
@@ -35,7 +35,7 @@ def report_from_bundle(
     checkpoint: Path | None = None,
     lora: Path | None = None,
     device: str = "cpu",
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     before_engine: Callable[[], None] | None = None,
 ) -> Report:
     """Check the files of `bundle`, then compare its engine on `device` with every available reference.
@@ -94,13 +94,13 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
     if "cpu" not in families:
         return {"": bundle}  # a device that compiles the graph
     first, *others = bundle.dialects
-    bundles = {"": bundle.of_dialect(first).without_cpu_graphs()}
+    bundles = {"": bundle.with_dialect(first).without_cpu_graphs()}
     if bundle.manifest.cpu_graphs:
-        bundles["cpu"] = bundle.of_dialect(first).with_cpu_graphs(unpacked=False)
+        bundles["cpu"] = bundle.with_dialect(first).with_cpu_graphs(unpacked=False)
     if unpacked_graph(bundle) is not None:
-        bundles[UNPACKED] = bundle.of_dialect(first).with_cpu_graphs(unpacked=True)
+        bundles[UNPACKED] = bundle.with_dialect(first).with_cpu_graphs(unpacked=True)
     if len(families) == 1:  # the others are graphs of the whole model, which a pipeline does not run
-        bundles |= {dialect: bundle.of_dialect(dialect) for dialect in others}
+        bundles |= {dialect: bundle.with_dialect(dialect) for dialect in others}
     return bundles
 
 
@@ -111,7 +111,12 @@ def _int8_manifest(manifest: Manifest) -> Manifest:
 
 
 def _report_from_graph(
-    bundle: Bundle, device: str, judged: Manifest, references: Sequence[Reference], stage: str, progress: Progress
+    bundle: Bundle,
+    device: str,
+    judged: Manifest,
+    references: Sequence[Reference],
+    stage: str,
+    progress: ProgressCallback,
 ) -> Report:
     session = _session_to_check(bundle, device)
     if session is None:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 import numpy as np
 
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import ProgressCallback, silent
 from lopa.export.verify.cases import Case, Sequences, cases_from_manifest
 from lopa.export.verify.differences import (
     RMS_TOLERANCES,
@@ -124,7 +124,7 @@ def report_from_session(
     session: Session,
     manifest: Manifest,
     references: Sequence[Reference],
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     stage: str = "comparing",
     *,
     rounding_dtype: Literal["bfloat16"] | None = None,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from lopa.export.progress import Progress, silent
+from lopa.export.progress import ProgressCallback, silent
 from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Difference, OutputError, difference_of
 from lopa.export.verify.paired_session import PairedSession
 from lopa.export.verify.random_windows import random_windows
@@ -20,8 +20,8 @@ from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.sessions.session import Session, unused_request
-from lopa.runtime.tensorrt.library import is_tensorrt
+from lopa.runtime.sessions.session import Session, next_request_number
+from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 
 Products = Literal["graph", "int8", "fp8"]
 _STAGE = "comparing tokens"
@@ -122,7 +122,7 @@ def agreement_of_sessions(
     plans: Sequence[DecodingPlan],
     shapes: Sequence[Sizes],
     tolerance: GateTolerance,
-    progress: Progress = silent,
+    progress: ProgressCallback = silent,
     on_failure: Callable[[], None] | None = None,
 ) -> Agreement:
     """Decode every prompt with every plan, then run random windows in each of `shapes`, on both sessions.
@@ -144,7 +144,7 @@ def agreement_of_sessions(
 
 
 def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Manifest) -> None:
-    request = unused_request()
+    request = next_request_number()
     decoding = Decoding(pair, request, prompt, plan, manifest)
     try:
         while decoding.stop_reason is None:
@@ -156,7 +156,7 @@ def _decode(pair: PairedSession, prompt: Int64, plan: DecodingPlan, manifest: Ma
 def _run_shape(pair: PairedSession, shape: Sizes, longest: int, manifest: Manifest) -> None:
     """Run one forward of random tokens with the sizes of `shape`, prefixes included."""
     rng = np.random.default_rng(shape.prefix)
-    requests = tuple(unused_request() for _ in range(shape.requests))
+    requests = tuple(next_request_number() for _ in range(shape.requests))
     try:
         for request in requests:
             for batch in _windows_of_prefix(request, shape.prefix - 1, longest, manifest, rng):

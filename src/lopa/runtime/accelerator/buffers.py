@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from lopa.runtime.accelerator.cache import DeviceCache, StackedCaches
-from lopa.runtime.accelerator.forward import AnyShapeForward, DeviceForward
-from lopa.runtime.accelerator.memory import Buffer, BufferSet, GrowingBuffers
+from lopa.runtime.accelerator.device_cache import DeviceCache, StackedCaches
+from lopa.runtime.accelerator.device_forward import AnyShapeForward, DeviceForward
+from lopa.runtime.accelerator.device_memory import Buffer, BufferSet, GrowingBuffers
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import window_names
 from lopa.runtime.sessions.prefix_cache import CacheShape

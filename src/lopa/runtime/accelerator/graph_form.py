@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime import contract
-from lopa.runtime.accelerator.memory import Buffer, BufferSet
+from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Bool, WindowBatch, past_names
 from lopa.runtime.contract.portable_form import PAST, portable_inputs

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lopa.runtime.accelerator.memory import BufferSet, DeviceMemory, RowPlace
+from lopa.runtime.accelerator.device_memory import BufferSet, DeviceMemory, RowPlace
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.sessions.prefix_cache import CacheShape
 

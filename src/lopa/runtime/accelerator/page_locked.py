@@ -6,7 +6,7 @@ Keeps a few blocks and reuses them after synchronization. The vendor's adapter p
 import ctypes
 from collections.abc import Callable
 
-from lopa.runtime.accelerator.memory import Array
+from lopa.runtime.accelerator.device_memory import Array
 
 _BLOCK = 1 << 20
 """Minimum size of a block, in bytes."""

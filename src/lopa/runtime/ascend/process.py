@@ -6,7 +6,7 @@ Thread-safe.
 import atexit
 import threading
 
-from lopa.runtime.ascend.calls import REPEATED_INIT, AclCalls, AclError, load_acl
+from lopa.runtime.ascend.acl_calls import REPEATED_INIT, AclCalls, AclError, load_acl
 
 
 class AclProcess:

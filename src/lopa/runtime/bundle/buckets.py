@@ -69,7 +69,7 @@ def bucket_from_sizes(sizes: Sizes, seconds: float) -> ShapeBucket:
     return ShapeBucket(*msgspec.structs.astuple(sizes), seconds=seconds)
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ShapeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Origin of the counted shapes: a trace file, or prompts that were decoded for the plan."""
 
     name: str
@@ -109,7 +109,7 @@ class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """SHA-256 of the weights of the planned bundle."""
     made: str
     """Date and time of planning, in ISO format."""
-    sources: Annotated[list[Source], Meta(max_length=4096)]
+    sources: Annotated[list[ShapeSource], Meta(max_length=4096)]
     costs: BucketPlanCosts
     every_size: bool
     """True if all occurring sizes were considered. Otherwise there were too many, and some were rounded up first."""
@@ -127,7 +127,7 @@ class BucketTable:
     """Selects shape buckets and caches each choice."""
 
     def __init__(self, buckets: Sequence[ShapeBucket]) -> None:
-        """Create a table of `buckets` that pass `buckets_can_be_used`."""
+        """Create a table of `buckets` that pass `are_valid_shape_buckets`."""
         self._buckets = tuple(buckets)
         self._max_sizes = Sizes(*(max(getattr(bucket, name) for bucket in buckets) for name in Sizes.__struct_fields__))
         self._windows = sorted({bucket.window for bucket in buckets})
@@ -200,7 +200,7 @@ def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
 
 
 def _find_bucket_errors(plan: BucketPlan) -> Reasons:
-    if not buckets_can_be_used(plan.buckets):
+    if not are_valid_shape_buckets(plan.buckets):
         yield (
             f"the shape buckets {[_sizes_text(bucket) for bucket in plan.buckets]}",
             f"sizes of at least 1, prefixes in multiples of {TILE}, window masks of at most {MAX_MASK_BYTES} bytes, "
@@ -225,7 +225,7 @@ def check_buckets_fit(buckets: Sequence[ShapeBucket], manifest: Manifest, *, sou
             )
 
 
-def buckets_can_be_used(buckets: Sequence[ShapeBucket]) -> bool:
+def are_valid_shape_buckets(buckets: Sequence[ShapeBucket]) -> bool:
     """Return True if every shape bucket fits the contract and one holds every window, prefix and sampled position.
 
     The number of sampled positions equals the window up to a common limit. A shape bucket that holds a window thus also

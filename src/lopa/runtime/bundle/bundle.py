@@ -10,7 +10,7 @@ from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, manifest_from_json
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 
 _REMEDY = "copy the bundle again, or export the checkpoint again"
 
@@ -30,10 +30,10 @@ class Bundle:
         checks digests, because that reads gigabytes.
         """
         expected = "a bundle folder made by lopa-export onnx"
-        with refused_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
+        with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
             folder = Path(path)
         path = folder / MANIFEST_NAME
-        with refused_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
+        with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
             there = path.is_file()
         if not there:
             raise BadInputError(
@@ -58,7 +58,7 @@ class Bundle:
         second: tuple[Dialect, ...] = () if self.manifest.portable_graph is None else ("portable",)
         return (self.manifest.dialect, *second)
 
-    def of_dialect(self, dialect: Dialect) -> "Bundle":
+    def with_dialect(self, dialect: Dialect) -> "Bundle":
         """Return the bundle with the graph of one dialect only. Raises BadInputError if it has none."""
         if dialect not in self.dialects:
             raise BadInputError(
@@ -125,7 +125,7 @@ class Bundle:
 def sha256_of_file(path: Path) -> str:
     """Return the hex sha256 of a file, read in chunks. Raises BadInputError if it cannot be read."""
     with (
-        refused_as_bad_input(str(path), expected="a readable file", remedy="copy it again"),
+        errors_as_bad_input(str(path), expected="a readable file", remedy="copy it again"),
         path.open("rb") as file,
     ):
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,7 +35,7 @@ class ForwardCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seconds: Annotated[float, Meta(gt=0, le=_MAX_SECONDS)]
 
 
-class Costs(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DeviceCosts(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cost table of one device. Its points form a full grid over branches, window and prefix."""
 
     device: str
@@ -71,7 +71,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
         costs = costs_from_file(path)
     except BadInputError as error:
         raise BadInputError(error.received, expected=error.expected, remedy=remedy) from error
-    return CostTable(checked_costs(costs, bundle, device, threads, source=str(path)))
+    return CostTable(check_costs(costs, bundle, device, threads, source=str(path)))
 
 
 def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
@@ -85,7 +85,7 @@ def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
     return f"measure one: {shlex.join(command)} (a minute for a small model), or {chosen}"
 
 
-def checked_costs(costs: Costs, bundle: Bundle, device: str, threads: int | None, *, source: str) -> Costs:
+def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | None, *, source: str) -> DeviceCosts:
     """Return `costs`. Raises BadInputError if they were measured for another device, thread count or bundle."""
     for name, found, expected in (
         ("device", costs.device, device),
@@ -109,7 +109,7 @@ class CostTable:
     work grows at least linearly. Below the first point, the first point's time applies.
     """
 
-    costs: Costs
+    costs: DeviceCosts
 
     def seconds(self, branches: int, window: int, prefix: int) -> float:
         """Return the expected seconds of one forward. `prefix` counts rows of allocated cache."""
@@ -158,13 +158,13 @@ def _shares(axis: Sequence[int], value: int) -> list[tuple[int, float]]:
     return [(low, 1 - share), (high, share)]
 
 
-def costs_from_file(path: Path) -> Costs:
+def costs_from_file(path: Path) -> DeviceCosts:
     """Return the costs in a file, for any device or bundle. Raises BadInputError if they cannot be read."""
     checks = [_find_grid_errors]
-    return record_from_file(path, Costs, what="a cost table", schema=COSTS_SCHEMA, remedy=_REMEDY, checks=checks)
+    return record_from_file(path, DeviceCosts, what="a cost table", schema=COSTS_SCHEMA, remedy=_REMEDY, checks=checks)
 
 
-def _find_grid_errors(costs: Costs) -> Reasons:
+def _find_grid_errors(costs: DeviceCosts) -> Reasons:
     points = [(point.branches, point.window, point.prefix) for point in costs.points]
     full = math.prod(len(set(axis)) for axis in zip(*points, strict=True))
     if len(points) != full or len(set(points)) != full:

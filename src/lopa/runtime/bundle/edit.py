@@ -21,7 +21,7 @@ CHAT_TEMPLATE = "chat_template"
 """Name that `unset` takes to restore the exported chat template."""
 
 
-def edited_bundle(
+def edit_bundle(
     bundle: Bundle,
     *,
     defaults: Mapping[str, Any] | None = None,

@@ -44,7 +44,7 @@ def unpacked_graph(bundle: Bundle) -> Path | None:
             _LOG.warning("%s has no graph for %s=unpacked; export the checkpoint again", bundle.path, VARIABLE)
         return None
     need = unpacked_bytes(bundle)
-    return graph if _has_room(bundle.path.absolute(), need, form) else None
+    return graph if _has_memory(bundle.path.absolute(), need, form) else None
 
 
 def unpacked_bytes(bundle: Bundle) -> int:
@@ -54,7 +54,7 @@ def unpacked_bytes(bundle: Bundle) -> int:
 
 
 @cache
-def _has_room(path: Path, need: int, form: str) -> bool:
+def _has_memory(path: Path, need: int, form: str) -> bool:
     """Return True if memory suffices.
 
     Cached per process, because the first session's memory would change the answer for later ones.

@@ -3,7 +3,7 @@
 from pathlib import Path, PurePosixPath
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
 def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Path:
@@ -14,7 +14,7 @@ def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Pat
     """
     expected = f"a relative path inside the {whole}"
     received = f"the {whole} {folder} names the file {name!r:.300}"
-    with refused_as_bad_input(received, expected=expected, remedy=remedy):
+    with errors_as_bad_input(received, expected=expected, remedy=remedy):
         parts = PurePosixPath(name)
         path = folder.joinpath(*parts.parts)
         if parts.is_absolute() or ".." in parts.parts or not path.resolve().is_relative_to(folder.resolve()):
@@ -26,7 +26,7 @@ def check_listed_file(folder: Path, name: str, size: int, *, whole: str, remedy:
     """Raise BadInputError unless `name` is a regular file of `size` bytes inside `folder`."""
     path = listed_file_path(folder, name, whole=whole, remedy=remedy)
     expected = f"a file of {size} bytes, as listed by the {whole}"
-    with refused_as_bad_input(f"{path!s:.300}", expected=expected, remedy=remedy):
+    with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy=remedy):
         found = path.stat().st_size if path.is_file() else None
     if found != size:
         raise BadInputError(

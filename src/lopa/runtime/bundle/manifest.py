@@ -298,7 +298,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
             )
 
 
-def reasons_against_roles(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
+def find_role_errors(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
     """Yield each problem with `tokens` for a tokenizer with these `added` tokens, and what is expected instead.
 
     `named` holds the ids of its mask_token, eos_token and so on, under "mask", "eos" and so on. The tokenizer

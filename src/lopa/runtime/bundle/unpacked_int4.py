@@ -52,20 +52,20 @@ class UnpackedMatrices:
             self.mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def names_of_int4(manifest: Manifest, part: ModelPart) -> list[str]:
+def int4_tensor_names(manifest: Manifest, part: ModelPart) -> list[str]:
     """Return the int4 matrices of the layers of `part`, and of the vocabulary projection if `part` is last."""
     prefixes = [f"layers.{layer}." for layer in range(part.first, part.end)] + ["head."] * part.is_last
     names = (name for name, record in manifest.tensors.items() if record.dtype == "int4")
     return [name for name in names if name.startswith(tuple(prefixes))]
 
 
-def unpacked_matrices(bundle: Bundle, part: ModelPart) -> UnpackedMatrices:
-    """Return all matrices of `names_of_int4`, unpacked one at a time.
+def unpack_matrices(bundle: Bundle, part: ModelPart) -> UnpackedMatrices:
+    """Return all matrices of `int4_tensor_names`, unpacked one at a time.
 
     Raises BadInputError if the temporary folder is full, or if weights do not match their records.
     """
     weights = weights_from_bundle(bundle)
-    shapes = {name: tuple(bundle.manifest.tensors[name].shape) for name in names_of_int4(bundle.manifest, part)}
+    shapes = {name: tuple(bundle.manifest.tensors[name].shape) for name in int4_tensor_names(bundle.manifest, part)}
     sizes = {name: -(-inputs * outputs // _ALIGNMENT) * _ALIGNMENT for name, (inputs, outputs) in shapes.items()}
     mapped = _temporary_memory(sum(sizes.values()))
     arrays: dict[str, npt.NDArray[Any]] = {}

@@ -13,7 +13,7 @@ from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_n
 from lopa.runtime.contract import Floats
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 _INTEGERS = ("int8", "int4")
@@ -81,7 +81,7 @@ def weights_from_bundle(bundle: Bundle) -> BundleWeights:
     """
     path = bundle.weights
     remedy = "export the checkpoint again"
-    with refused_as_bad_input(str(path), expected="a weights file that can be mapped", remedy=remedy):
+    with errors_as_bad_input(str(path), expected="a weights file that can be mapped", remedy=remedy):
         data = np.memmap(path, np.uint8, mode="r")
     records = bundle.manifest.tensors
     for name, record in records.items():

@@ -20,7 +20,7 @@ class Part(NamedTuple):
     branches: slice
 
 
-def shares_of_branches(branches: int, devices: int) -> tuple[slice, ...]:
+def split_branches(branches: int, devices: int) -> tuple[slice, ...]:
     """Return one slice of branches per device, in order. Sizes differ by at most one; the first is the largest.
 
     With more devices than branches, some slices are empty. Raises ValueError if either count is below one.
@@ -37,12 +37,12 @@ def micro_batches(requests: int, branches: int, num_parts: int) -> list[Part]:
     Returns fewer parts if there are fewer windows, and sometimes a few more than `num_parts`. Parts are ordered by
     request, then by branch.
     """
-    groups = shares_of_branches(requests, min(requests, num_parts))
-    cuts = shares_of_branches(branches, min(branches, -(-num_parts // len(groups))))
+    groups = split_branches(requests, min(requests, num_parts))
+    cuts = split_branches(branches, min(branches, -(-num_parts // len(groups))))
     return [Part(group, cut) for group in groups for cut in cuts]
 
 
-def parts_across(parts: Sequence[Part]) -> int:
+def branch_part_count(parts: Sequence[Part]) -> int:
     """Return the number of parts that hold branches of the same requests, as `Statistics.joined` needs it.
 
     `parts` comes from `micro_batches`.

@@ -41,7 +41,7 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
         into.logits[index] = rows.logits
 
 
-def with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
+def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
     """Replace the rows [B, Q] that are `lacking` [B, Q] with the row `kept` [K] of the last commit, if there is one."""
     if kept is None or not lacking.any():
         return rows

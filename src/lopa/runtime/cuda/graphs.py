@@ -6,7 +6,7 @@ A graph repeats its work at the same addresses, whatever changed meanwhile.
 from collections.abc import Callable
 from typing import Any
 
-from lopa.runtime.cuda.calls import CudaCalls, CudaError
+from lopa.runtime.cuda.cuda_calls import CudaCalls, CudaError
 
 _NO_FLAGS = 0
 

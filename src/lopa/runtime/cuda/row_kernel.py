@@ -9,7 +9,7 @@ import importlib
 import logging
 from typing import Any
 
-from lopa.runtime.cuda.calls import CAPTURE_LOCK
+from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK
 from lopa.runtime.cuda.driver import cuda_device, version_numbers
 from lopa.runtime.errors import EngineFailedError
 from lopa.runtime.sessions.prefix_cache import CacheShape

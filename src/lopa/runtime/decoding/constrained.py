@@ -33,13 +33,13 @@ def rows_at_first_masked(
     """Return the `rows` [B, Q] of a round without the tokens that the grammar forbids at each branch's first masked
     position."""
     result = _copy_rows(rows, plan)
-    for number, (branch, sampled) in enumerate(zip(branches, windows.asked, strict=True)):
+    for number, (branch, sampled) in enumerate(zip(branches, windows.sampled, strict=True)):
         grammar = branch.grammar
         if grammar is None or grammar.ended:
             continue
         position = first_masked(branch, grammar)
-        column = 0 if windows.kept and hands_over(branch) else windows.kept
-        if column == windows.kept and (not len(sampled) or sampled[0] != position):
+        column = 0 if windows.kept_columns and hands_over(branch) else windows.kept_columns
+        if column == windows.kept_columns and (not len(sampled) or sampled[0] != position):
             continue
         remaining = positions_behind(branch, position) + 1
         put_rows(result, (number, column), allowed_row(rows[number, column], grammar, remaining, plan))
@@ -135,7 +135,7 @@ def allowed_row(
     begins the text of a candidate, or else the first token of the shortest ending.
     """
     if len(rejected) > MAX_REJECTED:
-        return _row_of_token(row, grammar.way_out(remaining), plan)
+        return _row_of_token(row, grammar.first_ending_token(remaining), plan)
     keep = np.array([token not in rejected and grammar.allows(token) for token in row.topk_ids.tolist()], np.bool_)
     if row.logits is not None and (plan.draws_from_logits or not keep.any()):
         may = grammar.allowed()
@@ -154,7 +154,7 @@ def allowed_row(
         if piece not in rejected and grammar.allows(piece)
     )
     token = next(pieces, None)
-    return _row_of_token(row, grammar.way_out(remaining) if token is None else token, plan)
+    return _row_of_token(row, grammar.first_ending_token(remaining) if token is None else token, plan)
 
 
 def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:

@@ -12,14 +12,14 @@ import numpy as np
 
 from lopa.runtime.contract import Float32, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.forward import ForwardSplit
-from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, with_kept_row
+from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
 from lopa.runtime.decoding.remask import remaskable_positions
 from lopa.runtime.decoding.round import join_unmasked, score_branches, scores_from_rows, spawn, unmask
 from lopa.runtime.decoding.speculation import drafts, verify
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.state.batch import Pays, batch_from_windows, rows_of_windows, with_shared_rows
+from lopa.runtime.state.batch import SharingTest, batch_from_windows, rows_of_windows, with_shared_rows
 from lopa.runtime.state.branch import (
     Branch,
     StopReason,
@@ -37,7 +37,7 @@ from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anch
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
 
-__all__ = ["Decoding", "Pays", "Step", "StopReason"]
+__all__ = ["Decoding", "SharingTest", "Step", "StopReason"]
 
 
 class Forwards(Protocol):
@@ -73,7 +73,7 @@ class Decoding:
         budget: BranchBudget | None = None,
         prompt_row: RowStatistics | None = None,
         prompt_cached: bool = False,
-        sharing: Pays | None = None,
+        sharing: SharingTest | None = None,
         grammar: BranchGrammar | None = None,
     ) -> None:
         """Begin with `prompt` [length], at least one token; `request` is an unused number in the session.
@@ -165,7 +165,7 @@ class Decoding:
         self._lap("forward")
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
-        rows = with_kept_row(rows, self.kept_row, windows.lacking)
+        rows = fill_with_kept_row(rows, self.kept_row, windows.from_kept_row)
         step = self._speculative_round if self._context.plan.speculative else self._round
         return step(windows, rows, split)
 
@@ -239,15 +239,15 @@ class Decoding:
 
     def _samples(self, windows: Windows) -> bool:
         """Return True if a round may unmask something."""
-        return any(map(len, windows.asked)) or hands_over(self.anchor)
+        return any(map(len, windows.sampled)) or hands_over(self.anchor)
 
     def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:
         """Commit the winner's finished rows."""
         if windows.commit:
             self._session.commit(self.request, windows.branch_of_commit(winner), windows.commit)
             self._cached = np.concatenate([self._cached, windows.positions[winner, : windows.commit]])
-        if windows.kept:
-            self.kept_row, self._kept_for = rows[winner, 0], int(windows.wanted[winner, 0])
+        if windows.kept_columns:
+            self.kept_row, self._kept_for = rows[winner, 0], int(windows.logits_positions[winner, 0])
 
     def _update_end(self, states: tuple[Branch, ...]) -> None:
         """Update `window_tokens` for the anchor and all `states` before it, and `stop_reason`."""

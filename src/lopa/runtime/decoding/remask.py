@@ -34,9 +34,9 @@ def remaskable_probabilities(windows: Windows, rows: RowStatistics, anchor: Bran
 
     A token that is not among the K best counts as impossible.
     """
-    first = windows.kept + len(windows.asked[-1])
-    received = rows[-1, first : first + len(windows.judged)]
-    found = received.topk_ids == anchor.tokens[windows.judged][:, None]
+    first = windows.kept_columns + len(windows.sampled[-1])
+    received = rows[-1, first : first + len(windows.remaskable)]
+    found = received.topk_ids == anchor.tokens[windows.remaskable][:, None]
     known = np.where(found, np.exp(received.topk_logprobs), np.float32(0))
     probabilities: Float32 = known.sum(axis=-1, dtype=np.float32)
     return probabilities

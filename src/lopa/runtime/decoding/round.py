@@ -35,7 +35,7 @@ class Scores:
     view: RoundView
     """Candidates at the sampled positions, and the winner."""
     confidences: tuple[float, ...]
-    judged: Float32
+    remaskable_probabilities: Float32
     """[S]: probabilities of the anchor's remaskable tokens, from shadow rows."""
     step: int
     """Number of the strategy's step, which seeds draws."""
@@ -109,22 +109,22 @@ def score_branches(
     if branches[-1].grammar is not None:
         allowed = rows_at_first_masked(branches, windows, rows, context.plan)
     scores = scores_from_rows(branches, windows, allowed, step, context)
-    if not len(windows.judged):
+    if not len(windows.remaskable):
         return scores
-    return replace(scores, judged=remaskable_probabilities(windows, rows, branches[-1]))
+    return replace(scores, remaskable_probabilities=remaskable_probabilities(windows, rows, branches[-1]))
 
 
 def scores_from_rows(
     branches: tuple[Branch, ...], windows: Windows, rows: RowStatistics, step: int, context: Context
 ) -> Scores:
     """Return the scores of `branches` from statistics `rows` [B, Q] that were rescored and constrained already."""
-    candidates = candidates_from_rows(rows, windows.wanted, context, step=step)
+    candidates = candidates_from_rows(rows, windows.logits_positions, context, step=step)
     proposed = tuple(
-        candidates[number, windows.kept : windows.kept + len(positions)]
-        for number, positions in enumerate(windows.asked)
+        candidates[number, windows.kept_columns : windows.kept_columns + len(positions)]
+        for number, positions in enumerate(windows.sampled)
     )
     confidences = tuple(_branch_confidence(each.confidences) for each in proposed)
-    view = RoundView(windows.asked, proposed, int(np.argmax(confidences)))
+    view = RoundView(windows.sampled, proposed, int(np.argmax(confidences)))
     return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step)
 
 
@@ -136,9 +136,9 @@ def _branch_confidence(confidences: Float32) -> float:
 def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
     """Return the result for the branch with index `number` if it wins: unmasked, normalized, remasked (section 6 H)."""
     branch, windows = scores.branches[number], scores.windows
-    positions = windows.asked[number]
-    rows = scores.rows[number, windows.kept : windows.kept + len(positions)]
-    first = scores.rows[number, :1] if windows.kept and hands_over(branch) else None
+    positions = windows.sampled[number]
+    rows = scores.rows[number, windows.kept_columns : windows.kept_columns + len(positions)]
+    first = scores.rows[number, :1] if windows.kept_columns and hands_over(branch) else None
     proposals = Proposals(positions, rows, scores.view.candidates[number], scores.view, number, scores.step, first)
     chosen, unmasked, proposed = _unmask_branch(branch, proposals, context)
     remasked = np.empty(0, np.int64)
@@ -146,7 +146,7 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
         written = (
             unmasked.positions if branch.lookahead is None else np.append(unmasked.positions, branch.lookahead.position)
         )
-        chosen, remasked = remask_branch(chosen, written, windows.judged, scores.judged, context)
+        chosen, remasked = remask_branch(chosen, written, windows.remaskable, scores.remaskable_probabilities, context)
     may = ~unmasked.chosen & open_among(chosen, positions, context.plan)
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
@@ -177,8 +177,8 @@ def strategy_step(
     drafted, so positions that `state` has unmasked since are not sampled again.
     """
     windows, strategy = scores.windows, context.strategy
-    left = np.flatnonzero(masked_among(state, windows.asked[number]))
-    positions, rows = windows.asked[number][left], scores.rows[number, windows.kept + left]
+    left = np.flatnonzero(masked_among(state, windows.sampled[number]))
+    positions, rows = windows.sampled[number][left], scores.rows[number, windows.kept_columns + left]
     if strategy.rescore is not identity:
         rows, memory = strategy.rescore(rows, positions, state.memory, context.plan)
         state = replace(state, memory=memory)
@@ -186,7 +186,7 @@ def strategy_step(
         candidates = scores.view.candidates[number][left]
     else:
         candidates = candidates_from_rows(rows, positions, context, step=step)
-    first = scores.rows[number, :1] if windows.kept and hands_over(state) else None
+    first = scores.rows[number, :1] if windows.kept_columns and hands_over(state) else None
     proposals = Proposals(positions, rows, candidates, scores.view, number, step, first)
     after, unmasked, _ = _unmask_branch(state, proposals, context)
     return branches_of_round((next_anchor(after),), context)[0], unmasked
@@ -219,8 +219,8 @@ def _rescore(
     if rescore is identity:
         return branches, rows
     result, after = rows.copy(), []
-    for number, (branch, positions) in enumerate(zip(branches, windows.asked, strict=True)):
-        own = (number, slice(windows.kept, windows.kept + len(positions)))
+    for number, (branch, positions) in enumerate(zip(branches, windows.sampled, strict=True)):
+        own = (number, slice(windows.kept_columns, windows.kept_columns + len(positions)))
         rescored, memory = rescore(rows[own], positions, branch.memory, context.plan)
         put_rows(result, own, rescored)
         after.append(replace(branch, memory=memory))

@@ -24,7 +24,7 @@ class Step:
     windows: Windows
     confidences: tuple[float, ...]
     winner: int
-    fills: UnmaskedTokens
+    unmasked: UnmaskedTokens
     lookaheads: tuple[Lookahead, ...]
     """Lookahead tokens of the next step."""
     seconds: dict[str, float]
@@ -34,7 +34,7 @@ class Step:
     remasked: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Positions that the step remasked."""
     candidates: tuple[Candidates, ...] = ()
-    """Candidates of each branch at its sampled positions (`windows.asked`)."""
+    """Candidates of each branch at its sampled positions (`windows.sampled`)."""
     unmasked_branches: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[unmasked tokens]: branch whose statistics each token comes from; with `speculative` a step may use several."""
     last: Lookahead | None = None

@@ -44,11 +44,11 @@ def trace_table(steps: Step | Iterable[Step]) -> dict[str, NDArray[Any]]:
 
 def _rows(step: Step) -> Iterator[_Row]:
     """Yield the rows of one step."""
-    unmasked = step.fills
+    unmasked = step.unmasked
     unknown = np.full(len(unmasked), np.nan, np.float32)
     probabilities = unknown if unmasked.probabilities is None else unmasked.probabilities
     entropies = unknown if unmasked.entropies is None else unmasked.entropies
-    for branch, (sampled, candidates) in enumerate(zip(step.windows.asked, step.candidates, strict=True)):
+    for branch, (sampled, candidates) in enumerate(zip(step.windows.sampled, step.candidates, strict=True)):
         found: dict[int, _Row] = {}
         proposed_entropies = (
             np.full(len(sampled), np.nan, np.float32) if candidates.entropies is None else candidates.entropies

@@ -2,7 +2,7 @@
 
 A special file (device, FIFO) is opened and written, never replaced. Links are followed, also to targets that do not
 exist yet. An unwritable path raises an error before anything changes. Line output is on disk line by line. Content
-written at once (`whole_into`) goes to a temporary file, which then replaces the path.
+written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
 
 A regular file is locked while lines are written. A second process that writes or replaces it gets an error.
 """
@@ -22,7 +22,7 @@ from typing import Self
 from lopa.runtime.errors import BadInputError, LopaError, OutputFailedError
 from lopa.runtime.files.deferred_signals import defer_signals
 from lopa.runtime.files.file_lock import FileIsLockedError, lock_file
-from lopa.runtime.files.untrusted_input import said_by
+from lopa.runtime.files.untrusted_input import error_text
 
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
@@ -62,7 +62,7 @@ class OutputPlace:
         return self.status is not None and mixes and os.path.samestat(self.status, other)
 
 
-def place_of_output(path: Path) -> OutputPlace:
+def inspect_output_path(path: Path) -> OutputPlace:
     """Inspect `path`. Raises BadInputError if it cannot be written."""
     with _bad_path_errors(path):
         descriptor = _own_descriptor(path)
@@ -114,7 +114,7 @@ class OutputLines:
                     os.close(descriptor)
                     raise
                 os.close(descriptor)  # it was replaced or removed before it was locked
-                place = place_of_output(place.path)
+                place = inspect_output_path(place.path)
 
     @classmethod
     def standard(cls) -> Self:
@@ -175,14 +175,14 @@ class OutputLines:
 
 
 @contextmanager
-def whole_into(path: Path) -> Iterator[Callable[[bytes], None]]:
+def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     """Yield a function that writes the whole content of `path` atomically. A failed write leaves a regular file
     unchanged.
 
     Before the block, raises BadInputError if the path cannot be written or another process writes lines to it. The
     function raises OutputFailedError, or BadInputError for such a process.
     """
-    place = place_of_output(path)
+    place = inspect_output_path(path)
     if not place.regular:
         with OutputLines.open(place) as opened:
             yield lambda data: _write_descriptor(path, opened._descriptor, data)
@@ -197,9 +197,9 @@ def whole_into(path: Path) -> Iterator[Callable[[bytes], None]]:
     yield lambda data: _write_regular(place, data)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically, like `whole_into`."""
-    with whole_into(path) as write:
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically, like `atomic_writer`."""
+    with atomic_writer(path) as write:
         write(data)
 
 
@@ -209,7 +209,7 @@ def replace_file(path: Path, data: bytes) -> None:
     The data is synced to disk before the rename. Raises BadInputError if the path cannot be written, and
     OutputFailedError if writing fails. `path` then stays unchanged.
     """
-    place = place_of_output(path)
+    place = inspect_output_path(path)
     if not place.regular:
         raise BadInputError(f"{path} is not a regular file", expected="a regular file", remedy="check the path")
     with defer_signals(), _output_errors(path):
@@ -356,7 +356,7 @@ def _bad_path_errors(path: Path) -> Iterator[None]:
         ) from error
     except (OSError, ValueError) as error:
         raise BadInputError(
-            f"cannot write {path}: {said_by(error)}",
+            f"cannot write {path}: {error_text(error)}",
             expected="a writable file",
             remedy="choose another path",
         ) from error
@@ -373,7 +373,7 @@ def _output_errors(path: Path | str) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutputFailedError(
-            f"writing {path} failed: {said_by(error)}",
+            f"writing {path} failed: {error_text(error)}",
             expected="a file system that accepts the output",
             remedy="free disk space or choose another path; earlier output is complete",
         ) from error

@@ -22,7 +22,7 @@ Kind = TypeVar("Kind")
 
 
 @contextmanager
-def refused_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
+def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
     Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
@@ -33,10 +33,10 @@ def refused_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterat
     except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
-        raise BadInputError(f"{received}: {said_by(error)}", expected=expected, remedy=remedy) from error
+        raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
 
 
-def said_by(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return a short, printable, non-empty description of an error."""
     text = getattr(error, "strerror", None) or str(error)
     if isinstance(error, RecursionError):
@@ -52,7 +52,7 @@ def regular_file(path: Path, *, expected: str, remedy: str) -> Iterator[BinaryIO
     Raises BadInputError also for a missing file, a file that is not regular (a FIFO would block) and OS errors.
     """
     texts = {"expected": expected, "remedy": remedy}
-    with refused_as_bad_input(str(path), **texts):
+    with errors_as_bad_input(str(path), **texts):
         try:
             is_regular = stat.S_ISREG(path.stat().st_mode)
         except FileNotFoundError as error:
@@ -81,7 +81,7 @@ def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expecte
     Raises BadInputError for anything else. For a field that does not match, the error names the field, its value and
     what is allowed.
     """
-    with refused_as_bad_input(source, expected=expected, remedy=remedy):
+    with errors_as_bad_input(source, expected=expected, remedy=remedy):
         try:
             return msgspec.json.decode(text, type=kind)
         except msgspec.ValidationError as error:

@@ -16,7 +16,7 @@ from lopa.runtime.checked_values import (
     shown,
 )
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.plan.choices import (
     MAX_BRANCHES,
     MAX_ENTROPY,
@@ -110,14 +110,14 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
 def checked_schema(value: Any) -> str:
     """Return the text of a JSON schema, given as an object or as text. Names keep their order."""
     received, expected = f"json_schema {shown(value)}", "a JSON schema (an object)"
-    with refused_as_bad_input(received, expected=expected, remedy="correct json_schema"):
+    with errors_as_bad_input(received, expected=expected, remedy="correct json_schema"):
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, Mapping):
-            return checked_grammar("json_schema", json.dumps(dict(schema), ensure_ascii=False, allow_nan=False))
+            return check_grammar("json_schema", json.dumps(dict(schema), ensure_ascii=False, allow_nan=False))
     raise BadInputError(received, expected=expected, remedy="correct json_schema")
 
 
-def checked_grammar(name: str, value: Any) -> str:
+def check_grammar(name: str, value: Any) -> str:
     """Return the text of a grammar."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_GRAMMAR_CHARACTERS or not is_unicode(value):
         raise BadInputError(
@@ -179,7 +179,7 @@ CHECKS: Mapping[str, Check] = {
     "time_limit": partial(check_float, "time_limit", min=0.0, max=MAX_SECONDS, above=True),
     "stop": checked_stop,
     "json_schema": checked_schema,
-    "regex": partial(checked_grammar, "regex"),
-    "grammar": partial(checked_grammar, "grammar"),
+    "regex": partial(check_grammar, "regex"),
+    "grammar": partial(check_grammar, "grammar"),
 }
 """The check of each option by name; None is not passed to it."""

@@ -21,9 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lopa.runtime.errors import BadInputError, GrammarHelperError, stopped_preparation
-from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_source import GrammarRequest
 from lopa.runtime.grammar.preparation import CheckedGrammar, too_costly
-from lopa.runtime.grammar.source import GrammarRequest
 
 _MAIN = "lopa.runtime.grammar.helper_main"
 _LENGTH = 8
@@ -39,7 +39,7 @@ _MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
 _LOG = logging.getLogger(__name__)
 
 
-def helper_runs_here() -> bool:
+def is_helper_supported() -> bool:
     """Return whether this system supports the helper: fork, resource limits and passing of file descriptors."""
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and importlib.util.find_spec("resource") is not None
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.edit import edited_bundle
+from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.errors import BadInputError, LopaError
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.grammar.preparation import checked_grammar
-from lopa.runtime.grammar.source import GrammarRequest
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_source import GrammarRequest
+from lopa.runtime.grammar.preparation import check_grammar
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -44,10 +44,10 @@ def main(control_fd: int, bundle_path: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent process
     # Both sides need the same template: it decides which tokens have symbols in an ending.
-    bundle = edited_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
+    bundle = edit_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
     vocabulary.prepare()
-    checked_grammar(_WARM_UP, vocabulary, limits)
+    check_grammar(_WARM_UP, vocabulary, limits)
     gc.freeze()  # children share these pages
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the library writes its failures there
     with control:
@@ -168,7 +168,7 @@ def _address_space() -> int:
 def _reply(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> dict[str, Any]:
     """Return the result or the error of the grammar as JSON values. Bytes are encoded as latin-1."""
     try:
-        found = checked_grammar(request, vocabulary, limits)
+        found = check_grammar(request, vocabulary, limits)
     except BadInputError as error:
         return {"refused": [error.received, error.expected, error.remedy]}
     return {

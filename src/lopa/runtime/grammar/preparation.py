@@ -11,15 +11,15 @@ from pathlib import Path
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.limits import GrammarLimits
-from lopa.runtime.grammar.source import (
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_source import (
     GrammarRequest,
     hints_from_request,
     library_grammar,
     reading_from_grammar,
     reading_from_request,
 )
-from lopa.runtime.grammar.state import CHARACTERS_PER_POSITION, GrammarState, state_of_nothing
+from lopa.runtime.grammar.state import CHARACTERS_PER_POSITION, GrammarState, initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 _EXACT_SECONDS, _MAX_MATCHERS = 0.005, 64
@@ -40,7 +40,7 @@ class CheckedGrammar:
     """True if shortest endings are cheap enough to search while decoding."""
 
 
-def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
+def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
     """Compile a grammar and find an ending of its answer.
 
     Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds what a decoder may keep
@@ -53,13 +53,13 @@ def checked_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gra
     if seconds > limits.decoder_seconds or memory > limits.decoder_bytes:
         raise too_costly(request, f"compiling it takes {seconds:.1f} s and {memory >> 20} MiB", limits)
     hints = hints_from_request(request, vocabulary)
-    state = state_of_nothing(replace(reading, hints=hints), request.positions)
+    state = initial_state(replace(reading, hints=hints), request.positions)
     expression, size = reading.expression, CHARACTERS_PER_POSITION * request.positions
     exact = expression is not None and expression.makes_matchers_within(_EXACT_SECONDS, size)
     return CheckedGrammar(grammar, hints, state.ending, exact)
 
 
-def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
+def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
     """Compile a checked grammar for decoding. Return the state before the first token."""
     reading = reading_from_grammar(request, checked.grammar, vocabulary, checked.hints)
     if reading.expression is not None:
@@ -68,9 +68,9 @@ def state_of_checked(request: GrammarRequest, checked: CheckedGrammar, vocabular
     return GrammarState(reading, checked.ending)
 
 
-def state_of_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
+def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
     """Do both parts in this process, within the library's own limits. Raises BadInputError."""
-    return state_of_nothing(reading_from_request(request, vocabulary), request.positions)
+    return initial_state(reading_from_request(request, vocabulary), request.positions)
 
 
 def too_costly(request: GrammarRequest, found: str, limits: GrammarLimits) -> BadInputError:

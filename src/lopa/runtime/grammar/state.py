@@ -87,7 +87,7 @@ class GrammarState:
                 if found is not None:
                     yield found
 
-    def with_refused(self, count: int) -> Self:
+    def with_rejected(self, count: int) -> Self:
         """Return this state after `count` more tokens were rejected and remasked."""
         return replace(self, remasked=self.remasked + count)
 
@@ -104,7 +104,7 @@ class GrammarState:
             return ()
         return self.reading.vocabulary.ends[:1] if self.reading.must_end else self.reading.forced
 
-    def way_out(self, room: int) -> int:
+    def first_ending_token(self, room: int) -> int:
         """Return the first token of `ending` in `room` positions, as the tokenizer writes it if there is room."""
         vocabulary = self.reading.vocabulary
         if not self.ending:
@@ -117,7 +117,7 @@ class GrammarState:
         return fewest[0]
 
 
-def state_of_nothing(reading: Reading, room: int) -> GrammarState:
+def initial_state(reading: Reading, room: int) -> GrammarState:
     """Return the state before the first token of an answer of `room` positions, end-of-text included.
 
     Raises BadInputError for a grammar whose answers do not fit.

@@ -13,7 +13,7 @@ import numpy as np
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.grammar.byte_order import SYMBOLS
 from lopa.runtime.grammar.llguidance_library import byte_tokenizer, tokenizer_from_definition
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def vocabulary_from_tokenizer(tokenizer: Tokenizer, manifest: Manifest) -> Vocab
     expected = "a tokenizer whose text is the concatenation of its tokens' texts (byte-level BPE)"
     remedy = "decode without a grammar, which this bundle's tokenizer does not support"
     ends, size = manifest.special_tokens.ends, manifest.dimensions.vocab_size
-    with refused_as_bad_input("this bundle's tokenizer does not support grammars", expected=expected, remedy=remedy):
+    with errors_as_bad_input("this bundle's tokenizer does not support grammars", expected=expected, remedy=remedy):
         tokens = tokenizer_from_definition(tokenizer.definition(), size, ends)
         probe = tokenizer.encode(_PROBE, add_bos=False)
         if tokens.decode_bytes(probe) != tokenizer.decode(probe).encode():

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lopa.runtime.contract import CacheRows, Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import rows_are_shared, shares_of_branches
+from lopa.runtime.contract.batch_parts import rows_are_shared, split_branches
 from lopa.runtime.contract.forward import DeviceTime, ForwardSplit, check_batch
 from lopa.runtime.errors import BadInputError, DevicesLostError
 from lopa.runtime.parallel.row_transfer import RowTransfer, transfer_of_lost_rows, transfer_of_rows
 from lopa.runtime.parallel.session_thread import SessionThread
-from lopa.runtime.sessions.session import LendingSession, Session, check_kept, slot_of_rows
+from lopa.runtime.sessions.session import LendingSession, Session, check_prefix_count, slot_of_rows
 
 STALL_SECONDS = 60.0
 """Seconds of one forward after which a device is abandoned."""
@@ -93,7 +93,7 @@ class BranchParallelSession:
         self._shortened.clear()
         results: list[_ShareResult] | None = None
         while results is None:
-            slices = shares_of_branches(batch.input_ids.shape[1], len(self._devices))
+            slices = split_branches(batch.input_ids.shape[1], len(self._devices))
             shares = [(device, share) for device, share in zip(self._devices, slices, strict=True)]
             results = self._results(
                 {
@@ -160,7 +160,7 @@ class BranchParallelSession:
     def shorten(self, request: int, count: int) -> None:
         """Shorten the prefix on every device. Returns at once; devices do it before their next forward."""
         self._check_usable()
-        check_kept(self.prefix_length(request), count)
+        check_prefix_count(self.prefix_length(request), count)
         if count == self.prefix_length(request):
             return
         self._finish_transfers()  # lost rows are recomputed over the unshortened prefix

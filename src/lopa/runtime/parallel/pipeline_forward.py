@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from lopa.runtime.contract import Float32, Rows, Statistics, WindowBatch
-from lopa.runtime.contract.batch_parts import Part, micro_batches, parts_across
+from lopa.runtime.contract.batch_parts import Part, branch_part_count, micro_batches
 from lopa.runtime.contract.model_part import NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.timeline import Span, Timeline
 from lopa.runtime.sessions.bound_forward import BoundForward
-from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix
 
 StageResult = Float32 | Statistics
@@ -55,7 +55,7 @@ class PipelineStage:
         self._forward, self._part, self._name, self._timeline = forward, part, name, timeline
         self._thread = DeviceWorker(name)
         if cores is not None:
-            self._thread.submit(partial(keep_thread_on, cores)).result()
+            self._thread.submit(partial(pin_thread, cores)).result()
         self._prefix: Prefix | None = None
         self._views: dict[tuple[int, int], Prefix] = {}
         """Views of `_prefix` for this stage's layers, by first and end request. They are reused because the forward
@@ -136,7 +136,7 @@ class PipelinedForward:
                 each.cancel()
             wait(submitted)  # nothing may write into memory that the caller reuses
         statistics = [each for each in answers if isinstance(each, Statistics)]
-        return Statistics.joined(statistics, parts_across(pieces)), rows
+        return Statistics.joined(statistics, branch_part_count(pieces)), rows
 
     def forget_prefix(self) -> None:
         """Drop references to the prefix of an earlier run."""

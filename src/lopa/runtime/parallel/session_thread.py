@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lopa.runtime.sessions.cpu_cores import cores_from_device
-from lopa.runtime.sessions.device_worker import DeviceWorker, keep_thread_on
+from lopa.runtime.sessions.device_worker import DeviceWorker, pin_thread
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.sessions.threaded_session import ThreadedSession
 
@@ -28,7 +28,7 @@ class SessionThread:
         self._jobs: list[Future[Any]] = []
         cores = cores_from_device(session.device)
         if cores is not None:
-            self.submit(partial(keep_thread_on, cores))
+            self.submit(partial(pin_thread, cores))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` after everything submitted before. Does not wait."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
-from lopa.runtime.decoding.decoding import Pays, Step, StopReason
+from lopa.runtime.decoding.decoding import SharingTest, Step, StopReason
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.plan import DecodingPlan
@@ -33,7 +33,7 @@ class Job:
     plan: DecodingPlan
     """Resolved options."""
     budget: BranchBudget | None
-    sharing: Pays | None
+    sharing: SharingTest | None
     """Rule for computing equal rows of several branches once; None for never."""
     grammar: GrammarState | None
     """Initial state of the grammar; None without one."""

@@ -20,7 +20,7 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
 from lopa.runtime.requests.status import PoolLoad
-from lopa.runtime.sessions.session import Session, unused_request
+from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -159,7 +159,7 @@ class RequestPool:
     def _start(self, job: Job, stored: StoredPrompt | None) -> _Running:
         decoding = Decoding(
             self._session,
-            unused_request(),
+            next_request_number(),
             job.prompt_ids,
             job.plan,
             self._manifest,

@@ -5,16 +5,16 @@ from contextlib import contextmanager
 
 from lopa.runtime.contract import ENTROPY, TOP_K, TOPK_IDS, TOPK_LOGPROBS, CacheRows, Statistics, WindowBatch
 from lopa.runtime.errors import EngineFailedError, LopaError
-from lopa.runtime.files.untrusted_input import said_by
+from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.sessions.session import Session
 
 
-def failure_of_device(device: str, error: BaseException) -> LopaError:
+def engine_failure(device: str, error: BaseException) -> LopaError:
     """Return `error` itself if it is a LopaError, else an EngineFailedError caused by it."""
     if isinstance(error, LopaError):
         return error
     failure = EngineFailedError(
-        f"{device} failed while decoding: {type(error).__name__}: {said_by(error)}",
+        f"{device} failed while decoding: {type(error).__name__}: {error_text(error)}",
         expected="a device that completes every forward",
         remedy="check the bundle and the device with lopa-export verify and lopa-export doctor; if memory is full, "
         "decode fewer requests or branches at once",
@@ -25,13 +25,13 @@ def failure_of_device(device: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def converted_device_errors(device: str) -> Iterator[None]:
-    """Convert exceptions of the block with `failure_of_device`. Exceptions that end the process pass."""
+    """Convert exceptions of the block with `engine_failure`. Exceptions that end the process pass."""
     try:
         yield
     except LopaError:
         raise
     except Exception as error:
-        raise failure_of_device(device, error) from error
+        raise engine_failure(device, error) from error
 
 
 def _check_shapes(statistics: Statistics, batch: WindowBatch) -> None:

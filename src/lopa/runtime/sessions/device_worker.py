@@ -36,7 +36,7 @@ class DeviceWorker:
         self._work.put(None)
 
 
-def keep_thread_on(cores: Sequence[int]) -> None:
+def pin_thread(cores: Sequence[int]) -> None:
     """Pin the calling thread to these cores, where the system supports it (Linux)."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

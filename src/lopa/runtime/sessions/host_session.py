@@ -11,7 +11,7 @@ from lopa.runtime.contract import CacheRows, Rows, Statistics, WindowBatch
 from lopa.runtime.contract.forward import check_batch
 from lopa.runtime.sessions.device_errors import converted_device_errors
 from lopa.runtime.sessions.prefix_cache import CacheShape, Prefix, PrefixCache, PrefixStack
-from lopa.runtime.sessions.session import check_kept, slot_of_rows
+from lopa.runtime.sessions.session import check_prefix_count, slot_of_rows
 
 
 class Forward(Protocol):
@@ -89,7 +89,7 @@ class HostSession:
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as Session.shorten does."""
         self._open_forward()
-        check_kept(self.prefix_length(request), count)
+        check_prefix_count(self.prefix_length(request), count)
         cache = self._caches.get(request)
         if cache is not None:
             cache.shorten(count)

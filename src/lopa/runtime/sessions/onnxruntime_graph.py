@@ -18,7 +18,7 @@ import onnxruntime as ort
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.bundle.int4_form import unpacked_graph
-from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpacked_matrices
+from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpack_matrices
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.device_families import FAMILIES, parse_device
@@ -33,7 +33,7 @@ _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = w
 _open_lock = threading.Lock()
 
 
-def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> ort.InferenceSession:
+def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> ort.InferenceSession:
     """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
 
     With `threads` None, ONNX Runtime chooses, or one thread per named core runs. Raises BadInputError for other
@@ -48,7 +48,7 @@ def graph_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
         if unpacked is None:
             graph = bundle.graph_for_cpu()
         else:
-            graph, make_matrices = unpacked, partial(unpacked_matrices, bundle, part)
+            graph, make_matrices = unpacked, partial(unpack_matrices, bundle, part)
     session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), make_matrices)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
@@ -84,7 +84,7 @@ def quiet_run() -> ort.RunOptions:
 
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the execution providers, preferred first. Raises like `graph_of_part`."""
+    """Return the execution providers, preferred first. Raises like `open_part_graph`."""
     cpu: tuple[str, dict[str, Any]] = (_CPU, {})
     name = parse_device(device, "cpu", "cuda")
     if name.family.name == "cpu":

@@ -13,7 +13,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
-from lopa.runtime.sessions.onnxruntime_graph import graph_of_part, quiet_run
+from lopa.runtime.sessions.onnxruntime_graph import open_part_graph, quiet_run
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
@@ -35,7 +35,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     part = whole_model(manifest.dimensions.layers)
     forward: Forward
     if manifest.dialect == "portable":
-        forward = OnnxPortableForward(graph_of_part(bundle, part, device, threads))
+        forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads))
     else:
         forward = forward_from_bundle(bundle, part, device, threads=threads)
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
@@ -46,7 +46,7 @@ def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads
 
     Raises like `open_session`, and MissingBackendError if the CUDA provider is missing or does not start.
     """
-    return BoundForward(OnnxRuntimeBinding(graph_of_part(bundle, part, device, threads)), bundle.manifest, part)
+    return BoundForward(OnnxRuntimeBinding(open_part_graph(bundle, part, device, threads)), bundle.manifest, part)
 
 
 class OnnxRuntimeBinding:

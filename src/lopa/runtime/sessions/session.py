@@ -113,13 +113,13 @@ def slot_of_rows(last_batch: WindowBatch | None, request: int, branch: int, coun
     return last_batch.requests.index(request)
 
 
-def check_kept(length: int, count: int) -> None:
+def check_prefix_count(length: int, count: int) -> None:
     """Raise ValueError unless the first `count` of `length` committed rows can be kept."""
     if not 0 <= count <= length:
         raise ValueError(f"received count {count}, expected one from 0 to {length}, the committed rows")
 
 
-def unused_request() -> int:
+def next_request_number() -> int:
     """Return a request number that is unique in this process, also across sessions."""
     return next(_numbers)
 

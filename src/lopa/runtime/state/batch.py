@@ -18,7 +18,7 @@ from lopa.runtime.contract import Bool, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.windows import SharedRows, Windows
 
-Pays = Callable[[Windows, int, int], bool]
+SharingTest = Callable[[Windows, int, int], bool]
 """Returns True if computing the windows as one window of that many rows and sampled rows is faster."""
 MAX_PADDING = 0.25
 """Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
@@ -97,7 +97,7 @@ def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowS
     return rows if windows.shared is None else rows[0][windows.shared.answers]
 
 
-def with_shared_rows(windows: Windows, is_faster: Pays) -> Windows:
+def with_shared_rows(windows: Windows, is_faster: SharingTest) -> Windows:
     """Return `windows` with their rows as one window, `shared`, if that has fewer rows and `is_faster` returns True.
 
     Windows stay separate where branches differ in due rows, since the winner, whose rows are committed, is not known
@@ -152,8 +152,8 @@ def rows_of_anchor(windows: Windows) -> Bool:
 
 def _sampled_rows(windows: Windows, places: Int64) -> tuple[Int64, Int64]:
     """Return `logits_index` and `answers` of SharedRows for rows at `places` [B, W]."""
-    needed = (np.arange(windows.wanted.shape[1]) < windows.counts[:, None]) & ~windows.lacking
-    answers = np.zeros(windows.wanted.shape, np.int64)
+    needed = (np.arange(windows.logits_positions.shape[1]) < windows.counts[:, None]) & ~windows.from_kept_row
+    answers = np.zeros(windows.logits_positions.shape, np.int64)
     rows = np.take_along_axis(places, windows.logits_index, axis=1)[needed]
     found, answers[needed] = np.unique(rows, return_inverse=True)
     # a forward needs at least one sampled row

@@ -37,7 +37,7 @@ class BranchGrammar(Protocol):
     def forced(self) -> tuple[int, ...]:
         """Return the tokens that must follow; empty if the model has a choice."""
 
-    def way_out(self, remaining: int) -> int:
+    def first_ending_token(self, remaining: int) -> int:
         """Return the first token of an ending that fits into `remaining` positions, this one included."""
 
     def allows(self, token: int) -> bool:
@@ -49,5 +49,5 @@ class BranchGrammar(Protocol):
     def pieces(self, token: int) -> Iterator[int]:
         """Yield tokens that write a beginning of the text of `token`, the longest first."""
 
-    def with_refused(self, count: int) -> Self:
+    def with_rejected(self, count: int) -> Self:
         """Return this state after `count` more tokens were rejected and remasked."""

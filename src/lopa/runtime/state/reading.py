@@ -37,7 +37,7 @@ def advance_grammar(branch: Branch, grammar: BranchGrammar, context: Context) ->
         grammar, position = after, position + 1
     if rejected:
         branch = with_remasked(branch, np.array(rejected), context)
-        grammar = grammar.with_refused(len(rejected))
+        grammar = grammar.with_rejected(len(rejected))
     if forced:
         branch = with_forced_tokens(branch, forced, context)
     return replace(branch, grammar=grammar)

@@ -53,11 +53,11 @@ def with_shadow_rows(windows: Windows, anchor: Branch, verified: Int64, context:
     mask[-1, rows, :real] = _attended_rows(verified, at, windows.positions[-1, :real], anchor, context.plan.window)
     mask[-1, rows, rows] = _attended_shadow_rows(verified, anchor) if shift == 0 else np.eye(shadows, dtype=np.bool_)
 
-    first = windows.kept + len(windows.asked[-1])
-    more_columns = max(0, first + shadows - windows.wanted.shape[1])
-    logits_positions = np.pad(windows.wanted, ((0, 0), (0, more_columns)), mode="edge")
+    first = windows.kept_columns + len(windows.sampled[-1])
+    more_columns = max(0, first + shadows - windows.logits_positions.shape[1])
+    logits_positions = np.pad(windows.logits_positions, ((0, 0), (0, more_columns)), mode="edge")
     logits_index = np.pad(windows.logits_index, ((0, 0), (0, more_columns)))
-    from_kept_row = np.pad(windows.lacking, ((0, 0), (0, more_columns)))
+    from_kept_row = np.pad(windows.from_kept_row, ((0, 0), (0, more_columns)))
     columns = slice(first, first + shadows)
     logits_positions[-1, columns], logits_index[-1, columns], from_kept_row[-1, columns] = (
         verified,
@@ -70,10 +70,10 @@ def with_shadow_rows(windows: Windows, anchor: Branch, verified: Int64, context:
         positions=positions,
         mask=mask,
         lengths=(*windows.lengths[:-1], rows.stop),
-        wanted=logits_positions,
+        logits_positions=logits_positions,
         logits_index=logits_index,
-        lacking=from_kept_row,
-        judged=verified,
+        from_kept_row=from_kept_row,
+        remaskable=verified,
     )
 
 

@@ -45,9 +45,9 @@ class SharedRows:
 class Windows:
     """The windows of one request's branches, all on the same rows of its prefix cache.
 
-    The sampled columns begin with `kept` columns, then come those of `asked`. When finished rows are committed and a
-    row predicts the next position, column 0 is the last committed row. It alone predicts the first position behind it
-    in all rounds until the next commit.
+    The sampled columns begin with `kept_columns` columns, then come those of `sampled`. When finished rows are
+    committed and a row predicts the next position, column 0 is the last committed row. It alone predicts the first
+    position behind it in all rounds until the next commit.
     """
 
     prefix: int
@@ -62,20 +62,20 @@ class Windows:
     """[B, W, W]: which row attends to which."""
     lengths: tuple[int, ...]
     """Window rows of each branch without padding; the anchor's shadow rows are its last."""
-    asked: tuple[Int64, ...]
+    sampled: tuple[Int64, ...]
     """Sampled positions of each branch, ascending: its masked ones, with exceptions for published quirks and
     layouts."""
-    wanted: Int64
-    """[B, Q]: absolute sampled positions: `kept` columns, then `asked`, then padding."""
+    logits_positions: Int64
+    """[B, Q]: absolute sampled positions: `kept_columns` columns, then `sampled`, then padding."""
     logits_index: Int64
     """[B, Q]: window rows that predict them."""
-    lacking: Bool
+    from_kept_row: Bool
     """[B, Q]: True for positions that no row of the window predicts but the kept row of an earlier round does (see
     check_rows)."""
-    kept: int
-    """Number of columns before those of `asked`: 0 or 1."""
-    judged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[S]: unmasked positions of the anchor that shadow rows verify. Their columns follow those of its `asked`
+    kept_columns: int
+    """Number of columns before those of `sampled`: 0 or 1."""
+    remaskable: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[S]: unmasked positions of the anchor that shadow rows verify. Their columns follow those of its `sampled`
     (lopa.runtime.state.shadow_rows)."""
     cached: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[prefix]: positions of the cached rows, as the model counts them, in the cache's order."""
@@ -86,8 +86,8 @@ class Windows:
     @property
     def counts(self) -> Int64:
         """Number of sampled rows of each branch without padding, [B]."""
-        counts = np.array([self.kept + len(each) for each in self.asked])
-        counts[-1] += len(self.judged)
+        counts = np.array([self.kept_columns + len(each) for each in self.sampled])
+        counts[-1] += len(self.remaskable)
         return counts
 
     @property
@@ -174,20 +174,20 @@ def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for
     Either a row of the branch's window predicts it, or the kept row, which predicts the position `kept_for` (None: no
     kept row). `unseen` as in Layout. A wrong row would otherwise show up only as wrong text.
     """
-    needed = np.arange(windows.wanted.shape[1]) < windows.counts[:, None]
+    needed = np.arange(windows.logits_positions.shape[1]) < windows.counts[:, None]
     if windows.shared is None:
         predicted = np.take_along_axis(windows.positions, windows.logits_index, axis=1)
     else:
         predicted = windows.shared.positions[0, windows.shared.logits_index[0]][windows.shared.answers]
-    predicted = np.where(windows.wanted == unseen, unseen, predicted + unseen + prediction_shift)
+    predicted = np.where(windows.logits_positions == unseen, unseen, predicted + unseen + prediction_shift)
     if kept_for is None:
-        right = ~windows.lacking & (predicted == windows.wanted)
+        right = ~windows.from_kept_row & (predicted == windows.logits_positions)
     else:
-        right = np.where(windows.lacking, kept_for, predicted) == windows.wanted
+        right = np.where(windows.from_kept_row, kept_for, predicted) == windows.logits_positions
     if not right[needed].all():
         raise RuntimeError(
-            f"no row predicts the positions {np.unique(windows.wanted[needed & ~right])}, expected a computed or kept "
-            "row for every sampled position (this is a bug in lopa, please report it)"
+            f"no row predicts the positions {np.unique(windows.logits_positions[needed & ~right])}, expected a computed "
+            "or kept row for every sampled position (this is a bug in lopa, please report it)"
         )
 
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import LopaError
-from lopa.runtime.files.output_file import write_whole
+from lopa.runtime.files.output_file import write_atomically
 from lopa.runtime.files.untrusted_input import bytes_from_file
-from lopa.runtime.tensorrt.library import RTX
-from lopa.runtime.tensorrt.manifest import StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_library import RTX
+from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine
 
 _MAX_CACHE_BYTES = 2**30
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class RtxContexts:
         if kernels in (b"", self._read):
             return
         try:
-            write_whole(self._file, kernels)
+            write_atomically(self._file, kernels)
         except LopaError as error:
             _log.info("cannot save the compiled kernels of %s: %s", self._file.parent.name, error)
 
@@ -112,9 +112,9 @@ class RtxContexts:
 
 def runtime_cache_file(folder: Path, device: CudaDevice) -> Path:
     """Return the path of the kernel cache for a GPU model, next to the plan."""
-    return folder / f"kernels-{slug_of_gpu(device.name)}.cache"
+    return folder / f"kernels-{gpu_slug(device.name)}.cache"
 
 
-def slug_of_gpu(name: str) -> str:
+def gpu_slug(name: str) -> str:
     """Return the name of a GPU in the form used in file names."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())

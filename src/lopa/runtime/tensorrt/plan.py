@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from lopa.runtime.accelerator.memory import Buffer
+from lopa.runtime.accelerator.device_memory import Buffer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Manifest
@@ -15,10 +15,10 @@ from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.cuda.driver import CudaDevice
 from lopa.runtime.errors import BadInputError, EngineFailedError
 from lopa.runtime.tensorrt.contexts import contexts_of_engine
-from lopa.runtime.tensorrt.manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
-from lopa.runtime.tensorrt.messages import last_messages, messages_logger
 from lopa.runtime.tensorrt.plan_file import check_file, engine_from_plan
 from lopa.runtime.tensorrt.profiles import profiles_of_buckets
+from lopa.runtime.tensorrt.tensorrt_manifest import MODEL_NAME, PLAN_NAME, StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_messages import last_messages, messages_logger
 
 _SHOWN_WEIGHTS = 5
 _TYPES = {"int64": "INT64", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}

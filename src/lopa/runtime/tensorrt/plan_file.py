@@ -11,9 +11,9 @@ from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import regular_file
-from lopa.runtime.tensorrt.held_garbage import garbage_held
-from lopa.runtime.tensorrt.manifest import PLAN_NAME, StoredTensorRTEngine
-from lopa.runtime.tensorrt.messages import Messages
+from lopa.runtime.tensorrt.garbage_collection import garbage_collection_disabled
+from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, StoredTensorRTEngine
+from lopa.runtime.tensorrt.tensorrt_messages import Messages
 
 _CHUNK = 64 * 2**20
 """Maximum number of bytes per read. TensorRT asks again for the rest (IStreamReaderV2)."""
@@ -28,7 +28,7 @@ def engine_from_plan(trt: ModuleType, found: StoredTensorRTEngine, messages: Mes
     path = check_file(found, PLAN_NAME)
     with (
         regular_file(path, expected="the plan of the build", remedy=found.engine.target.rebuild) as file,
-        garbage_held(),
+        garbage_collection_disabled(),
     ):
         runtime = trt.Runtime(messages)
         runtime.engine_host_code_allowed = (

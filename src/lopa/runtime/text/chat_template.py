@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import bytes_from_file, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.functions import template_functions
 from lopa.runtime.template.run import TemplateRun
@@ -100,7 +100,7 @@ def _render(
         "documents": None,
         "add_generation_prompt": True,
     }
-    with refused_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
+    with errors_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
         return TemplateRun(budget, names).text(_parse(template))
 
 
@@ -108,7 +108,7 @@ def template_from_file(path: Path) -> str:
     """Return the text of the template file `path`. Raises BadInputError for a file that is not UTF-8 or too long."""
     expected, remedy = f"a chat template of at most {MAX_TEMPLATE_CHARACTERS} characters in UTF-8", "check the path"
     content = bytes_from_file(path, expected=expected, remedy=remedy, max=4 * MAX_TEMPLATE_CHARACTERS)
-    with refused_as_bad_input(str(path), expected=expected, remedy=remedy):
+    with errors_as_bad_input(str(path), expected=expected, remedy=remedy):
         text = content.decode("utf-8")
     with suppress(ValueError, RecursionError):
         if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json

@@ -11,10 +11,10 @@ import numpy as np
 import tokenizers
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, reasons_against_roles
+from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
-from lopa.runtime.files.untrusted_input import bytes_from_file, object_from_json, refused_as_bad_input
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input, object_from_json
 from lopa.runtime.template.text import get_marks
 from lopa.runtime.text.chat_template import check_template, is_markup, text_from_messages
 from lopa.runtime.text.text_growth import TextGrowth
@@ -90,9 +90,9 @@ class Tokenizer:
 
     def _check_roles(self, tokens: SpecialTokens) -> None:
         """Raise BadInputError if the tokenizer's special tokens differ from the manifest's."""
-        ids = {name: self._backend.token_to_id(text) for name, text in texts_of_special_tokens(self._settings).items()}
+        ids = {name: self._backend.token_to_id(text) for name, text in special_token_texts(self._settings).items()}
         named = {name.removesuffix("_token"): number for name, number in ids.items() if number is not None}
-        for received, expected in reasons_against_roles(tokens, named, self._backend.get_added_tokens_decoder()):
+        for received, expected in find_role_errors(tokens, named, self._backend.get_added_tokens_decoder()):
             raise BadInputError(
                 f"the manifest of {self._source} has {received}",
                 expected=expected,
@@ -190,7 +190,7 @@ class Tokenizer:
 
     def _library_errors(self) -> AbstractContextManager[None]:
         """Return a context that turns failures of the tokenizers library, panics included, into BadInputError."""
-        return refused_as_bad_input(
+        return errors_as_bad_input(
             f"the tokenizer of {self._source} failed",
             expected="a tokenizer that accepts any text",
             remedy="export the checkpoint again",
@@ -226,7 +226,7 @@ class Tokenizer:
 
     def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         text = text_from_messages(
-            self.chat_template(), messages, texts_of_special_tokens(self._settings), source=self._source
+            self.chat_template(), messages, special_token_texts(self._settings), source=self._source
         )
         self._check_text(text)
         return text
@@ -314,10 +314,10 @@ class Tokenizer:
 
     def check_chat_template(self) -> None:
         """Raise BadInputError unless there is a template that renders a user's message."""
-        check_template(self.chat_template(), texts_of_special_tokens(self._settings), name="the given chat template")
+        check_template(self.chat_template(), special_token_texts(self._settings), name="the given chat template")
 
 
-def texts_of_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+def special_token_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of bos_token, eos_token and others from the content of tokenizer_config.json.
 
     A token is a string, or an object with `content`.

@@ -12,7 +12,7 @@ import msgspec
 import tokenizers
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.text.tokenizer_parts import (
     MAX_GROWTH,
     PartError,
@@ -88,7 +88,7 @@ def tokenizer_from_text(text: bytes, path: Path, *, expected: str, remedy: str) 
     Raises BadInputError for text that is not a tokenizer, and for one that needs disproportionate memory or time. A
     file that parses but panics on an ordinary text is an error too.
     """
-    with refused_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
+    with errors_as_bad_input(f"{path} is not a tokenizer", expected=expected, remedy=remedy):
         try:
             checked = _check_text(text)
         except PartError as error:

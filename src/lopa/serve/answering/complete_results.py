@@ -12,7 +12,7 @@ from lopa.serve.http.api_error import unavailable
 from lopa.serve.http.disconnect import watch_disconnect
 
 
-async def results_of_handles(handles: Handles, receive: Receive) -> list[GenerationResult] | None:
+async def await_results(handles: Handles, receive: Receive) -> list[GenerationResult] | None:
     """Return the results in order, or None after the client disconnected, which cancels every request.
 
     Raises the error of a failed request, which cancels the others.

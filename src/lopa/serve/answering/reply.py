@@ -8,15 +8,15 @@ from typing import Any
 from lopa.runtime.requests.result import GenerationResult
 from lopa.serve.answering.service import Service
 from lopa.serve.http.request_log import HEADER, request_number, set_request_id
-from lopa.serve.openai.answer import (
+from lopa.serve.openai.request import CompletionRequest
+from lopa.serve.openai.response_shapes import (
     SHAPES,
     Shape,
-    choice_of_result,
+    choice_from_result,
     finish_reason_from_result,
-    ours_of_result,
-    usage_of_results,
+    lopa_fields_from_result,
+    usage_from_results,
 )
-from lopa.serve.openai.request import CompletionRequest
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Reply:
 
     def body(self, results: Sequence[GenerationResult]) -> dict[str, Any]:
         """Return the body of the non-streamed reply."""
-        text_of_ids = self.service.text_of_ids
+        decode_ids = self.service.decode_ids
         choices = [
-            {**choice_of_result(self.shape, index, result, text_of_ids), "lopa": ours_of_result(result)}
+            {**choice_from_result(self.shape, index, result, decode_ids), "lopa": lopa_fields_from_result(result)}
             for index, result in enumerate(results)
         ]
         return {**self.head(self.shape.object), "choices": choices, "usage": self.usage(results)}
@@ -71,7 +71,7 @@ class Reply:
             "window_tokens": sum(result.window_tokens for result in results),
             "tokens_per_forward": tokens / steps if steps else 0.0,
         }
-        counted = usage_of_results(results, of_prompt=self.requested.copies)
+        counted = usage_from_results(results, of_prompt=self.requested.copies)
         found = sum(result.reused_rows for result in results[:: self.requested.copies])
         return {**counted, "prompt_tokens_details": {"cached_tokens": found}, "lopa": lopa_fields}
 

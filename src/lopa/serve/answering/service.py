@@ -11,12 +11,12 @@ from lopa import __version__
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine
-from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.serve.http.keys import ApiKeys
-from lopa.serve.limits import ServeLimits
 from lopa.serve.metrics import ServeMetrics
-from lopa.serve.openai.answer import TextOfIds
-from lopa.serve.openai.options import CHATS, COMPLETIONS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS
+from lopa.serve.openai.response_shapes import DecodeIds
+from lopa.serve.serve_limits import ServeLimits
 
 _PREPARATION_THREADS = 2
 """Threads that tokenize prompts, so that a long prompt does not delay other requests."""
@@ -32,7 +32,7 @@ class Service:
     engine: Engine
     name: str
     """Model name in the API."""
-    text_of_ids: TextOfIds
+    decode_ids: DecodeIds
     limits: ServeLimits
     metrics: ServeMetrics
     keys: ApiKeys | None = None

@@ -13,13 +13,13 @@ from lopa.serve.answering.submission import Handles
 from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import api_error_from
 from lopa.serve.http.events import DONE, KEEP_ALIVE, encode_event
-from lopa.serve.openai.answer import finish_reason_from_result, logprobs_from_result, ours_of_result
+from lopa.serve.openai.response_shapes import finish_reason_from_result, logprobs_from_result, lopa_fields_from_result
 
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""
 
 
-async def stream_of_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
+async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
     """Yield the server-sent events of all choices in order of arrival. Events that arrive together form one part.
 
     An error is the last event, without [DONE].
@@ -71,9 +71,9 @@ class _Parts:
         result = event.result
         end = {
             **shape.part(""),
-            "logprobs": logprobs_from_result(shape, result, self._reply.service.text_of_ids),
+            "logprobs": logprobs_from_result(shape, result, self._reply.service.decode_ids),
             "finish_reason": finish_reason_from_result(result),
-            "lopa": ours_of_result(result),
+            "lopa": lopa_fields_from_result(result),
         }
         return self.chunk(index, end)
 

@@ -10,7 +10,7 @@ from starlette.types import Receive
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import PreparationStoppedError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
@@ -18,7 +18,7 @@ from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
 from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.service import Service
 from lopa.serve.http.disconnect import watch_disconnect
-from lopa.serve.openai.config import config_from_options, grammar_errors
+from lopa.serve.openai.body_config import config_from_options, grammar_errors
 from lopa.serve.openai.prompt_error import number_prompt_errors, prompt_errors
 from lopa.serve.openai.request import CompletionRequest
 
@@ -26,7 +26,7 @@ Handles = tuple[RequestHandle, ...]
 _SEEDS = 2**63
 
 
-async def handles_of_request(
+async def handles_for_request(
     service: Service, requested: CompletionRequest, on_step: Callable[[int, Step], None] | None, receive: Receive
 ) -> Handles | None:
     """Return a handle per choice: all choices of the first prompt, then of the second.
@@ -73,7 +73,7 @@ def _submit(
     with (
         prompt_errors(requested.param, requested.length_param),
         grammar_errors(requested.options),
-        refused_as_bad_input(
+        errors_as_bad_input(
             "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
         ),
         number_prompt_errors(len(requested.prompts), requested.copies),

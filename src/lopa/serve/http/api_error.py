@@ -13,7 +13,7 @@ from lopa.runtime.errors import (
     LopaError,
     QueueFullError,
 )
-from lopa.serve.openai.config import GrammarUnsupportedError
+from lopa.serve.openai.body_config import GrammarUnsupportedError
 from lopa.serve.openai.error_code import ErrorCode
 from lopa.serve.openai.field_error import FieldError
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.serve.http.api_error import ApiError
-from lopa.serve.limits import ServeLimits
+from lopa.serve.serve_limits import ServeLimits
 
 _CLOSE = {"Connection": "close"}
 """Header that closes the connection, so that the rest of the request is not read."""

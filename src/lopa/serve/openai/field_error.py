@@ -16,7 +16,7 @@ class FieldError(BadInputError):
 
 
 @contextmanager
-def errors_of_field(param: str) -> Iterator[None]:
+def field_errors(param: str) -> Iterator[None]:
     """Turn BadInputError of the block into a FieldError of the field `param`, unless it already names a field."""
     try:
         yield

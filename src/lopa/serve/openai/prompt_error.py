@@ -23,7 +23,7 @@ def prompt_errors(param: str, length_param: str) -> Iterator[None]:
     except (FieldError, QueueFullError, EngineClosedError):
         raise
     except BadInputError as error:
-        raise field_error_of_prompt(error, param, length_param) from error
+        raise field_error_from_prompt_error(error, param, length_param) from error
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def number_prompt_errors(prompts: int, copies: int) -> Iterator[None]:
         raise cause from None
 
 
-def field_error_of_prompt(error: BadInputError, param: str, length_param: str) -> FieldError:
+def field_error_from_prompt_error(error: BadInputError, param: str, length_param: str) -> FieldError:
     """Return a FieldError of the field `param`, or of `length_param` if the answer alone is too long."""
     if not isinstance(error, PromptTooLongError):
         return FieldError(param, error.received, expected=error.expected, remedy=error.remedy)

@@ -13,21 +13,21 @@ Messages = Sequence[Mapping[str, Any]]
 _REMEDY = "correct the field"
 
 
-def checked_text(value: object) -> str:
+def check_prompt_text(value: object) -> str:
     """Return a prompt that is a string. Raises BadInputError for anything else, as the functions below do."""
     if isinstance(value, str):
         return value
     raise BadInputError(f"prompt {str(value)[:80]} is not a string", expected="a string", remedy=_REMEDY)
 
 
-def checked_ids(value: object) -> list[int]:
+def check_prompt_ids(value: object) -> list[int]:
     """Return a prompt that is a list of token IDs. The decoder checks their range."""
     if isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value):
         return value
     raise BadInputError(f"prompt ids {str(value)[:80]}", expected="a list of integers", remedy=_REMEDY)
 
 
-def checked_messages(value: object) -> Messages:
+def check_messages(value: object) -> Messages:
     """Return a list of message objects. Roles and contents are checked when the chat template renders them."""
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         return value
@@ -49,10 +49,10 @@ def prompts_from_field(value: object, *, max_prompts: int) -> list[Prompt]:
             expected=f"at most {max_prompts}",
             remedy="split them into several requests",
         )
-    return [checked_ids(each) if isinstance(each, list) else checked_text(each) for each in given]
+    return [check_prompt_ids(each) if isinstance(each, list) else check_prompt_text(each) for each in given]
 
 
-def plain_messages(messages: Messages) -> list[dict[str, Any]]:
+def normalize_messages(messages: Messages) -> list[dict[str, Any]]:
     """Return messages in the form that chat templates expect, from the form that OpenAI's clients send.
 
     Null fields are removed, except for the content of messages with tool calls. The arguments of a call arrive as the

@@ -10,11 +10,18 @@ from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, ch
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
 from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.limits import ServeLimits
-from lopa.serve.openai.field_error import FieldError, errors_of_field
-from lopa.serve.openai.options import CHATS, OURS, PROMPT_FIELDS, BodyOptions, lopa_options_from_body, options_of_body
+from lopa.serve.openai.body_options import (
+    CHATS,
+    LOPA_FIELD,
+    PROMPT_FIELDS,
+    BodyOptions,
+    lopa_options_from_body,
+    options_from_body,
+)
+from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.prompt_error import LENGTH
-from lopa.serve.openai.prompts import checked_messages, plain_messages, prompts_from_field
+from lopa.serve.openai.prompts import check_messages, normalize_messages, prompts_from_field
+from lopa.serve.serve_limits import ServeLimits
 
 DEFAULT_TOKENS = 256
 """Tokens of an answer whose length the request does not give."""
@@ -78,16 +85,16 @@ def request_from_body(
             remedy="choose one from /v1/models",
         )
     body = {name: value for name, value in body.items() if name != "max_tokens" or not _overrides_max_tokens(body)}
-    options = options_of_body(body, endpoint, handled=_HANDLED, ours_beside=(_DEADLINE,), ignore_unknown=True)
+    options = options_from_body(body, endpoint, handled=_HANDLED, ours_beside=(_DEADLINE,), ignore_unknown=True)
     param = PROMPT_FIELDS[endpoint]
-    with errors_of_field(param):
+    with field_errors(param):
         chat = endpoint == CHATS
         messages = messages_from_field(body.get(param)) if chat else []
         prompts = () if chat else tuple(prompts_from_field(body.get(param), max_prompts=limits.max_choices))
     copies = _copies_from_field(body.get("n"), len(prompts) or 1, limits)
     stream = _stream_options(body)
     apply_limits(options, limits, defaults)
-    deadline = check_deadline(lopa_options_from_body(body).get(_DEADLINE), limits, f"{OURS}.{_DEADLINE}")
+    deadline = check_deadline(lopa_options_from_body(body).get(_DEADLINE), limits, f"{LOPA_FIELD}.{_DEADLINE}")
     return CompletionRequest(endpoint, model, prompts, messages, options, copies, deadline, stream)
 
 
@@ -98,7 +105,7 @@ def _overrides_max_tokens(body: Mapping[str, Any]) -> bool:
 
 def messages_from_field(value: Any) -> list[dict[str, Any]]:
     """Return a chat with the roles that templates know. The template itself checks the content."""
-    messages = plain_messages(checked_messages(value))
+    messages = normalize_messages(check_messages(value))
     if not messages:
         raise BadInputError(
             "messages is empty", expected="at least one message", remedy='e.g. {"role": "user", "content": "Hello"}'
@@ -114,7 +121,7 @@ def messages_from_field(value: Any) -> list[dict[str, Any]]:
 
 
 def _copies_from_field(value: Any, prompts: int, limits: ServeLimits) -> int:
-    with errors_of_field("n"):
+    with field_errors("n"):
         copies = 1 if value is None else check_int("n", value, min=1, max=limits.max_choices)
         if copies * prompts > limits.max_choices:
             raise BadInputError(
@@ -126,7 +133,7 @@ def _copies_from_field(value: Any, prompts: int, limits: ServeLimits) -> int:
 
 
 def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
-    with errors_of_field("stream"):
+    with field_errors("stream"):
         streamed = body.get("stream") is not None and check_bool("stream", body["stream"])
     given = body.get("stream_options")
     if given is not None and not isinstance(given, dict):
@@ -136,7 +143,7 @@ def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
             expected="an object",
             remedy="send an object",
         )
-    with errors_of_field("stream_options"):
+    with field_errors("stream_options"):
         usage, drafts = (check_bool(name, (given or {}).get(name) or False) for name in _STREAM_OPTIONS)
     return StreamOptions(usage, drafts) if streamed else None
 
@@ -179,5 +186,5 @@ def check_deadline(value: Any, limits: ServeLimits, param: str) -> float | None:
     if value is None:
         return limits.max_seconds
     upper = MAX_SECONDS if limits.max_seconds is None else limits.max_seconds
-    with errors_of_field(param):
+    with field_errors(param):
         return check_float(param, value, min=0.0, max=upper, above=True)

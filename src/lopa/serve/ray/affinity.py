@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.serve.openai.options import OURS, PROMPT_FIELDS
+from lopa.serve.openai.body_options import LOPA_FIELD, PROMPT_FIELDS
 from lopa.serve.ray.served_models import REUSABLE_WINDOW, ServedModels
 
 
@@ -30,7 +30,7 @@ def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels
     model = body.get("model")
     if not isinstance(model, str) or model not in models.cards:
         return Route(models.first, "")
-    lopa_object = body.get(OURS)
+    lopa_object = body.get(LOPA_FIELD)
     window = lopa_object.get("window") if isinstance(lopa_object, dict) else None
     if (models.windows[model] if window is None else window) != REUSABLE_WINDOW or endpoint not in PROMPT_FIELDS:
         return Route(model, "")

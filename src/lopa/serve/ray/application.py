@@ -7,7 +7,7 @@ from ray.serve.config import AutoscalingConfig, BackpressureConfig, RequestRoute
 
 from lopa.serve.http.api_error import RETRY_SECONDS
 from lopa.serve.http.keys import keys_from_file
-from lopa.serve.http.visitors import visitors_of_server
+from lopa.serve.http.origin_policy import origin_policy_from_options
 from lopa.serve.ray.bundle_replica import BundleReplica
 from lopa.serve.ray.ingress import Ingress
 from lopa.serve.ray.ray_options import RayOptions
@@ -24,7 +24,7 @@ _QUEUE_FULL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 def application_from_options(options: RayOptions, replica: type[BundleReplica] = BundleReplica) -> Any:
     """Return a Ray Serve application. Raises BadInputError for options with which no replica could start."""
     models = models_from_bundles(options.bundles)
-    visitors_of_server(options.allow_host, options.cors, host="localhost", on_loopback=False)
+    origin_policy_from_options(options.allow_host, options.cors, host="localhost", on_loopback=False)
     if options.api_keys is not None:
         keys_from_file(options.api_keys)
     scaling: dict[str, Any] = {"num_replicas": options.min_replicas}

@@ -9,7 +9,7 @@ from ray import serve
 
 from lopa.serve.http.api_error import unavailable
 from lopa.serve.http.keys import keys_from_file
-from lopa.serve.http.visitors import visitors_of_server
+from lopa.serve.http.origin_policy import origin_policy_from_options
 from lopa.serve.ray.open_bundle import OpenedBundle
 from lopa.serve.ray.ray_options import RayOptions
 from lopa.serve.ray.relay import Messages, relay_messages
@@ -28,7 +28,9 @@ class BundleReplica:
     async def __init__(self, options: RayOptions, models: ServedModels) -> None:  # type: ignore[misc]  # Ray allows it
         self._options, self._models = options, models
         self._bundles = {each.model: each for each in options.bundles}
-        self._visitors = visitors_of_server(options.allow_host, options.cors, host="localhost", on_loopback=False)
+        self._visitors = origin_policy_from_options(
+            options.allow_host, options.cors, host="localhost", on_loopback=False
+        )
         self._keys = None if options.api_keys is None else keys_from_file(options.api_keys)
         self._name = serve.get_replica_context().replica_id.unique_id
         self._opened: dict[str, OpenedBundle] = {}
@@ -47,7 +49,7 @@ class BundleReplica:
             self._bundles[model],
             self._options,
             cards=self._models.cards,
-            visitors=self._visitors,
+            origin_policy=self._visitors,
             keys=self._keys,
         )
 

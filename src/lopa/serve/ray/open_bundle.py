@@ -9,11 +9,11 @@ from typing import Any
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import LopaError
-from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.serve.answering.service import Service
 from lopa.serve.app import app_from_service
 from lopa.serve.http.keys import ApiKeys
-from lopa.serve.http.visitors import OriginPolicy
+from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.ray.ray_options import NamedBundle, RayOptions
 from lopa.serve.warm_up import warm_up
@@ -30,7 +30,7 @@ class OpenedBundle:
         options: RayOptions,
         *,
         cards: Mapping[str, Mapping[str, Any]],
-        visitors: OriginPolicy,
+        origin_policy: OriginPolicy,
         keys: ApiKeys | None,
     ) -> None:
         """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
@@ -59,7 +59,7 @@ class OpenedBundle:
                 self._engine, bundle.model, decoder.tokenizer.decode, options.limits, metrics, keys, catalog=cards
             )
             cleanup.callback(service.close)
-            self.app = app_from_service(service, visitors)
+            self.app = app_from_service(service, origin_policy)
             self._close = cleanup.pop_all()
 
     @property

@@ -17,11 +17,11 @@ from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.mpi.link import on_mpi
+from lopa.runtime.mpi.mpi_link import on_mpi
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.sessions.cpu_cores import check_devices
-from lopa.serve.limits import ServeLimits
 from lopa.serve.renamed_settings import current_settings
+from lopa.serve.serve_limits import ServeLimits
 
 _MAX_REPLICAS = 10**4
 _MAX_UNITS = 10**4

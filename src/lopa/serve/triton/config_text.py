@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from lopa.serve.triton.groups import InstanceGroup
-from lopa.serve.triton.settings import DEVICE
+from lopa.serve.triton.triton_settings import DEVICE
 
 TEXT, MESSAGES, OPTIONS, STREAM, DRAFTS = "text_input", "messages", "options", "stream", "drafts"
 OUTPUT, DRAFT, FINISH, USAGE, LOGPROBS = "text_output", "draft", "finish_reason", "usage", "logprobs"

@@ -31,7 +31,7 @@ class InstanceGroup:
     """Number of engines; for KIND_GPU per GPU."""
 
 
-def groups_of_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
+def groups_from_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
     """Return a group for each of `devices` ("cuda:0,cuda:1" means two devices of one engine).
 
     GPUs of one family form one group. Raises BadInputError for incompatible devices, for mpi, and for an invalid number

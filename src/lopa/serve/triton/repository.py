@@ -8,12 +8,12 @@ from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.serve.triton import model_file
 from lopa.serve.triton.config_text import config_text
 from lopa.serve.triton.groups import InstanceGroup
 from lopa.serve.triton.model_name import check_model_name
-from lopa.serve.triton.settings import BUNDLE, PYTHON_PATH
+from lopa.serve.triton.triton_settings import BUNDLE, PYTHON_PATH
 
 CONFIG_NAME = "config.pbtxt"
 VERSION = "1"
@@ -64,7 +64,7 @@ def write_model(
 def _check_repository(repository: Path, name: str) -> None:
     """Raise BadInputError unless `repository` is new, empty, or contains only other models."""
     expected = "a new or empty folder, or one that contains only Triton models"
-    with refused_as_bad_input(str(repository), expected=expected, remedy="choose another -o"):
+    with errors_as_bad_input(str(repository), expected=expected, remedy="choose another -o"):
         found = sorted(repository.iterdir()) if repository.exists() else []
     if any(path.name == name for path in found):
         raise BadInputError(

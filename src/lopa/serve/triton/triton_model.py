@@ -16,27 +16,27 @@ from typing import Any, Self
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError, PreparationStoppedError
-from lopa.runtime.files.untrusted_input import refused_as_bad_input
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.limits import GrammarLimits
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.reservation import Reservation
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest
-from lopa.serve.limits import ServeLimits
-from lopa.serve.openai.config import config_from_options, grammar_errors
+from lopa.serve.openai.body_config import config_from_options, grammar_errors
 from lopa.serve.openai.prompt_error import LENGTH, prompt_errors
+from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.error_reply import CANCELLED, STOPPED, error_reply_from_error
 from lopa.serve.triton.groups import devices_for_instance
 from lopa.serve.triton.outputs import outputs_from_events, outputs_from_result
 from lopa.serve.triton.sender import Sender
-from lopa.serve.triton.settings import (
+from lopa.serve.triton.triton_request import TritonRequest, input_value, parameters_from_text, request_from_inputs
+from lopa.serve.triton.triton_settings import (
     devices_from_parameters,
     kinds_from_config,
     parameters_from_config,
     settings_from_parameters,
 )
-from lopa.serve.triton.triton_request import TritonRequest, input_value, parameters_from_text, request_from_inputs
 from lopa.serve.warm_up import warm_up
 
 _PREPARATION_THREADS = 2
@@ -136,7 +136,7 @@ class TritonModel:
         with (
             prompt_errors(requested.param, requested.options.params.get(LENGTH, LENGTH)),
             grammar_errors(requested.options),
-            refused_as_bad_input(
+            errors_as_bad_input(
                 "the prompt cannot be read", expected="text or token IDs of this model", remedy="correct the prompt"
             ),
         ):
@@ -154,18 +154,18 @@ class TritonModel:
         return handle
 
     async def _send_events(self, handle: RequestHandle, stream: bool, sender: Sender) -> None:
-        text_of_ids = self._decoder.tokenizer.decode
+        decode_ids = self._decoder.tokenizer.decode
         async for events in handle.batches():
             last = events[-1]
             if isinstance(last, DoneEvent):
                 if last.result.stop_reason == "cancelled":
                     sender.fail(CANCELLED if sender.cancelled else STOPPED)
                 elif stream:
-                    sender.end(outputs_from_events(events, text_of_ids))
+                    sender.end(outputs_from_events(events, decode_ids))
                 else:
-                    sender.end(outputs_from_result(last.result, text_of_ids))
+                    sender.end(outputs_from_result(last.result, decode_ids))
             elif stream:
-                sender.send(outputs_from_events(events, text_of_ids))
+                sender.send(outputs_from_events(events, decode_ids))
 
     def _send_error(self, sender: Sender, error: Exception) -> None:
         reply = error_reply_from_error(error)

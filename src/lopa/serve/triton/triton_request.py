@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.runtime.checked_values import check_bool
-from lopa.runtime.files.untrusted_input import object_from_json, refused_as_bad_input, value_from_json
+from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
 from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
 from lopa.runtime.generation_config import current_names
-from lopa.serve.limits import ServeLimits
-from lopa.serve.openai.field_error import FieldError, errors_of_field
-from lopa.serve.openai.options import BodyOptions
+from lopa.serve.openai.body_options import BodyOptions
+from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
+from lopa.serve.serve_limits import ServeLimits
 from lopa.serve.triton.config_text import DRAFTS, MESSAGES, OPTIONS, STREAM, TEXT
 
 _DEADLINE = "deadline"
@@ -66,7 +66,7 @@ def request_from_inputs(
     given = _parse_options(_text_input(OPTIONS, inputs.get(OPTIONS)))
     options, deadline = BodyOptions(), None
     for source, values in ((f"{OPTIONS}.", given), ("", extra)):
-        with errors_of_field(OPTIONS):
+        with field_errors(OPTIONS):
             named = current_names(values)
         for name, value in named.items():
             param = f"{source}{name[:80]}"
@@ -88,7 +88,7 @@ def request_from_inputs(
 
 def _bool_input(name: str, tensor: Any, parameter: Any) -> bool:
     value = parameter if tensor is None else tensor
-    with errors_of_field(name):
+    with field_errors(name):
         return False if value is None else check_bool(name, value)
 
 
@@ -96,8 +96,8 @@ def _text_input(name: str, value: Any) -> str | None:
     if value is None:
         return None
     with (
-        errors_of_field(name),
-        refused_as_bad_input(f"input {name}", expected="text in UTF-8", remedy=_REMEDY),
+        field_errors(name),
+        errors_as_bad_input(f"input {name}", expected="text in UTF-8", remedy=_REMEDY),
     ):
         return value if isinstance(value, str) else bytes(value).decode()
 
@@ -105,12 +105,12 @@ def _text_input(name: str, value: Any) -> str | None:
 def _parse_options(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
-    with errors_of_field(OPTIONS):
+    with field_errors(OPTIONS):
         return object_from_json(text, source=OPTIONS, expected="a JSON object with options", remedy=_REMEDY)
 
 
 def _messages(text: str) -> list[dict[str, Any]]:
-    with errors_of_field(MESSAGES):
+    with field_errors(MESSAGES):
         found = value_from_json(
             text,
             list[dict[str, Any]],

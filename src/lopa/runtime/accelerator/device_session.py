@@ -1,0 +1,293 @@
+"""A Session with prefix caches and new rows in device memory, over a forward with a few shape buckets.
+
+Creates, grows and frees the caches, pads forwards, and keeps the rows of the last forward for commits. Only small
+inputs and statistics are copied between host and device.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lopa.runtime import contract
+from lopa.runtime.accelerator.buffers import ForwardBuffers
+from lopa.runtime.accelerator.device_cache import DeviceCache, buffers_of_rows, row_bytes
+from lopa.runtime.accelerator.device_forward import DeviceForward
+from lopa.runtime.accelerator.device_memory import (
+    Buffer,
+    DeviceMemory,
+    RowPlace,
+    copy_rows,
+    download_rows,
+)
+from lopa.runtime.accelerator.graph_form import Array
+from lopa.runtime.accelerator.lent_rows import DeviceRows, Lender, RowLoan
+from lopa.runtime.accelerator.padding import padded_batch, parts_of_forward
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
+from lopa.runtime.contract import (
+    Bool,
+    CacheRows,
+    Rows,
+    Statistics,
+    WindowBatch,
+    tiles,
+    window_names,
+)
+from lopa.runtime.contract.batch_parts import branch_part_count
+from lopa.runtime.contract.forward import check_batch
+from lopa.runtime.contract.sizes import Sizes, sizes_of_batch
+from lopa.runtime.sessions.device_errors import converted_device_errors
+from lopa.runtime.sessions.prefix_cache import CacheShape, check_rows
+from lopa.runtime.sessions.session import Session, check_prefix_count, slot_of_rows
+
+
+class DeviceSession:
+    """Session with caches in the memory of `forward`'s device."""
+
+    def __init__(
+        self,
+        forward: DeviceForward,
+        device: str,
+        shape: CacheShape,
+        vocab_size: int,
+        bucket_for: Callable[[Sizes], ShapeBucket] | None = None,
+        *,
+        fixed_addresses: bool = False,
+    ) -> None:
+        """Create a session over `forward`.
+
+        `bucket_for` selects the shape of a forward; None selects the cheapest shape bucket. With `fixed_addresses`,
+        every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
+        need that. It costs a second copy of the prefix rows per bucket shape.
+        """
+        self._forward: DeviceForward | None = forward
+        self._memory = forward.memory
+        self._device = device
+        self._shape = shape
+        self._bucket_for = bucket_for or BucketTable(forward.buckets).bucket_for
+        self._prefixes = sorted({bucket.prefix for bucket in forward.buckets})
+        self._window_names = window_names(shape.arrays // 2)
+        self._statistics = _statistics_arrays(vocab_size, with_logits=contract.LOGITS in forward.sizes)
+        self._buffers = ForwardBuffers(forward, shape, fixed_addresses=fixed_addresses)
+        self._caches: dict[int, DeviceCache] = {}
+        self._lender = Lender()
+        self._last: _LastForward | None = None
+
+    @property
+    def device(self) -> str:
+        """Device name as given by the user."""
+        return self._device
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        """Run every window against its request's prefix.
+
+        Raises ValueError for mismatched arrays, BadInputError for sizes beyond all shape buckets, and EngineFailedError
+        for any exception of the forward.
+        """
+        self._open_forward()
+        check_batch(batch)
+        self._last = None
+        self._lender.end_unused()
+        longest = max(map(self.prefix_length, batch.requests))
+        sizes = sizes_of_batch(batch, tiles(longest))
+        bucket = self._bucket_for(sizes)
+        parts = tuple(parts_of_forward(sizes, bucket))
+        places = [self._buffers.part_buffers(number, bucket) for number in range(len(parts))]
+        with converted_device_errors(self._device):
+            answers = [
+                self._run_part(place, batch.part(*part), part.requests.start, bucket)
+                for part, place in zip(parts, places, strict=True)
+            ]
+        rows = tuple(tuple(place[name] for name in self._window_names) for place in places)
+        self._last = _LastForward(batch, bucket, branch_part_count(parts), rows)
+        return Statistics.joined(answers, self._last.across)
+
+    def commit(self, request: int, branch: int, count: int) -> None:
+        """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
+
+        Only enqueues the copy. Raises like HostSession.commit.
+        """
+        place = self._place(request, branch, count)
+        self._cache(request).append(place, count)
+
+    def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
+        """Return a host copy of the first `count` new rows of `branch` in the last forward. Raises like `commit`."""
+        place = self._place(request, branch, count)
+        shape = (self._shape.kv_heads, count, self._shape.head_size)
+        rows: tuple[Rows, ...] = tuple(np.empty(shape, self._shape.dtype) for _ in range(self._shape.arrays))
+        download_rows(self._memory, rows, place)
+        self._memory.synchronize()
+        return CacheRows(rows)
+
+    def meet(self, others: Sequence[Session]) -> None:
+        """Enable copies from and to the devices of `others`."""
+        for other in others:
+            if isinstance(other, DeviceSession):
+                self._memory.reach(other.memory)
+
+    def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
+        """Return rows like read_rows, but on the device if all `borrowers` can copy them from there."""
+        memories = [each.memory if isinstance(each, DeviceSession) else None for each in borrowers]
+        if not count or not all(memory is not None and self._memory.reach(memory) for memory in memories):
+            return self.read_rows(request, branch, count)
+        place = self._place(request, branch, count)
+        buffers = buffers_of_rows(self._memory, self._shape, 1, count)
+        size = count * row_bytes(self._shape)
+        lent = RowPlace(tuple(buffer.address for buffer in buffers.buffers), size)
+        copy_rows(self._memory, lent, place, size, self._shape.kv_heads)
+        self._memory.synchronize()
+        loan = RowLoan(buffers)
+        return self._lender.lend(
+            DeviceRows(layers=(), memory=self._memory, place=lent, shape=self._shape, rows=count, loan=loan)
+        )
+
+    def append_rows(self, request: int, rows: CacheRows) -> None:
+        """Append rows that another session computed or lent.
+
+        Raises ValueError if they do not match this bundle. Raises RuntimeError for lent rows if the lender is closed,
+        or if this device cannot access them.
+        """
+        self._open_forward()
+        if not isinstance(rows, DeviceRows):
+            check_rows(self._shape, rows.layers)
+            self._cache(request).append_from_host(rows.layers)
+            return
+        if rows.shape != self._shape:
+            raise ValueError(f"received rows of a cache {rows.shape}, expected {self._shape}")
+        if not self._memory.reach(rows.memory):
+            raise RuntimeError(f"{self._device} cannot access the device that lent the rows; pass rows on the host")
+        with rows.loan.use():
+            self._cache(request).append(rows.place, rows.count)
+            self._memory.synchronize()
+
+    def shorten(self, request: int, count: int) -> None:
+        """Drop the request's committed rows after the first `count`, in order with the device's forwards."""
+        self._open_forward()
+        check_prefix_count(self.prefix_length(request), count)
+        cache = self._caches.get(request)
+        if cache is not None:
+            self._buffers.shorten(cache, count)
+            cache.shorten(count)
+
+    def prefix_length(self, request: int) -> int:
+        """Return the number of committed rows of the request, or 0 if it is unknown."""
+        return self._caches[request].length if request in self._caches else 0
+
+    def release(self, request: int) -> None:
+        """Free the request's cache and new rows. An unknown request is ignored."""
+        if self._last is not None and request in self._last.batch.requests:
+            self._last = None
+        cache = self._caches.pop(request, None)
+        if cache is None:
+            return
+        self._buffers.forget(cache)
+        cache.free()
+
+    def close(self) -> None:
+        """Free the forward and all memory. Closing twice is allowed."""
+        forward, self._forward, self._last = self._forward, None, None
+        if forward is None:
+            return
+        try:
+            self._lender.end_all()
+            for cache in self._caches.values():
+                cache.free()
+            self._buffers.free()
+        finally:
+            self._caches.clear()
+            try:
+                forward.close()
+            finally:
+                self._memory.close()
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """Memory of the device."""
+        return self._memory
+
+    def _open_forward(self) -> DeviceForward:
+        if self._forward is None:
+            raise RuntimeError(f"session on {self._device} used after close(); open a new one")
+        return self._forward
+
+    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
+        """Run one part in the shape of `bucket`. `first` is the index of its first request, and `place` holds its
+        arrays.
+        """
+        forward, memory = self._open_forward(), self._memory
+        lengths = [self.prefix_length(request) for request in batch.requests]
+        mask = _prefix_mask(lengths, bucket.requests, bucket.prefix)
+        padded = padded_batch(batch, bucket)
+        for name, array in forward.form.inputs(padded, mask).items():
+            memory.upload(place[name].address, array)
+        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
+        forward.enqueue(bucket, {**place, **forward.form.past(past)})
+        rows = (bucket.requests, bucket.branches, bucket.wanted)
+        outputs: dict[str, Array] = {
+            name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
+        }
+        for name, target in outputs.items():
+            memory.download(target, place[name].address)
+        memory.synchronize()
+        real = map(slice, batch.logits_index.shape)
+        return _statistics_from_outputs(outputs).part(*real)
+
+    def _cache(self, request: int) -> DeviceCache:
+        if request not in self._caches:
+            self._caches[request] = DeviceCache(self._memory, self._shape, self._capacity_for)
+        return self._caches[request]
+
+    def _capacity_for(self, rows: int) -> int:
+        """Return the next larger prefix length of a shape bucket. Such a cache is used without a copy."""
+        return next((prefix for prefix in self._prefixes if prefix >= rows), tiles(rows))
+
+    def _place(self, request: int, branch: int, count: int) -> RowPlace:
+        """Return the place of a branch's new rows. Raises like slot_of_rows."""
+        forward, last = self._open_forward(), self._last
+        slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
+        assert last is not None
+        bucket = last.bucket
+        part = slot // bucket.requests * last.across + branch // bucket.branches
+        steps, size = forward.form.row_steps(bucket, self._shape.kv_heads), row_bytes(self._shape)
+        offset = (slot % bucket.requests * steps.request + branch % bucket.branches * steps.branch) * size
+        addresses = tuple(buffer.address + offset for buffer in last.rows[part])
+        return RowPlace(addresses, steps.head * size)
+
+
+@dataclass(frozen=True)
+class _LastForward:
+    """Input and new rows of the last forward."""
+
+    batch: WindowBatch
+    bucket: ShapeBucket
+    across: int
+    """Number of parts with branches of the same requests."""
+    rows: tuple[tuple[Buffer, ...], ...]
+    """New rows of each part, in the order of contract.window_names."""
+
+
+def _statistics_arrays(vocab_size: int, *, with_logits: bool) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """Return axes after [R, B, Q] and type of each output that is copied to the host, by name."""
+    arrays: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+        contract.TOPK_IDS: ((contract.TOP_K,), np.int64),
+        contract.TOPK_LOGPROBS: ((contract.TOP_K,), np.float32),
+        contract.ENTROPY: ((), np.float32),
+    }
+    return arrays | ({contract.LOGITS: ((vocab_size,), np.float32)} if with_logits else {})
+
+
+def _statistics_from_outputs(outputs: Mapping[str, Array]) -> Statistics:
+    return Statistics(
+        topk_ids=outputs[contract.TOPK_IDS],
+        topk_logprobs=outputs[contract.TOPK_LOGPROBS],
+        entropy=outputs[contract.ENTROPY],
+        logits=outputs.get(contract.LOGITS),
+    )
+
+
+def _prefix_mask(lengths: Sequence[int], requests: int, rows: int) -> Bool:
+    """Return a mask [requests, rows] that is true for the first rows of each request, as many as its length."""
+    mask = np.zeros((requests, rows), np.bool_)
+    for slot, length in enumerate(lengths):
+        mask[slot, :length] = True
+    return mask

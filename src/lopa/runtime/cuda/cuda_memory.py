@@ -1,0 +1,147 @@
+"""Memory of one CUDA device through the CUDA runtime, with a stream of its own (DeviceMemory protocol).
+
+Use it on the thread that created it, because CUDA selects the device per thread. Engines run on the same stream.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from lopa.runtime.accelerator.device_memory import ALIGNMENT, Array, DeviceMemory, RowPlace
+from lopa.runtime.accelerator.page_locked import PageLocked
+from lopa.runtime.cuda.cuda_calls import CudaCalls
+from lopa.runtime.cuda.row_kernel import RowKernel
+
+_NO_FLAGS = 0
+
+
+class CudaMemory:
+    """Memory of a CUDA device."""
+
+    def __init__(self, cuda: CudaCalls, device: int) -> None:
+        """Select the device and create a stream. Raises CudaError if the device cannot be used."""
+        self._cuda = cuda
+        self._device = device
+        self._allocated: dict[int, int] = {}
+        """Addresses from cudaMalloc, by aligned address."""
+        self._staging = PageLocked(lambda size: int(cuda("cudaMallocHost", size)))
+        self._row_kernel: RowKernel | None = None
+        self._table = 0
+        """Address of the kernel's table."""
+        self._default = (
+            cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault
+        )  # the driver infers the direction from the addresses
+        cuda("cudaSetDevice", device)
+        # Not the legacy default stream and not synchronized with it, to be independent of other libraries' work.
+        self._stream: Any = cuda("cudaStreamCreateWithFlags", cuda.runtime.cudaStreamNonBlocking)
+
+    @property
+    def stream(self) -> int:
+        """Handle of the stream that forwards run on."""
+        return int(self._stream)
+
+    @property
+    def device(self) -> int:
+        """Number of the device."""
+        return self._device
+
+    def free_bytes(self) -> int:
+        """Return the free bytes of the device's memory, considering all processes."""
+        return int(self._cuda("cudaMemGetInfo"))
+
+    def allocate(self, size: int) -> int:
+        """Allocate with cudaMalloc. Raises CudaError if memory is full.
+
+        Peer devices can read memory from cudaMalloc, but not memory from a pool.
+        """
+        raw = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # cudaMalloc guarantees an alignment of 256 bytes only
+        address = -(-raw // ALIGNMENT) * ALIGNMENT
+        self._allocated[address] = raw
+        return address
+
+    def free(self, address: int) -> None:
+        """Free memory from `allocate`."""
+        self._cuda("cudaFree", self._allocated.pop(address))
+
+    def upload(self, target: int, source: Array) -> None:
+        """Copy a host array to the device through page-locked memory."""
+        self._copy(target, self._staging.staged_copy(source), source.nbytes)
+
+    def download(self, target: Array, source: int) -> None:
+        """Fill a host array through page-locked memory. It is valid after `synchronize`."""
+        self._copy(self._staging.piece_for(target), source, target.nbytes)
+
+    def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
+        """Copy pieces at fixed distances with one call.
+
+        Works between devices too: addresses are unique per process, and peer copies use the same calls (CUDA C++
+        Programming Guide, peer-to-peer memory copy).
+        """
+        if count == 1:
+            self._copy(target, source, size)
+            return
+        self._cuda(
+            "cudaMemcpy2DAsync", target, target_step, source, source_step, size, count, self._default, self._stream
+        )
+
+    def use_row_kernel(self, kernel: RowKernel | None) -> None:
+        """Copy rows with `kernel` from now on. None keeps copying one array at a time.
+
+        This memory closes the kernel.
+        """
+        if kernel is None:
+            return
+        self._row_kernel = kernel
+        self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
+
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
+        """Copy rows of all heads with the kernel. Return False without a kernel."""
+        kernel = self._row_kernel
+        if kernel is None:
+            return False
+        self.upload(self._table, np.array([source.addresses, target.addresses], np.int64).T.copy())
+        row = kernel.row_bytes
+        kernel.launch(self._stream, self._table, source.head_step // row, target.head_step // row, size // row)
+        return True
+
+    def fill_zero(self, target: int, size: int) -> None:
+        """Fill memory with zeros."""
+        self._cuda("cudaMemsetAsync", target, 0, size, self._stream)
+
+    def synchronize(self) -> None:
+        """Wait for the stream, and fill the host arrays."""
+        finish = self._staging.arrivals()
+        self._cuda("cudaStreamSynchronize", self._stream)
+        finish()
+
+    def reach(self, peer: DeviceMemory) -> bool:
+        """Enable access to another CUDA device of this process. Return True if `peer` is accessible."""
+        if not isinstance(peer, CudaMemory):
+            return False
+        if peer.device == self._device:
+            return True
+        if not self._cuda("cudaDeviceCanAccessPeer", self._device, peer.device):
+            return False
+        # Peer access belongs to the process. It may already be enabled, and it stays enabled.
+        self._cuda("cudaDeviceEnablePeerAccess", peer.device, _NO_FLAGS, allowed=("cudaErrorPeerAccessAlreadyEnabled",))
+        return True
+
+    def close(self) -> None:
+        """Free the stream and all memory, even if some calls fail. Raises the first failure."""
+        if self._stream is None:
+            return
+        steps: list[tuple[Any, ...]] = [("cudaStreamSynchronize", self._stream)]
+        steps += [("cudaFree", raw) for raw in self._allocated.values()]
+        steps += [("cudaFreeHost", address) for address in self._staging.addresses]
+        steps += [("cudaStreamDestroy", self._stream)]
+        kernel, self._row_kernel = self._row_kernel, None
+        self._allocated.clear()
+        self._stream = None
+        try:
+            self._cuda.all(steps)
+        finally:
+            if kernel is not None:
+                kernel.close()
+
+    def _copy(self, target: int, source: int, size: int) -> None:
+        self._cuda("cudaMemcpyAsync", target, source, size, self._default, self._stream)

@@ -1,0 +1,199 @@
+"""Grammars of requests in the library's form, from one of three options. This module depends on the options' values,
+but not on a vocabulary."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.grammar_reading import Reading, initial_reading
+from lopa.runtime.grammar.llguidance_library import library
+from lopa.runtime.grammar.vocabulary import Vocabulary
+from lopa.runtime.plan import GRAMMARS
+
+_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON style unless the schema says otherwise. A single style forces much of the text."""
+_STRICTNESS = {"lenient": False, "coerce_one_of": False}
+"""Strictness: no features that the schema names and the library would ignore."""
+
+
+@dataclass(frozen=True)
+class GrammarRequest:
+    """Grammar of one request: an option, its text, and the positions of its answer."""
+
+    option: str
+    """Name of the option, one of GRAMMARS."""
+    text: str
+    positions: int
+    """Tokens of the answer, its end-of-text included."""
+
+
+def request_from_config(config: GenerationConfig, positions: int) -> GrammarRequest:
+    """Return the grammar of `config`, which must have one, for an answer of `positions` positions."""
+    option = next(name for name in GRAMMARS if getattr(config, name) is not None)
+    return GrammarRequest(option, getattr(config, option), positions)
+
+
+def library_grammar(request: GrammarRequest) -> str:
+    """Return the grammar in the library's form. Raises BadInputError for one that it cannot parse."""
+    with _option_errors(request):
+        return _CONVERSIONS[request.option](request.text)
+
+
+def hints_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """Return texts that help to find endings of an answer. Raises BadInputError as `library_grammar` does."""
+    with _option_errors(request):
+        return _HINTS[request.option](request.text, vocabulary)
+
+
+def reading_from_grammar(
+    request: GrammarRequest, grammar: str, vocabulary: Vocabulary, hints: tuple[bytes, ...] = ()
+) -> Reading:
+    """Return the reading of an empty answer by `grammar`, the grammar of `request` in the library's form.
+
+    Raises BadInputError for a grammar that the library rejects.
+    """
+    expression = BoundedExpression(vocabulary.bytes, request.text) if request.option == "regex" else None
+    with _option_errors(request):
+        return initial_reading(vocabulary, grammar, hints, expression)
+
+
+def reading_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> Reading:
+    """Return the reading of an empty answer by the grammar of `request`, within the library's own limits.
+
+    Raises BadInputError for a syntax error, with its position, and for a schema with unsupported features, which it
+    names.
+    """
+    hints = hints_from_request(request, vocabulary)
+    return reading_from_grammar(request, library_grammar(request), vocabulary, hints)
+
+
+@contextmanager
+def _option_errors(request: GrammarRequest) -> Iterator[None]:
+    """Turn any error of a parser into a BadInputError that names the option."""
+    try:
+        yield
+    except LopaError:
+        raise
+    except Exception as error:
+        raise _grammar_error(request.option, request.text, error_text(error)) from error
+
+
+def _from_schema(text: str) -> str:
+    made: str = library().LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE, overrides=_STRICTNESS)
+    return made
+
+
+def _from_regex(text: str) -> str:
+    made: str = library().LLMatcher.grammar_from_regex(text)
+    return made
+
+
+def _from_grammar(text: str) -> str:
+    """Return the library's form of a Lark grammar, or of a GBNF grammar, which has ::= and no start."""
+    made: str = library().grammar_from("grammar", text)
+    return made
+
+
+_CONVERSIONS = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
+"""Conversions to the library's form, by option."""
+_PATTERN = "pattern"
+_MAX_HINTS = 16
+_MAX_HINT_LENGTH = 256
+"""Maximum characters of a hint."""
+_EXPRESSION = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
+"""Regular expression in Lark syntax."""
+_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
+
+
+def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """Return hints for a schema: a text for each pattern, as written in JSON, and multiples.
+
+    A pattern may match anywhere in its string. A multiple is given where the schema has `multipleOf` and a minimum.
+    """
+    patterns: list[str] = []
+    numbers: list[bytes] = []
+    waiting: list[Any] = [json.loads(text)]
+    while waiting and len(patterns) < _MAX_HINTS:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+            patterns += [value[_PATTERN]] if isinstance(value.get(_PATTERN), str) else []
+            numbers += _least_multiple(value)
+        elif isinstance(value, list):
+            waiting += value
+    found = [_shortest_text(pattern.removeprefix("^").removesuffix("$"), vocabulary) for pattern in patterns]
+    texts = (json.dumps(each.decode(errors="ignore"), ensure_ascii=False)[1:-1].encode() for each in found if each)
+    return (*texts, *numbers[:_MAX_HINTS])
+
+
+def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
+    """Return the smallest multiple that an integer schema allows, if it has `multipleOf` and a minimum."""
+    factor, minimum, exclusive_minimum = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
+    if isinstance(factor, int) and factor > 0:
+        if isinstance(minimum, int):
+            return [str(-(-minimum // factor) * factor).encode()]
+        if isinstance(exclusive_minimum, int):
+            return [str((exclusive_minimum // factor + 1) * factor).encode()]
+    return []
+
+
+def _grammar_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
+    """Return a text for each expression in a grammar, and its literals."""
+    found = [_shortest_text(each, vocabulary) for each in _EXPRESSION.findall(text)[:_MAX_HINTS]]
+    literals = [json.loads(each).encode() for each in _LITERAL.findall(text)[:_MAX_HINTS] if _is_json(each)]
+    return (*(each for each in found if each), *literals)[:_MAX_HINTS]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shortest_text(text: str, vocabulary: Vocabulary) -> bytes | None:
+    """Return a shortest text that matches the whole of `text`, or None if none is found or it is no expression."""
+    return BoundedExpression(vocabulary.bytes, text).ending(b"", _MAX_HINT_LENGTH)
+
+
+def _no_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:  # noqa: ARG001
+    """Return no hints, since the endings of an expression are known exactly."""
+    return ()
+
+
+_HINTS = {"json_schema": _schema_hints, "regex": _no_hints, "grammar": _grammar_hints}
+"""Functions by option that return texts which help to find endings."""
+_EXPECTED = {
+    "json_schema": "a JSON schema with features of llguidance (docs/how-to/structured-output.md)",
+    "regex": "a regular expression in the syntax of Rust's regex crate, without look-around and back-references",
+    "grammar": "a grammar in llguidance's Lark or llama.cpp's GBNF syntax",
+}
+
+
+def _grammar_error(name: str, text: str, message: str) -> BadInputError:
+    if message.startswith("panic"):
+        return BadInputError(
+            f"llguidance failed on {name} {shown(text)} ({message.splitlines()[0][:100]})",
+            expected=_EXPECTED[name],
+            remedy=f"rewrite {name} with fewer nested repeats",
+        )
+    what = f"{name} {shown(text)}: {_regex_message(message) if name == 'regex' else message.strip()}"
+    return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
+
+
+def _regex_message(message: str) -> str:
+    """Return the library's message about the expression alone, without the grammar that contains it."""
+    found = re.search(r"regex parse error:\n    .*\n    ( *)\^+\nerror: (.*)", message)
+    if found:
+        return f"{found[2]} at character {len(found[1]) + 1}"
+    found = re.search(r"\(in regex\): (.*)", message)
+    return found[1] if found else message.strip().splitlines()[0]

@@ -1,0 +1,81 @@
+"""Serving ranks of an MPI job: wait for messages, compute, and keep the same prefixes as rank 0."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.mpi.mpi_link import MpiLink, rank_of_job, wait
+from lopa.runtime.mpi.mpi_messages import (
+    FIRST_CAPACITY,
+    Capacity,
+    Commit,
+    ForwardMessage,
+    Message,
+    Read,
+    Release,
+    Shorten,
+    Stop,
+    bytes_from_rows,
+    bytes_from_statistics,
+    hello_from_manifest,
+    message_from_bytes,
+    rows_from_bytes,
+    rows_size,
+)
+from lopa.runtime.sessions.device_errors import TypedSession
+from lopa.runtime.sessions.prefix_cache import CacheShape, cache_shape_from_manifest
+from lopa.runtime.sessions.session import Session, open_session
+
+
+def serve(path: Path | str, device: str, *, threads: int | None = None) -> None:
+    """Open the bundle at `path` and serve rank 0 until it closes its session on `device` ("mpi", "mpi:cuda").
+
+    An error ends the job.
+    """
+    with rank_of_job():
+        link = MpiLink(device)
+        bundle = Bundle.open(path)
+        session = TypedSession(open_session(bundle, link.own_device, threads=link.own_threads(threads)))
+        wait(link.send(hello_from_manifest(bundle.manifest), 0))
+        shape = cache_shape_from_manifest(bundle.manifest)
+        for message in _messages(link):
+            _handle(message, link, session, shape)
+        session.close()
+
+
+def _messages(link: MpiLink) -> Iterator[Message]:
+    """Yield the messages of rank 0 until `Stop`. The arrays of a message are valid until the next one."""
+    buffer = np.empty(FIRST_CAPACITY, np.uint8)
+    while True:
+        wait(link.receive(buffer, 0))
+        match message_from_bytes(buffer):
+            case Stop():
+                return
+            case Capacity(size):
+                buffer = np.empty(size, np.uint8)
+            case message:
+                yield message
+
+
+def _handle(message: Message, link: MpiLink, session: Session, shape: CacheShape) -> None:
+    match message:
+        case ForwardMessage(batch):
+            wait(link.send(bytes_from_statistics(session.forward(batch)), 0))
+        case Commit(request, source, branch, count, travels=True) if source == link.rank:
+            rows = bytes_from_rows(session.read_rows(request, branch, count))
+            session.commit(request, branch, count)
+            wait(link.broadcast(rows, source))
+        case Commit(request, source, _, count, travels=True):
+            memory = np.empty(rows_size(shape, count), np.uint8)
+            wait(link.broadcast(memory, source))
+            session.append_rows(request, rows_from_bytes(memory, shape, count))
+        case Commit(request, _, _, count):
+            session.commit(request, 0, count)
+        case Read(request, branch, count):
+            wait(link.send(bytes_from_rows(session.read_rows(request, branch, count)), 0))
+        case Shorten(request, count):
+            session.shorten(request, count)
+        case Release(request):
+            session.release(request)

@@ -1,0 +1,188 @@
+"""A bundle's graph compiled by OpenVINO: checks, and one compiled model shared by all sessions of a process."""
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.graph_signature import check_signature
+from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.errors import BadInputError, MissingBackendError
+from lopa.runtime.files.untrusted_input import error_text
+from lopa.runtime.openvino.openvino_device import OpenVinoDevice, device_from_name
+from lopa.runtime.openvino.openvino_library import openvino_module
+
+_BLOCK = 32
+"""Number of row elements that are rounded to 8 bits together: a block of an int4 matrix (lopa.export.weights)."""
+_TYPES = {"i64": "int64", "f32": "float", "f16": "float16", "bf16": "bfloat16", "boolean": "bool"}
+"""ONNX type names by OpenVINO's names."""
+_open_models: weakref.WeakValueDictionary["_ModelKey", "CompiledModel"] = weakref.WeakValueDictionary()
+"""Open models. Each is freed with its last session."""
+_open_lock = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """A compiled graph. Requests of several sessions may run on it, one at a time."""
+
+    compiled: Any
+    """The openvino.CompiledModel."""
+    openvino: Any
+    """The openvino package."""
+
+
+def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> CompiledModel:
+    """Return the checked standard graph of `part` in `bundle`, compiled for "openvino:NAME".
+
+    With `threads` None, OpenVINO chooses. Threads apply to its CPU device only. Raises BadInputError for another
+    device, and for a graph that is portable, has functions or is unusable. Raises MissingBackendError if OpenVINO is
+    missing or too old, or if it lacks the device or the requested bfloat16.
+    """
+    requested = device_from_name(device)
+    if bundle.manifest.plugins:
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a graph with the functions {', '.join(bundle.manifest.plugins)}",
+            expected="a graph without functions of the domain lopa, which OpenVINO cannot read",
+            remedy="export the checkpoint without --plugins, or use --device cpu",
+        )
+    if requested.rounding == "auto":
+        raise BadInputError(
+            f"device {device!r} for layers {part.first + 1} to {part.end} of {bundle.path}",
+            expected="a pipeline stage with a fixed precision, because only whole models are timed",
+            remedy=f"use openvino:{requested.name} or openvino:{requested.name}:bf16 for the stage",
+        )
+    if requested.rounding == "int8" and not _supports_int8(bundle, requested.name):
+        matrices = "floats" if (kind := bundle.manifest.quantization) is None else kind.kind
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, whose matrices are {matrices}",
+            expected="openvino:CPU:int8 with a bundle of 4-bit matrices; it has no effect on others",
+            remedy=f"use --device openvino:{requested.name}, or export the checkpoint with --quantize int4",
+        )
+    if bundle.manifest.dialect != "standard":
+        raise BadInputError(
+            f"device {device!r} for {bundle.path}, a graph in the {bundle.manifest.dialect} dialect",
+            expected="a graph in the standard dialect",
+            remedy="export the checkpoint with --dialect both, or use --device cpu",
+        )
+    openvino = openvino_module(device)
+    with _open_lock:
+        states = [path.stat() for path in (bundle.graph, bundle.weights)]
+        files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
+        key = _ModelKey(files, requested, threads)
+        model = _open_models.get(key)
+        if model is None:
+            model = _open_models[key] = CompiledModel(_compile(openvino, bundle, part, device, threads), openvino)
+    _check_contract(bundle, part, model.compiled)
+    return model
+
+
+@dataclass(frozen=True)
+class _ModelKey:
+    """Identity of a compiled model. File identity distinguishes a bundle from another one at the same path."""
+
+    files: tuple[tuple[int, ...], ...]
+    """Device, inode, size and modification time of graph and weights."""
+    device: OpenVinoDevice
+    threads: int | None
+
+
+def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> Any:
+    requested = device_from_name(device)
+    core = openvino.Core()
+    check_listed(core, device)
+    try:
+        model = core.read_model(os.fspath(bundle.graph))
+        _check_contract(bundle, part, model)
+        return core.compile_model(model, requested.name, settings(requested, threads))
+    except RuntimeError as error:  # OpenVINO raises it for everything
+        raise BadInputError(
+            f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {requested.name}: {error_text(error)}",
+            expected="a device that supports the operators and dynamic shapes of a standard graph",
+            remedy="use --device cpu, or install the OpenVINO version in constraints.txt if yours is older",
+        ) from error
+
+
+def check_listed(core: Any, device: str) -> None:
+    """Raise MissingBackendError unless OpenVINO lists the device, with bfloat16 if requested."""
+    requested = device_from_name(device)
+    listed = list(core.available_devices)
+    if requested.name not in listed and f"{requested.name}.0" not in listed:
+        raise MissingBackendError(
+            f"device {device!r}, but OpenVINO lists {', '.join(listed) or 'no device'} here",
+            expected="a device that OpenVINO lists",
+            remedy="install the device's driver, or use a listed device, e.g. --device openvino:CPU",
+        )
+    capabilities = _capabilities(core, requested.name)
+    if requested.rounding == "bf16" and "BF16" not in capabilities:
+        raise MissingBackendError(
+            f"device {device!r}, but {core.get_property(requested.name, 'FULL_DEVICE_NAME')} has only "
+            f"{', '.join(capabilities)}",
+            expected="a device with the capability BF16, i.e. a processor with AVX512-BF16 or AMX",
+            remedy=f"use --device openvino:{requested.name}, which computes in float32",
+        )
+
+
+def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
+    """Return the devices that "openvino:NAME:auto" may become for `bundle`: float32 first, then reduced precisions.
+
+    Raises MissingBackendError if OpenVINO is missing or too old, or if it lacks the device.
+    """
+    core, name = openvino_module(device).Core(), device_from_name(device).name
+    check_listed(core, device)
+    plain = f"openvino:{name}"
+    rounded = [f"{plain}:bf16"] if "BF16" in _capabilities(core, name) else []
+    return (plain, *rounded, *([f"{plain}:int8"] if _supports_int8(bundle, name) else []))
+
+
+def _capabilities(core: Any, name: str) -> list[str]:
+    return [str(each) for each in core.get_property(name, "OPTIMIZATION_CAPABILITIES")]
+
+
+def _supports_int8(bundle: Bundle, name: str) -> bool:
+    """Return True if device `name` can round rows to 8 bits in products with 4-bit weights of `bundle`."""
+    quantization = bundle.manifest.quantization
+    return name == "CPU" and quantization is not None and quantization.kind == "int4"
+
+
+def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
+    """Return the compile settings. They set everything that affects results, instead of using OpenVINO's defaults.
+
+    The defaults use bfloat16 where the processor has it, and round rows to 8 bits in products with integer weights.
+    They also pin threads to cores that another session may use.
+    """
+    common = {
+        "INFERENCE_PRECISION_HINT": "bf16" if requested.rounding == "bf16" else "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    if requested.name != "CPU":
+        return common
+    return common | {
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # 0: its own choice
+        "ENABLE_CPU_PINNING": False,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if requested.rounding == "int8" else 0,
+    }
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A graph_signature.GraphValue for an OpenVINO input or output."""
+
+    name: str
+    type: str
+    shape: Sequence[int | None]
+
+
+def _check_contract(bundle: Bundle, part: ModelPart, model: Any) -> None:
+    """Check the signature of a model that OpenVINO has read or compiled."""
+    inputs, outputs = ([_value(each) for each in values] for values in (model.inputs, model.outputs))
+    check_signature(bundle.graph, bundle.manifest, part, inputs, outputs)
+
+
+def _value(port: Any) -> _Value:
+    kind = port.element_type.get_type_name()
+    shape = [axis.get_length() if axis.is_static else None for axis in port.partial_shape]
+    return _Value(port.any_name, f"tensor({_TYPES.get(kind, kind)})", shape)

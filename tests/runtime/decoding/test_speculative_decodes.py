@@ -1,0 +1,244 @@
+"""Speculative decodes give the same tokens in no more forwards, and break if one of their conditions is removed."""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tools.random_configs import random_prompt
+from tools.reports.speculative import Pair, decoded, pair_of, random_pairs, random_speculative_config
+
+from lopa.runtime import Decoder, Engine, TextEvent
+from lopa.runtime.contract import Bool
+from lopa.runtime.decoding import decoding, speculation
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.requests.result import DraftEvent
+from lopa.runtime.state import pipeline
+from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.windows import rows_from_branch
+from lopa.tiny import EVAL
+
+
+def prompt_number(number: int) -> str:
+    return str(json.loads(EVAL.read_text(encoding="utf-8").splitlines()[number])["prompt"])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "forwards"),
+    [
+        ("vanilla", 0.7),
+        ("sequential", 0.5),
+        ("threshold", 0.9),
+        ("d2f", 1.0),
+        ("eb", 1.0),
+        ("top_n", 0.8),
+        ("dream", 0.7),  # these three have memory
+        ("klass", 0.8),
+        ("credit", 1.0),
+    ],
+)
+def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, forwards: float) -> None:
+    config = decoder.config(strategy=strategy, speculative=True, branches=4, max_new_tokens=64)
+    pair = pair_of(decoder, prompt_number(2), config)
+    assert not pair.differs
+    assert pair.speculative.window_tokens == pair.alone.window_tokens
+    assert pair.speculative.steps <= forwards * pair.alone.steps
+    assert (pair.speculative.branches, pair.alone.branches) == (4, 1)
+
+
+def test_random_options(decoder: Decoder) -> None:
+    """A sample of options; `python -m tools.measure speculative` compares any number."""
+    saved = 0
+    for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
+        assert not pair.differs, (seed, config)
+        assert pair.speculative.steps <= pair.alone.steps, (seed, config)
+        saved += pair.alone.steps - pair.speculative.steps
+    assert saved > 12
+
+
+def remove_condition_a(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove condition a: drafts may complete a block, and equal tokens suffice for equal states."""
+    monkeypatch.setattr(speculation, "_fits_anchor", lambda *_: True)
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
+
+
+def remove_condition_b(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove condition b: rows behind an end of text stay in drafts."""
+    drafting: list[bool] = []
+    draft, cut = decoding.drafts, pipeline.without_rows_after_end
+
+    def drafts_with_rows(*arguments: Any) -> Any:
+        drafting.append(True)
+        found = draft(*arguments)
+        drafting.clear()
+        return found
+
+    monkeypatch.setattr(decoding, "drafts", drafts_with_rows)
+    monkeypatch.setattr(
+        pipeline, "without_rows_after_end", lambda branch, ends: branch if drafting else cut(branch, ends)
+    )
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
+
+
+def remove_condition_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove condition c: drafts may accompany an anchor that commits rows."""
+
+    def fits(draft: Branch, _: Branch, plan: DecodingPlan) -> bool:
+        return rows_from_branch(draft, draft, plan).commit == 0
+
+    monkeypatch.setattr(speculation, "_fits_anchor", fits)
+    monkeypatch.setattr(speculation, "_agrees", same_tokens)
+
+
+def same_tokens(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
+    """Compare the tokens that both have."""
+    end = min(len(draft.tokens), len(state.tokens))
+    alike: Bool = (draft.tokens[:end] == state.tokens[:end]) & (draft.unmasked[:end] == state.unmasked[:end])
+    return bool(alike.all())
+
+
+def test_a_draft_that_completes_a_block_is_detected(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Condition a: the cache lacks that block's rows with any window, and the next round needs them."""
+    for window in ("full", "block_causal"):
+        config = decoder.config(
+            strategy="vanilla", speculative=True, branches=4, block_size=16, max_new_tokens=32, window=window
+        )
+        assert not pair_of(decoder, prompt_number(0), config).differs
+        with monkeypatch.context() as patched:
+            remove_condition_a(patched)
+            with pytest.raises(RuntimeError, match="the cache holds the rows of"):
+                decoded(decoder, prompt_number(0), config)
+
+
+@pytest.mark.parametrize(
+    ("broken", "number", "options"),
+    [
+        (remove_condition_b, 0, {"strategy": "threshold", "max_new_tokens": 128}),
+        (remove_condition_c, 6, {"strategy": "d2f", "block_size": 16, "max_new_tokens": 128}),
+    ],
+)
+def test_each_condition_is_needed(
+    decoder: Decoder,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Callable[[pytest.MonkeyPatch], None],
+    number: int,
+    options: dict[str, Any],
+) -> None:
+    config = decoder.config(speculative=True, branches=4, **options)
+    good = pair_of(decoder, prompt_number(number), config)
+    assert not good.differs
+    broken(monkeypatch)
+    assert Pair(good.alone, decoded(decoder, prompt_number(number), config)).differs
+
+
+def test_rounds_that_commit_rows_have_only_the_anchor(decoder: Decoder) -> None:
+    for window in ("full", "block_causal"):
+        steps: list[Step] = []
+        config = decoder.config(
+            strategy="d2f", window=window, block_size=8, speculative=True, branches=4, max_new_tokens=64
+        )
+        list(decoder.stream(prompt_number(1), config, on_step=steps.append))
+        committing = [len(step.branches) for step in steps if step.windows.commit]
+        assert len(committing) > 3
+        assert set(committing) == {1}
+        assert max(len(step.branches) for step in steps) == 4
+
+
+def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
+    steps: list[Step] = []
+    config = decoder.config(
+        strategy="vanilla", speculative=True, branches=4, logprobs=True, stop_at_eos=False, max_new_tokens=32
+    )
+    *_, done = decoder.stream(prompt_number(1), config, on_step=steps.append)
+    result = done.result  # type: ignore[union-attr]
+    found = {}
+    for step in steps:
+        for position, token, said in zip(
+            step.unmasked.positions, step.unmasked.tokens, step.unmasked.logprobs, strict=True
+        ):  # type: ignore[arg-type]
+            found[int(position) - len(result.prompt_ids)] = int(token), float(said)
+    assert [found[place] for place in range(32)] == list(zip(result.token_ids, result.logprobs, strict=True))
+    assert max(len(step.unmasked.positions) for step in steps) > 1
+    assert {step.branches[step.winner].lookahead for step in steps} == {None}
+    assert any(step.winner != len(step.branches) - 1 for step in steps)
+
+
+def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
+    """Draws depend on the step's number, so those of several steps in one round differ as they do without drafts."""
+    config = decoder.config(strategy="sequential", temperature=1.5, seed=3, speculative=True, max_new_tokens=48)
+    pair = pair_of(decoder, prompt_number(4), config)
+    assert not pair.differs
+    assert pair.speculative.steps < pair.alone.steps
+    greedy = decoded(decoder, prompt_number(4), replace(config, temperature=0.0))
+    assert greedy.token_ids != pair.speculative.token_ids
+
+
+def test_streamed_text_never_changes(decoder: Decoder) -> None:
+    config = decoder.config(strategy="vanilla", speculative=True, branches=4, max_new_tokens=64)
+    *events, done = decoder.stream(prompt_number(2), config, drafts=True)
+    texts = [event.text for event in events if isinstance(event, TextEvent)]
+    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    assert "".join(texts) == done.result.text  # type: ignore[union-attr]
+    assert len(texts) > 1
+    assert len(drafts) == done.result.steps  # type: ignore[union-attr]
+    assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
+
+
+@pytest.mark.parametrize(("ids", "max"), [((5,), 1), ((5,), 37), ((7, 9), 8)])
+def test_the_shortest_prompts_and_answers(decoder: Decoder, ids: tuple[int, ...], max: int) -> None:
+    for strategy in ("vanilla", "d2f"):
+        config = decoder.config(strategy=strategy, speculative=True, branches=3, block_size=8, max_new_tokens=max)
+        pair = pair_of(decoder, ids, config)
+        assert not pair.differs
+        assert pair.speculative.steps <= pair.alone.steps
+        assert pair.speculative.window_tokens == pair.alone.window_tokens
+
+
+def test_a_stop_string_ends_the_same_answer(decoder: Decoder) -> None:
+    config = decoder.config(strategy="vanilla", stop=(" 1",), speculative=True, logprobs=True)
+    pair = pair_of(decoder, prompt_number(0), config)
+    assert pair.speculative.stop_reason == "stop_string"
+    assert not pair.differs
+
+
+def test_among_other_requests(decoder: Decoder) -> None:
+    rng = np.random.default_rng(5)
+    requests = []
+    for number in range(4):
+        config = random_speculative_config(rng, decoder)
+        if number % 2:
+            config = replace(config, speculative=False, branches=1)
+        requests.append((random_prompt(rng, decoder), config))
+    alone = [decoded(decoder, *request) for request in requests]
+    with Engine(decoder, max_num_seqs=4) as engine:
+        handles = [engine.submit(prompt, config) for prompt, config in requests]
+        together = [handle.result(60) for handle in handles]
+    for one, other in zip(alone, together, strict=True):
+        assert not Pair(one, other).differs
+
+
+def test_over_several_devices(tiny_bundle: Path, decoder: Decoder) -> None:
+    options: dict[str, Any] = {"strategy": "vanilla", "max_new_tokens": 40}
+    alone = decoded(decoder, prompt_number(3), decoder.config(**options))
+    with Decoder.open(tiny_bundle, ["cpu:0", "cpu:1"], threads=1) as several:
+        result = decoded(several, prompt_number(3), several.config(**options, speculative=True))
+    assert not Pair(alone, result).differs
+    assert result.steps < alone.steps
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_that_drafts_share(decoder: Decoder, shared: bool) -> None:
+    config = decoder.config(
+        strategy="threshold",
+        window="block_causal",
+        speculative=True,
+        branches=4,
+        deduplicate_rows=shared,
+        max_new_tokens=64,
+    )
+    assert not pair_of(decoder, prompt_number(5), config).differs
