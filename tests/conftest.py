@@ -175,7 +175,7 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Function that returns a bundle of a family: llada, sdar or fast_dllm_v2.
+    """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
     The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
     options of _bundle_made_once it has one dialect and what they request. Skips without torch.
@@ -197,7 +197,7 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
 
 @pytest.fixture(scope="session")
 def real_rtx(pytestconfig: pytest.Config) -> ModuleType:
-    """The real TensorRT for RTX, which parses and builds without a GPU. Skips when pip cannot fetch it."""
+    """Return the real TensorRT for RTX, which parses and builds without a GPU. Skip when pip cannot fetch it."""
     from tests.runtime.tensorrt.bindings import rtx_module
 
     return rtx_module(pytestconfig)

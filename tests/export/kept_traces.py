@@ -5,8 +5,8 @@ and in processes with in_processes/ on their PYTHONPATH. Cached graphs differ fr
 of values. They are traced with logits; an export without logits removes that output. test_kept_traces.py verifies this.
 
 RECORDED has the traces of a complete run. A trace applies to the same arguments, code and versions of all tracing
-libraries. Comments and docstrings do not matter. After other changes, runs trace again (200 s of processor time in all)
-until a complete run is recorded:
+libraries. Comments and docstrings do not matter. After other changes, the next run in each checkout traces again (200 s
+of processor time in all) until a complete run is recorded:
 
     pytest --basetemp out/tests && python -m tests.export.kept_traces out/tests/traces
 """
@@ -16,6 +16,7 @@ import fcntl
 import gc
 import hashlib
 import lzma
+import os
 import platform
 import shutil
 import sys
@@ -43,6 +44,8 @@ from lopa.runtime.contract.model_part import ModelPart
 RECORDED = Path(__file__).resolve().parents[1] / "reference" / "onnx_traces.tar.xz"
 SOURCES = (trace, traced_forms, module, portable_module, torch_dtypes, network, forward, model_part, portable_form)
 """Modules of this project that determine a trace, in addition to its arguments."""
+EARLIER = Path(__file__).resolve().parents[2] / ".pytest_cache" / "d" / "export_traces"
+"""Traces of earlier runs in this checkout. `pytest --cache-clear` deletes them."""
 _TRACERS = ("torch", "onnxscript", "onnx-ir", "onnx", "sympy", "numpy")
 traced_by_the_exporter = trace.traced_graph
 ONNXRegistry.from_torchlib = staticmethod(cache(ONNXRegistry.from_torchlib))
@@ -60,13 +63,13 @@ def kept_traces(folder: Path) -> Callable[..., ir.Model]:
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
-                recorded = recorded_traces(folder) / kept.name
-                if recorded.exists():
-                    shutil.copyfile(recorded, kept)
-                else:
+                places = (recorded_traces(folder), EARLIER)
+                found = next((place / kept.name for place in places if (place / kept.name).exists()), None)
+                if found is None:
                     with unmeasured():
                         made = traced_by_the_exporter(*arguments, with_logits=True)
-                    kept.write_bytes(_bytes(made))
+                    found = _stored(kept.name, _bytes(made))
+                shutil.copyfile(found, kept)
         model = serde.deserialize_model(onnx.load_model_from_string(kept.read_bytes()))
         if part.is_last and not with_logits:
             logits = model.graph.outputs.pop()
@@ -127,6 +130,14 @@ def record(folder: Path) -> None:
             member.size = kept.stat().st_size
             with kept.open("rb") as content:
                 out.addfile(member, content)
+
+
+def _stored(name: str, trace: bytes) -> Path:
+    """Write a trace to EARLIER, so that other processes see all of it or nothing. Return its path."""
+    EARLIER.mkdir(parents=True, exist_ok=True)
+    unfinished = EARLIER / f"{name}.{os.getpid()}"
+    unfinished.write_bytes(trace)
+    return unfinished.replace(EARLIER / name)
 
 
 @contextmanager

@@ -117,6 +117,28 @@ def test_a_recording_applies_to_its_arguments_code_and_versions(
                 traced_graph(*ARGUMENTS, with_logits=True)
 
 
+def test_a_later_run_uses_the_traces_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def exporter(*arguments: object, with_logits: bool) -> ir.Model:
+        made.append(arguments)
+        return ir.from_onnx_text(
+            '<ir_version: 10, opset_import: ["" : 23]> one (float[1] x) => (float[1] y) { y = Neg(x) }'
+        )
+
+    monkeypatch.setattr(kept_traces, "RECORDED", tmp_path / "none.tar.xz")
+    monkeypatch.setattr(kept_traces, "EARLIER", tmp_path / "earlier")
+    monkeypatch.setattr(kept_traces, "traced_by_the_exporter", exporter)
+    (tmp_path / "nothing").mkdir()
+    kept_traces.record(tmp_path / "nothing")
+    for run in ("one", "two"):
+        (tmp_path / run).mkdir()
+        model = kept_traces.kept_traces(tmp_path / run)(*ARGUMENTS, with_logits=True)
+        assert [node.op_type for node in model.graph] == ["Neg"]
+    assert len(made) == 1
+    assert len(list((tmp_path / "earlier").iterdir())) == 1
+
+
 def test_a_recording_has_the_traces_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that locks and unpacked files are not recorded, and that equal files give equal bytes."""
     run, packed = tmp_path / "run", []
