@@ -56,7 +56,7 @@ def headings(page: str) -> set[str]:
 
 
 def test_paths_that_are_named_exist() -> None:
-    """In pages and in all of the source: docstrings, comments, messages."""
+    """Check pages and all source files: docstrings, comments and messages."""
     wrong = [
         f"{name_of(source)} names {named}"
         for source in [*PAGES, *SOURCES]

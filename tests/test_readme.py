@@ -52,7 +52,7 @@ def test_the_two_commands_come_first() -> None:
 
 
 def test_make_demo_exports_verifies_and_decodes() -> None:
-    """In this environment, whose stamp says that set-up is done only after pip has run for `make demo`."""
+    """Run it in this environment. Its stamp exists only after pip has run for `make demo`."""
     result = run(f"make demo VENV={BIN.parent}", PROJECT)
     assert result.returncode == 0, result.stderr
     assert "cpu agrees with the references" in result.stdout
@@ -80,7 +80,7 @@ def test_it_is_short() -> None:
 
 
 def test_every_other_command_runs(clone: Path, kept_traces_of_processes: dict[str, str]) -> None:
-    """With the output that the README shows. `make demo` traces for itself."""
+    """Compare with the output in the README. `make demo` makes its own trace."""
     others = [command for command in commands() if not command.startswith(("make", ". "))]
     assert [command.split()[1] for command in others] == ["onnx", "generate"]
     for command in others:

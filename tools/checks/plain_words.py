@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+RECORDINGS = (ROOT / "tests" / "reference", ROOT / "tests" / "reference" / "families")
+"""Folders whose pages are copied with the recordings."""
 MAX_WORDS = 25
 """Words of a sentence."""
 CODE_FOLDERS = ("src", "tools", "tests", "examples")
@@ -154,7 +156,8 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
     trees = [(path, ast.parse(path.read_text())) for path in _files(paths, ".py")]
     found = [finding for path, tree in trees for finding in findings_in_python(path, tree)]
     found += repeated_classes((path, tree) for path, tree in trees if path.is_relative_to(ROOT / "src"))
-    found += [finding for path in _files(paths, ".md") for finding in findings_in_page(path, path.read_text())]
+    pages = [path for path in _files(paths, ".md") if path.parent not in RECORDINGS]
+    found += [finding for path in pages for finding in findings_in_page(path, path.read_text())]
     return found
 
 

@@ -206,7 +206,7 @@ def tables_of_report(report: LoadReport) -> list[Table]:
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Measured rounds.")
 @click.option("--branches", default=1, show_default=True, help="Branches per request.")
 @click.option("--tokens", default=64, show_default=True, help="Maximum number of tokens of an answer.")
-@click.option("--max_num_seqs", default=8, show_default=True, help="Maximum concurrent requests.")
+@click.option("--max-num-seqs", default=8, show_default=True, help="Maximum concurrent requests.")
 def main(
     bundle: Path,
     urls: tuple[str, ...],

@@ -12,7 +12,7 @@ from typing import Protocol
 from lopa.bench.pace import Pace, count_text
 
 
-class ProgressCallback(Protocol):
+class BenchProgress(Protocol):
     """Callback that receives the progress of a benchmark."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
@@ -24,7 +24,7 @@ def silent(_done: int, _total: int | None = None) -> None:
 
 
 @contextmanager
-def progress_shown(what: str, total: int, *, quiet: bool = False) -> Iterator[ProgressCallback]:
+def show_progress(what: str, total: int, *, quiet: bool = False) -> Iterator[BenchProgress]:
     """Return a context that shows the progress of `what`, of which `total` are expected; `quiet` hides it."""
     task = _Task(what, total)
     try:
@@ -60,7 +60,7 @@ class _Task:
 
 
 @contextmanager
-def _bar(task: _Task) -> Iterator[ProgressCallback]:
+def _bar(task: _Task) -> Iterator[BenchProgress]:
     import rich.console
     import rich.progress
 

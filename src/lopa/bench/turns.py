@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 
 Side = TypeVar("Side")
 Result = TypeVar("Result")
 
 
 def run_in_turns(
-    sides: Mapping[Side, Callable[[int], Result]], turns: int, progress: ProgressCallback = silent
+    sides: Mapping[Side, Callable[[int], Result]], turns: int, progress: BenchProgress = silent
 ) -> dict[Side, list[Result]]:
     """Run every side once per turn and return the results of each side.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from lopa.bench.fleet.costs import RoundCosts
+from lopa.bench.fleet.costs import SimulatedCosts
 from lopa.bench.fleet.decodes import Decodes, DecodeStep, RecordedDecode
 from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
 from lopa.bench.fleet.scenario import Material, Scenario
@@ -59,12 +59,12 @@ def by_rows(sizes: Sizes) -> float:
     return sizes.rows / SECOND
 
 
-def costs_of(forward: Any = by_rows, **host: float) -> RoundCosts:
-    return RoundCosts(
+def costs_of(forward: Any = by_rows, **host: float) -> SimulatedCosts:
+    return SimulatedCosts(
         forward,
         **{"round_seconds": 0.0, "host_seconds": 0.0, "host_seconds_a_branch": 0.0, "joining_seconds": 0.0, **host},
     )
 
 
-def run(decodes: Decodes, costs: RoundCosts, *, load: float, branches: int = 1, **fields: Any) -> FleetRun:
+def run(decodes: Decodes, costs: SimulatedCosts, *, load: float, branches: int = 1, **fields: Any) -> FleetRun:
     return simulate_fleet(Material(scenario_of(loads=[load], **fields), decodes, None), costs, load, branches)

@@ -83,7 +83,7 @@ def test_buckets_and_the_range_make_one_engine(tiny_bundle: Path, real_rtx: Modu
     flags = BuildFlags()
     job, target = job_from_bundle(bundle, BUCKETS, flags), target_of_rtx(real_rtx, ["8.6", "120"], flags)
     progress: list[tuple[str, int, int]] = []
-    made = engine_from_job(job, real_rtx, target, None, lambda *each: progress.append(what))
+    made = engine_from_job(job, real_rtx, target, None, lambda *each: progress.append(each))
     plan = (made.found.folder / PLAN_NAME).read_bytes()
     assert plan.startswith(PLAN_START)
     assert len(plan) > bundle.weights.stat().st_size

@@ -135,7 +135,7 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -
     plain = windows_from_branches((anchor,), context)
     rows = DynamicCache()
     logits_of(network, plain.input_ids[0], plain.positions[0], plain.mask[0], rows)
-    numbers = anchor.layout.numbers(np.arange(len(anchor.tokens)))
+    numbers = anchor.layout.block_numbers(np.arange(len(anchor.tokens)))
     for judged in groups:
         found = shadow_logits(network, windows_with_shadows(anchor, judged, context))
         for position, answer in zip(judged, found, strict=True):

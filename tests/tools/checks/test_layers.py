@@ -20,7 +20,7 @@ def linted(layers: Path) -> subprocess.CompletedProcess[str]:
 
 
 def contracts_of(text: str, *names: str) -> str:
-    """A configuration with the contracts of these names alone, for speed."""
+    """Return a configuration with the contracts of these names only, for speed."""
     head, *contracts = text.split("[[tool.importlinter.contracts]]\n")
     chosen = [each for each in contracts if re.match(rf'name = "({"|".join(names)})"', each)]
     assert len(chosen) == len(names)
@@ -48,7 +48,7 @@ def contracts_of(text: str, *names: str) -> str:
     ids=["a layer above", "a package above", "a module in no layer"],
 )
 def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, found: str, tmp_path: Path) -> None:
-    """As the source is, under rules that it breaks."""
+    """Check the source against contracts that it breaks."""
     text = contracts_of(LAYERS.read_text(encoding="utf-8"), contract)
     assert was in text
     (tmp_path / "layers.toml").write_text(text.replace(was, changed), encoding="utf-8")
@@ -59,7 +59,7 @@ def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, foun
 
 
 def test_a_file_that_imports_upwards_is_found(tmp_path: Path) -> None:
-    """In a tree of three files: the line of the import is named."""
+    """Import against the layers in a tree of three files; the error names the line."""
     for name, text in {"__init__": "", "above": "", "below": "\nimport house_of_cards.above\n"}.items():
         (tmp_path / "house_of_cards").mkdir(exist_ok=True)
         (tmp_path / "house_of_cards" / f"{name}.py").write_text(text)
@@ -80,13 +80,13 @@ def test_make_test_checks_the_layers() -> None:
 
 
 def modules() -> Iterator[Path]:
-    """Of every package, relative to the project."""
+    """Yield the Python files of every package, relative to the project."""
     for top in TOPS:
         yield from (path.relative_to(PROJECT) for path in sorted((PROJECT / top).rglob("*.py")))
 
 
 def dotted(path: Path) -> str:
-    """The name by which a file is imported."""
+    """Return the name by which a file is imported."""
     return ".".join(path.with_suffix("").parts).removeprefix("src.")
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lopa.bench.decoded_steps import result_with_steps
-from lopa.bench.progress import ProgressCallback
-from lopa.runtime.bundle.buckets import Source
+from lopa.bench.progress import BenchProgress
+from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder
@@ -37,7 +37,7 @@ def sizes_of_step(step: Step) -> Sizes:
 
 
 def recording_from_decoder(
-    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], Source], progress: ProgressCallback
+    decoder: Decoder, prompts: Iterable[Prompt], source: Callable[[int], ShapeSource], progress: BenchProgress
 ) -> Recording:
     """Decode `prompts` with the bundle's defaults and, for LoPA, the default branches of accelerators.
 

@@ -30,7 +30,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class RoundCosts:
+class SimulatedCosts:
     """Costs of forwards and of the host's work, in seconds."""
 
     forward: ForwardSeconds
@@ -57,7 +57,7 @@ class RoundCosts:
         )
 
 
-def costs_of_material(material: Material) -> RoundCosts:
+def costs_of_material(material: Material) -> SimulatedCosts:
     """Return the costs of a scenario."""
     costs = material.scenario.costs
     host: ModelledCosts | DeviceCosts
@@ -66,7 +66,7 @@ def costs_of_material(material: Material) -> RoundCosts:
     else:
         assert material.table is not None
         forward, round_seconds, host = measured_forward(material.table, costs.slowdown), 0.0, material.table.costs
-    return RoundCosts(
+    return SimulatedCosts(
         cache(forward), round_seconds, host.host_seconds, host.host_seconds_a_branch, costs.joining_seconds
     )
 

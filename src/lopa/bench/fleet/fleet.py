@@ -7,7 +7,7 @@ import numpy as np
 import simpy
 
 from lopa.bench.fleet.arrivals import arrival_gaps, prompt_numbers
-from lopa.bench.fleet.costs import RoundCosts
+from lopa.bench.fleet.costs import SimulatedCosts
 from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.replica import Replica, ReplicaTotals, SimulatedRequest
 from lopa.bench.fleet.scenario import Failures, Material, Prompts, Retry, Routing
@@ -25,7 +25,7 @@ class FleetRun:
     replicas: Sequence[ReplicaTotals]
 
 
-def simulate_fleet(material: Material, costs: RoundCosts, load: float, branches: int) -> FleetRun:
+def simulate_fleet(material: Material, costs: SimulatedCosts, load: float, branches: int) -> FleetRun:
     """Simulate one load, in requests per second, with a number of branches.
 
     Arrivals, prompts, routing and failures have their own random generators. The clients are therefore the same for
@@ -37,7 +37,7 @@ def simulate_fleet(material: Material, costs: RoundCosts, load: float, branches:
 
 
 class _Fleet:
-    def __init__(self, material: Material, costs: RoundCosts, branches: int) -> None:
+    def __init__(self, material: Material, costs: SimulatedCosts, branches: int) -> None:
         self._material, self._scenario = material, material.scenario
         self._env = simpy.Environment()
         seeds = np.random.SeedSequence(self._scenario.seed).spawn(5)

@@ -9,7 +9,7 @@ from lopa.bench.fleet.costs import costs_of_material
 from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
 from lopa.bench.fleet.replica import RequestOutcome, SimulatedRequest
 from lopa.bench.fleet.scenario import Material, Scenario
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 
 _NEARLY_BEST = 0.99
 """Share of the best goodput above which numbers of branches count as equal. A smaller difference is within the
@@ -77,7 +77,7 @@ class FleetReport:
     points: tuple[LoadPoint, ...]
 
 
-def fleet_report(material: Material, progress: ProgressCallback = silent) -> FleetReport:
+def fleet_report(material: Material, progress: BenchProgress = silent) -> FleetReport:
     """Simulate every load with every number of branches. `progress` receives the number of finished points."""
     scenario, costs = material.scenario, costs_of_material(material)
     points: list[LoadPoint] = []

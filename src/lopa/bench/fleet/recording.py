@@ -6,7 +6,7 @@ from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.fleet.decodes import DECODES_SCHEMA, Decodes, DecodeStep, RecordedDecode
 from lopa.bench.machine import date_now
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.table import Table
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
@@ -14,9 +14,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.tiny import EVAL
 
 
-def recorded_decodes(
-    decoder: Decoder, counts: Sequence[int], *, limit: int, progress: ProgressCallback = silent
-) -> Decodes:
+def record_decodes(decoder: Decoder, counts: Sequence[int], *, limit: int, progress: BenchProgress = silent) -> Decodes:
     """Decode the embedded prompts, `limit` of each kind, with strategy `lopa` and every number of branches.
 
     Other options are the bundle's defaults. `progress` receives the finished and the total number of prompts.

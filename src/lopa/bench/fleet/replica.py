@@ -11,7 +11,7 @@ from typing import Literal
 
 import simpy
 
-from lopa.bench.fleet.costs import Round, RoundCosts
+from lopa.bench.fleet.costs import Round, SimulatedCosts
 from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.scenario import Scenario
 from lopa.runtime.requests.admission import Admission
@@ -101,7 +101,7 @@ class Replica:
     """A replica; `decode` returns the decode of a request that starts."""
 
     def __init__(
-        self, number: int, env: simpy.Environment, scenario: Scenario, costs: RoundCosts, decode: Decode
+        self, number: int, env: simpy.Environment, scenario: Scenario, costs: SimulatedCosts, decode: Decode
     ) -> None:
         self.number = number
         self.totals = ReplicaTotals()

@@ -13,7 +13,7 @@ import numpy as np
 
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics, WindowBatch
@@ -44,7 +44,7 @@ def compare_forwards(
     manifest: Manifest,
     shapes: Sequence[ForwardShape],
     rounds: int,
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
 ) -> tuple[SideResult, ...]:
     """Measure every side at every shape. The first side is the baseline.
 

@@ -18,8 +18,8 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.forward.random_inputs import random_prefix_rows, random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.progress import ProgressCallback, silent
-from lopa.runtime.bundle.costs import COSTS_SCHEMA, Costs, ForwardCost
+from lopa.bench.progress import BenchProgress, silent
+from lopa.runtime.bundle.costs import COSTS_SCHEMA, DeviceCosts, ForwardCost
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.decoder import Decoder
@@ -111,7 +111,7 @@ class CostMeasurement:
         self._host: tuple[float, float] | None = None
         self._seconds: Seconds = {}
 
-    def run(self, progress: ProgressCallback = silent) -> None:
+    def run(self, progress: BenchProgress = silent) -> None:
         """Run the measurement. `progress` receives the finished forwards and the expected total, which depends on the
         speed."""
         self._host = host_cost(self._decoder)
@@ -170,7 +170,7 @@ def shapes_of_grid(grid: Grid, manifest: Manifest) -> list[ForwardShape]:
 
 
 def time_forwards(
-    decoder: Decoder, schedule: Schedule, progress: ProgressCallback = silent, seconds: Seconds | None = None
+    decoder: Decoder, schedule: Schedule, progress: BenchProgress = silent, seconds: Seconds | None = None
 ) -> Seconds:
     """Return the seconds of session.forward for every shape, once per round. If given, `seconds` is filled in place."""
     rng, order = np.random.default_rng(0), random.Random(0)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.outcome import Configuration, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import Variant
@@ -28,7 +28,7 @@ def decode_outcomes(
     decoder: Decoder,
     items: Sequence[EvalItem],
     variants: Sequence[Variant],
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
     kept: KeptOutcomes | None = None,
 ) -> Outcomes:
     """Decode `items` with every variant, and also in reference mode where the variant has it.

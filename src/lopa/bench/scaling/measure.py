@@ -17,7 +17,7 @@ from lopa.bench.eval_set import EvalItem
 from lopa.bench.forward.costs import random_prefixes
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.scaling.model import Decode, ReplayStep, ShareCost, StepParts, device_shape
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.contract import tiles
@@ -64,7 +64,7 @@ def measure_turns(
     decoders: Mapping[int, Decoder],
     items: Sequence[EvalItem],
     config: GenerationConfig,
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
 ) -> dict[int, list[Turn]]:
     """Decode `items` ROUNDS times with each decoder. Return the turns by number of devices.
 
@@ -107,7 +107,7 @@ def measure_shares(
     decoders: Mapping[int, Decoder],
     counts: Sequence[int],
     shape: ForwardShape,
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
 ) -> tuple[ShareCost, ...]:
     """Time the largest share of `shape` for each of `counts` devices, alone and with all devices busy, in alternation.
 

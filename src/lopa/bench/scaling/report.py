@@ -102,7 +102,7 @@ def scaling_report(
             remedy="run lopa-export verify to check the engine, and report the problem with the bundle's manifest.json",
         )
     decodes = {count: typical_decodes(turns[count], len(items), other) for count in here}
-    with progress_shown("rounds of device shares", SHARE_ROUNDS, quiet=quiet) as progress:
+    with show_progress("rounds of device shares", SHARE_ROUNDS, quiet=quiet) as progress:
         shares = measure_shares(decoders, counts, most_common_full_shape(decodes[1]), progress)
     model = ScalingModel(sizes_from_manifest(one.bundle.manifest), shares)
     links = (shared_memory_link(max(available_cores())), *PUBLISHED_LINKS)

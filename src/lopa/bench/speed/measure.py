@@ -13,7 +13,7 @@ import torch
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.speed.adapter_apart import unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
@@ -49,7 +49,7 @@ def measure_speed(
     config: GenerationConfig,
     *,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
 ) -> SpeedFigures:
     """Decode `items` on both sides in alternation, ROUNDS times. torch uses `threads` threads, like `ours`.
 

@@ -174,7 +174,7 @@ class BucketTable:
 
 
 def bucket_plan_path(folder: Path) -> Path:
-    """Return the path of a bundle's plan: shape_buckets.json, or the gears.json of an earlier version."""
+    """Return the path of a bundle's plan, under its former name `gears.json` if only that file exists."""
     former = folder / _FORMER_NAME
     return former if former.is_file() and not (folder / BUCKETS_NAME).exists() else folder / BUCKETS_NAME
 

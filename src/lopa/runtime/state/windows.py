@@ -186,8 +186,8 @@ def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for
         right = np.where(windows.from_kept_row, kept_for, predicted) == windows.logits_positions
     if not right[needed].all():
         raise RuntimeError(
-            f"no row predicts the positions {np.unique(windows.logits_positions[needed & ~right])}, expected a computed "
-            "or kept row for every sampled position (this is a bug in lopa, please report it)"
+            f"no row predicts the positions {np.unique(windows.logits_positions[needed & ~right])}, "
+            "expected a computed or kept row for every sampled position (this is a bug in lopa, please report it)"
         )
 
 

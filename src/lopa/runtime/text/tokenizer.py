@@ -239,8 +239,8 @@ class Tokenizer:
             longest = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
             if len(text) > longest:
                 raise PromptTooLongError(
-                    f"a text of {len(text)} characters",
-                    expected=f"at most {max} characters, as fit into the model's {self._positions} positions",
+                    f"text of {len(text)} characters",
+                    expected=f"at most {longest} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
         with self._library_errors():
