@@ -135,7 +135,7 @@ def test_a_full_temporary_folder_is_refused(
 ) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
     monkeypatch.setattr("tempfile.tempdir", str(bundles["int4"].path / "absent"))
-    with pytest.raises(BadInputError, match="no temporary file"):
+    with pytest.raises(BadInputError, match="cannot make a temporary file"):
         open_session(bundles["int4"], "cpu", threads=1)
 
 

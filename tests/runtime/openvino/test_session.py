@@ -287,7 +287,7 @@ def test_auto_without_bfloat16(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(choice, "_seconds", None)
     kept = session.open_session(bundle, AUTO, threads=1)
     assert kept.device == DEVICE
-    assert str(kept.choice) == f"{DEVICE}, the only choice on this machine for this bundle"
+    assert str(kept.choice) == f"{DEVICE}, the only one available for this bundle"
     kept.close()
 
 

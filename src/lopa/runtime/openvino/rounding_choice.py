@@ -44,7 +44,7 @@ class RoundingChoice:
 
     def __str__(self) -> str:
         if not self.timed:
-            return f"{self.device}, the only choice on this machine for this bundle"
+            return f"{self.device}, the only one available for this bundle"
         figures = ", ".join(
             f"{each.device} {each.median * 1e3:.3g} ms ({each.low * 1e3:.3g}-{each.high * 1e3:.3g})"
             for each in self.timed
