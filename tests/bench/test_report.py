@@ -12,11 +12,11 @@ import pytest
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
 from lopa.bench.quality import plot
-from lopa.bench.quality.comparison import Comparison
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import decode_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.quality.measure import Row, rows_from_outcomes
+from lopa.bench.quality.paired_comparison import Comparison
 from lopa.bench.quality.pareto import pareto_front
 from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality
 from lopa.bench.quality.report import QualityReport

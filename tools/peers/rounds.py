@@ -15,7 +15,7 @@ from lopa.bench.forward.machine_rates import measure_rates
 from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine, date_now, machine_now
-from lopa.bench.progress import ProgressCallback, silent
+from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.speed.measure import torch_threads
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle import Bundle
@@ -84,7 +84,7 @@ def measure_piece(
     threads: int,
     rounds: int,
     command: str,
-    progress: ProgressCallback = silent,
+    progress: BenchProgress = silent,
 ) -> Piece:
     """Open `sides` and the baseline, check each against the reference, then time them in alternation.
 

@@ -122,7 +122,7 @@ _TABLE = (
     DeviceFamily(
         name="openvino",
         description="OpenVINO's device of that name",
-        syntax="openvino:NAME (CPU, GPU, GPU.N or NPU; :bf16, :int8 or :auto behind it for rounded products)",
+        syntax="openvino:NAME (CPU, GPU, GPU.N or NPU; append :bf16, :int8 or :auto for reduced precision)",
         suffix=r":(CPU|GPU(\.\d{1,3})?|NPU(\.\d{1,3})?)(:(bf16|int8|auto))?",
         examples=("openvino:CPU", "openvino:CPU:bf16", "openvino:CPU:int8", "openvino:CPU:auto"),
         session_module="lopa.runtime.openvino.openvino_session",
@@ -173,7 +173,7 @@ _TABLE = (
             "tensorrt",
             "build and run engines with TensorRT",
             ("tensorrt", "cuda-bindings"),
-            lambda: f"{pip_install('tensorrt')} beside an NVIDIA GPU (docs/how-to/engines.md)",
+            lambda: f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/tensorrt.md)",
         ),
     ),
     DeviceFamily(
@@ -189,7 +189,7 @@ _TABLE = (
         needs_engine=True,
         ability=Ability(
             "tensorrt-rtx",
-            "build engines with TensorRT for RTX (without a GPU too)",
+            "build engines with TensorRT for RTX (also without a GPU)",
             (
                 "tensorrt-rtx-cu13-bindings or tensorrt-rtx-cu12-bindings or tensorrt-rtx",
                 "tensorrt-rtx-cu13-libs or tensorrt-rtx-cu12-libs or tensorrt-rtx",
@@ -235,9 +235,9 @@ _TABLE = (
         spans_processes=True,
         ability=Ability(
             "mpi",
-            "decode over processes (MPI)",
+            "decode with several processes (MPI)",
             ("mpi4py",),
-            lambda: f"{pip_install('mpi', also=('mpich',))} (or put the machine's own MPI on the library path)",
+            lambda: f"{pip_install('mpi', also=('mpich',))} (or add the machine's own MPI to the library path)",
             programs=("mpirun",),
         ),
     ),
@@ -277,7 +277,7 @@ def unknown_device(device: str, *families: str) -> BadInputError:
     if meant and all(family.suffix == _NUMBER for family in meant):
         expected += " with N the number of the device"
     example = meant[0].examples[0] if meant else "cpu"
-    return BadInputError(f"device {device!r}", expected=expected, remedy=f"e.g. {example}")
+    return BadInputError(f"device {device!r}", expected=expected, remedy=f"use a name such as {example}")
 
 
 def stages_of_device(device: str) -> list[str]:

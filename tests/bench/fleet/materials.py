@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from lopa.bench.fleet.costs import SimulatedCosts
 from lopa.bench.fleet.decodes import Decodes, DecodeStep, RecordedDecode
 from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
+from lopa.bench.fleet.round_costs import RoundCosts
 from lopa.bench.fleet.scenario import Material, Scenario
 from lopa.runtime.contract.sizes import Sizes
 

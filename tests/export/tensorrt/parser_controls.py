@@ -51,8 +51,8 @@ def _rounded(zero: np.generic | None, scale: float = 1) -> onnx.ModelProto:
     return model_of_node("QuantizeLinear", {"x": (F32, [2, 8])}, constants)
 
 
-_DOCUMENTED = "the documents of 10.15 want it so"
-_CONSTANT_SCALE = "NVIDIA's documents of Quantize and Dequantize, of 11 too, want a scale known when it is built"
+_DOCUMENTED = "required by the documents of 10.15"
+_CONSTANT_SCALE = "NVIDIA's documents of Quantize and Dequantize, also of 11, require a constant scale"
 
 CONTROLS: dict[str, Control] = {
     "opset": Control(
@@ -63,19 +63,19 @@ CONTROLS: dict[str, Control] = {
         "opset",
         "opset 25",
         "built",
-        why="10.15 reads opsets to 24",
+        why="10.15 supports opsets up to 24",
     ),
     "newest opset": Control(
         lambda: model_of_node("Relu", {"x": (F32, [2])}, opset=26),
         "opset",
         "opset 26",
         "built",
-        why="10.15 reads opsets to 24",
+        why="10.15 supports opsets up to 24",
     ),
     "operator": Control(
         lambda: model_of_node("MatMulInteger", {"a": (INT8, [2, 2]), "b": (INT8, [2, 2])}),
         "operator",
-        "ai.onnx::MatMulInteger is not supported; export the checkpoint in floats",
+        "ai.onnx::MatMulInteger is not supported; export the checkpoint in floating point",
         "parser rejects",
         "MatMulInteger",
     ),
@@ -98,7 +98,7 @@ CONTROLS: dict[str, Control] = {
         "type",
         "x is DOUBLE, expected one of FLOAT FLOAT16 BFLOAT16; put a Cast",
         "built",
-        why="it computes in FLOAT what the graph says is DOUBLE",
+        why="it computes DOUBLE values in FLOAT",
     ),
     "type of a logical operator": Control(
         lambda: model_of_node("Where", {"c": (BOOL, [2]), "a": (INT8, [2])}, {"b": np.int8([1])}),
@@ -150,7 +150,7 @@ CONTROLS: dict[str, Control] = {
         "output type",
         "y is converted to UINT8",
         "built",
-        why="to ONNX that is uint8, to TensorRT int8",
+        why="it is uint8 in ONNX and int8 in TensorRT",
     ),
     "types of a sum": Control(
         lambda: model_of_node("Add", {"a": (F32, [2]), "b": (F16, [2])}),
@@ -226,7 +226,7 @@ CONTROLS: dict[str, Control] = {
         "attention",
         "attribute qk_matmul_output_mode",
         "built",
-        why="it says what a fourth output is, which it refuses",
+        why="it only changes a fourth output, which the parser rejects",
     ),
     "attention that must be fused": Control(
         lambda: attention_model(dtype=F32, sizes=(2, 4, 32, 64), TRT_decomposable=0),
@@ -247,7 +247,7 @@ CONTROLS: dict[str, Control] = {
         "attention",
         "is not marked TRT_decomposable",
         "built",
-        why="which types and sizes have a fused kernel is the GPU's and the version's",
+        why="fused kernels depend on the GPU and the version",
     ),
     "mask of 2 axes": Control(
         lambda: attention_model(mask=(BOOL, [4, 4])),
@@ -303,12 +303,12 @@ CONTROLS: dict[str, Control] = {
         "constant operand",
         "has no axes, and its shape is dynamic",
         "built",
-        why="the source of 10.15's parser wants it so",
+        why="required by the source of 10.15's parser",
     ),
     "computed scale": Control(
         lambda: model_of_node("QuantizeLinear", {"x": (F32, [2]), "scale": (F32, [])}, {"zero": np.int8(0)}),
         "constant operand",
-        "its scale scale is computed; export the checkpoint in floats",
+        "its scale scale is computed; export the checkpoint in floating point",
         "built",
         why=_CONSTANT_SCALE,
     ),
@@ -354,7 +354,7 @@ CONTROLS: dict[str, Control] = {
         "rotary positions",
         "position_ids is not INT64",
         "built",
-        why="ONNX itself wants INT64",
+        why="ONNX itself requires INT64",
     ),
     "oldest opset": Control(lambda: model_of_node("Relu", {"x": (BF16, [2, "n"])}, opset=14), None, "", "built"),
     "newest opset of 10.15": Control(

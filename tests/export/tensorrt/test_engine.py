@@ -193,7 +193,7 @@ def test_a_timing_cache_of_something_else_is_refused(
 ) -> None:
     cache = tmp_path / "timing.cache"
     cache.write_bytes(content)
-    with pytest.raises(BadInputError, match=r"timing\.cache is no timing cache of this version"):
+    with pytest.raises(BadInputError, match=r"timing\.cache is not a timing cache of this TensorRT version"):
         engine_from_job(job, TRT, target(TRT), cache, silent)
     assert (_left(bundle), cache.read_bytes()) == ([], content)
 
@@ -246,7 +246,7 @@ def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, j
 
 def test_the_parser_s_message_is_passed_on(bundle: Bundle, job: EngineJob) -> None:
     bare = replace(job, model=job.model.replace(b"TRT_decomposable", b"TRT_d_composable"))
-    with pytest.raises(BadInputError, match="parser refuses the graph: Attention node 0: there is no a fused kernel"):
+    with pytest.raises(BadInputError, match="parser rejects the graph: Attention node 0: there is no a fused kernel"):
         engine_from_job(bare, TRT, target(TRT), None, silent)
     assert _left(bundle) == []
 
@@ -260,7 +260,7 @@ def test_an_engine_that_does_not_open_is_kept(bundle: Bundle, job: EngineJob) ->
 
     trt.Runtime.deserialize_cuda_engine = refuse
     made = engine_from_job(job, trt, target(trt), None, silent)
-    assert made.no_layers == "TensorRT cannot open the engine here\n  TensorRT: out of memory"
+    assert made.no_layers == "TensorRT cannot open the engine on this machine\n  TensorRT: out of memory"
     assert engine_for_device(bundle, DEVICE, trt.__version__) == made.found
     assert sorted(path.name for path in made.found.folder.iterdir()) == ["engine.json", "engine.plan"]
     assert made.found.engine.verified_on == []

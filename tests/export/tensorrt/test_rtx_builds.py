@@ -97,7 +97,7 @@ def test_ctrl_c_ends_a_build_at_once(tiny_bundle: Path, real_rtx: ModuleType, tm
     seen = state_after_interrupt(shutil.copytree(tiny_bundle, tmp_path / "bundle"), real_rtx)
     assert (seen.interrupted, seen.building, seen.left) == (True, False, [])
     # An interrupted phase reports that it is complete.
-    assert {step for _, step, _ in seen.progress} < set(range(seen.progress[0][2] + 1))
+    assert {step for _, step, _ in seen.reports} < set(range(seen.reports[0][2] + 1))
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
@@ -105,7 +105,7 @@ def test_errors_of_the_real_parser_are_reported(tiny_quantized: Path, real_rtx: 
     """Use the graph of ONNX Runtime, with zero points of 128."""
     job = _job(tiny_quantized)
     with pytest.raises(
-        BadInputError, match=r"parser refuses the graph: QuantizeLinear .*Non-zero zero point"
+        BadInputError, match=r"parser rejects the graph: QuantizeLinear .*Non-zero zero point"
     ) as raised:
         _built(real_rtx, replace(job, model=job.bundle.graph.read_bytes()), tmp_path / PLAN_NAME)
     assert "export" in raised.value.remedy

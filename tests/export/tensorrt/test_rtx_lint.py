@@ -80,7 +80,7 @@ def test_axes_of_one_name_have_one_size(real_rtx: ModuleType) -> None:
     """Check that the builder accepts an inconsistent profile and fails later, so that our own check is needed."""
     shapes = {"a": (2, 8), "b": (3, 8)}
     model = model_of_node("Add", {name: (F32, ["n", 8]) for name in shapes})
-    assert verdict_of_model(real_rtx, model, shapes)[0] == "builder refuses"
+    assert verdict_of_model(real_rtx, model, shapes)[0] == "builder rejects"
     with pytest.raises(BadInputError, match="gives n the size 2 in a, axis 0 and 3 in b"):
         check_named_dimensions({name: ["n", ""] for name in shapes}, shapes, 0)
     assert verdict_of_model(real_rtx, model, {"a": (3, 8), "b": (3, 8)})[0] == "built"

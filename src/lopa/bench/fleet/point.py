@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lopa.bench.fleet.costs import costs_of_material
 from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
 from lopa.bench.fleet.replica import RequestOutcome, SimulatedRequest
+from lopa.bench.fleet.round_costs import costs_of_material
 from lopa.bench.fleet.scenario import Material, Scenario
 from lopa.bench.progress import BenchProgress, silent
 

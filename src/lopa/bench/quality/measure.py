@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
-from lopa.bench.quality.comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
 from lopa.bench.quality.intervals import Interval, Score, interval_of_ratio, score_from_count
 from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
+from lopa.bench.quality.paired_comparison import CONTROL, Comparison, comparison_with_nearest, tokens_per_forward
 from lopa.runtime.plan import StrategyName
 
 

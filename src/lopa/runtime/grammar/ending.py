@@ -48,14 +48,14 @@ class Search(NamedTuple):
     found: bytes | None
     """Shortest ending found, or None. Skipped candidates may be shorter."""
     is_exhaustive: bool
-    """True if all possible bytes were examined; then a missing ending means that none exists."""
+    """True if all possible bytes were examined. Then a missing ending means that none exists."""
 
 
 def likely_endings(ending: bytes, written: bytes) -> Iterator[bytes]:
     """Yield probable endings of a text that could end with `ending` and got `written` instead.
 
-    These are the rest of `ending` after `written`, or else all of it (as after one more character of a string) and its
-    rests after a common part.
+    These are the rest of `ending` after `written`, or else all of it, as after one more character of a string, and its
+    remainders after a common part.
     """
     if ending.startswith(written):
         yield ending[len(written) :]

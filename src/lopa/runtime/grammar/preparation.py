@@ -29,7 +29,7 @@ matchers. Other requests wait meanwhile."""
 
 @dataclass(frozen=True)
 class CheckedGrammar:
-    """Result of the costly part."""
+    """Result of the costly part of the preparation."""
 
     grammar: str
     """Grammar in the library's form."""

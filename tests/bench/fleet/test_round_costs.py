@@ -9,7 +9,7 @@ from tests.bench.fleet.materials import by_rows, costs_of
 from tests.bench.fleet.test_scenario import COSTS
 
 from lopa.bench.fleet.arrivals import arrival_gaps, prompt_numbers
-from lopa.bench.fleet.costs import measured_forward, modelled_forward
+from lopa.bench.fleet.round_costs import measured_forward, modelled_forward
 from lopa.bench.fleet.scenario import Arrivals, ModelledCosts, Prompts
 from lopa.runtime.bundle.costs import CostTable, ForwardCost
 from lopa.runtime.contract.sizes import Sizes

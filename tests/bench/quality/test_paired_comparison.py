@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from lopa.bench.quality.comparison import Comparison, comparison_with_nearest, sign_test
 from lopa.bench.quality.outcome import DecodeOutcome
+from lopa.bench.quality.paired_comparison import Comparison, comparison_with_nearest, sign_test
 
 
 def outcomes(verdicts: str, tokens: int) -> list[DecodeOutcome]:
