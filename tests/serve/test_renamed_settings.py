@@ -1,8 +1,8 @@
 """Former names of settings in Ray's args and Triton's parameters."""
 
 import pytest
-from lopa.serve.ray.options import options_from_args
 
+from lopa.serve.ray.ray_options import options_from_args
 from lopa.serve.renamed_settings import current_settings
 from lopa.serve.triton.triton_settings import settings_of_parameters
 
