@@ -11,16 +11,16 @@ import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.machine import date_now, machine_now
-from lopa.bench.quality import plot
+from lopa.bench.quality import quality_plot
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import decode_outcomes, shared_settings
 from lopa.bench.quality.intervals import Interval
-from lopa.bench.quality.measure import Row, rows_from_outcomes
 from lopa.bench.quality.paired_comparison import Comparison
 from lopa.bench.quality.pareto import pareto_front
-from lopa.bench.quality.plot import PER_FORWARD, PER_SECOND, png_from_quality
-from lopa.bench.quality.report import QualityReport
-from lopa.bench.quality.table import tables_from_quality
+from lopa.bench.quality.quality_figures import Row, rows_from_outcomes
+from lopa.bench.quality.quality_plot import PER_FORWARD, PER_SECOND, png_from_quality
+from lopa.bench.quality.quality_report import QualityReport
+from lopa.bench.quality.quality_table import tables_from_quality
 from lopa.bench.quality.variants import VARIANTS
 from lopa.bench.report import json_from_report, make_folder, prompt_file, run_now, write_report
 from lopa.bench.table import Table, markdown_from_table
@@ -167,12 +167,12 @@ def test_dominated_configurations_are_grey(report: QualityReport) -> None:
     from matplotlib.figure import Figure
 
     axes = Figure().add_subplot()
-    plot._draw(axes, math, PER_FORWARD, few=True)
+    quality_plot._draw(axes, math, PER_FORWARD, few=True)
     bold = {text.get_text() for text in axes.texts if text.get_fontweight() == "bold"}
     assert bold == front
     assert {text.get_text() for text in axes.texts} == {row.config for row in math}
     colours = {str(line.get_color()) for line in axes.lines}
-    assert colours == {plot._FRONT, plot._GREY}
+    assert colours == {quality_plot._FRONT, quality_plot._GREY}
 
 
 def _share(row: Row) -> float:

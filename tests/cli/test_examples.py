@@ -101,7 +101,7 @@ def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, m
         shutil.rmtree(folder / "BUNDLE")
         request.getfixturevalue("planned_bundle").rename(folder / "BUNDLE")
     if name == "bench speed":
-        monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.measure"), "ROUNDS", 1)
+        monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.speed_measurement"), "ROUNDS", 1)
     for words in examples_of(help_of(name)):
         done = lopa_export(*words, stdin="/quit\n")
         assert done.returncode == 0, (words, done.stderr)

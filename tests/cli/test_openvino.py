@@ -80,7 +80,7 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
 
 
 def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.measure"), "ROUNDS", 1)
+    monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.speed_measurement"), "ROUNDS", 1)
     origin = ("--checkpoint", CHECKPOINT, "--lora", ADAPTER)
     few = ("--branches", 3, "--limit", 1, "--output", tmp_path)
     done = lopa_export("bench", "speed", tiny_bundle, *origin, "--device", DEVICE, *few)

@@ -16,8 +16,8 @@ from tests.serve.servers import Server
 from lopa.bench.eval_set import SCORED_KIND, EvalItem, eval_set_from_jsonl, is_correct
 from lopa.bench.evaluation.data_sets import lines_of_data_set
 from lopa.bench.quality.decodes import variant_config
-from lopa.bench.quality.measure import measure_from_outcomes
 from lopa.bench.quality.outcome import outcome_from_result
+from lopa.bench.quality.quality_figures import measure_from_outcomes
 from lopa.bench.quality.variants import VARIANTS
 from lopa.runtime import Decoder
 from lopa.tiny import EVAL

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tests.plans import plan_of
 
-from lopa.bench.buckets.recording import Recording
+from lopa.bench.buckets.forward_recording import Recording
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeSource
 from lopa.runtime.bundle.manifest import Manifest

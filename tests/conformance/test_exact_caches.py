@@ -55,7 +55,7 @@ class Committed(CountingSession):
 
 def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
     ids = decoding.anchor.tokens
-    numbers = decoding.anchor.layout.numbers(np.arange(len(ids)))
+    numbers = decoding.anchor.layout.block_numbers(np.arange(len(ids)))
     batch = WindowBatch(
         requests=(77,),
         input_ids=ids[None, None],

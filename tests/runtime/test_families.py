@@ -13,9 +13,9 @@ import pytest
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
 from tests.runtime.requests.batch_mates import alone, result_of
 
-from lopa.bench.buckets.costs import bucket_costs
+from lopa.bench.buckets.bucket_costs import bucket_costs
+from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
 from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
-from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
 from lopa.runtime import Decoder, Engine, GenerationResult, PromptRequest
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeSource

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from lopa.bench.buckets.bucket_costs import bucket_costs
+from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice
 from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
-from lopa.bench.buckets.costs import bucket_costs
-from lopa.bench.buckets.plan import bucket_plan_from_choice
 from lopa.bench.buckets.planner import BucketChoice
 from lopa.bench.forward.work import ForwardShape
 from lopa.export.tensorrt.bucket_coverage import min_limits

@@ -16,7 +16,7 @@ from lopa.bench.forward.torch_rates import measure_torch_rates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.machine import Machine, date_now, machine_now
 from lopa.bench.progress import BenchProgress, silent
-from lopa.bench.speed.measure import torch_threads
+from lopa.bench.speed.speed_measurement import torch_threads
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import MissingBackendError

@@ -487,7 +487,7 @@ class Decoder:
                 raise prompt
             if isinstance(prompt, PromptRequest):
                 config, prompt = prompt.config, prompt.prompt
-            with refused_as_bad_input(
+            with errors_as_bad_input(
                 "an invalid prompt", expected="text or ids, and a config", remedy="correct the prompt or its config"
             ):
                 job = self._job(prompt, config, on_step=on_step)

@@ -173,7 +173,7 @@ _TABLE = (
             "tensorrt",
             "build and run engines with TensorRT",
             ("tensorrt", "cuda-bindings"),
-            lambda: f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/tensorrt.md)",
+            lambda: f"{pip_install('tensorrt')} on a machine with an NVIDIA GPU (docs/how-to/engines.md)",
         ),
     ),
     DeviceFamily(

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from lopa.bench.buckets.bucket_costs import BucketCosts
 from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
-from lopa.bench.buckets.costs import BucketCosts
 from lopa.runtime.bundle.buckets import SPLIT_COST, BucketPlanCosts, ShapeBucket
 from lopa.runtime.contract.sizes import Sizes
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.runtime.bundle.test_costs import costs_of
 
-from lopa.bench.buckets.costs import bucket_costs, bytes_of_bucket
+from lopa.bench.buckets.bucket_costs import bucket_costs, bytes_of_bucket
 from lopa.runtime.accelerator.padding import padded_batch
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket

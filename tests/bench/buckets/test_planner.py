@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.recorded import TRACES, recording_of_file
 
+from lopa.bench.buckets.bucket_costs import BucketCosts, bucket_costs, bytes_of_bucket
 from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
-from lopa.bench.buckets.costs import BucketCosts, bucket_costs, bytes_of_bucket
+from lopa.bench.buckets.forward_recording import forwards_of_recording
 from lopa.bench.buckets.planner import BucketChoice, choose_shape_buckets, limits_from_plans
-from lopa.bench.buckets.recording import forwards_of_recording
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketPlanCosts, BucketTable, ShapeBucket, are_valid_shape_buckets
 from lopa.runtime.contract.sizes import Sizes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.runtime.accelerator.bucketed_forward import host_session
 
-from lopa.bench.buckets.recording import (
+from lopa.bench.buckets.forward_recording import (
     Recording,
     forwards_of_recording,
     join_recordings,

@@ -7,7 +7,7 @@ import msgspec
 
 from lopa.bench.fleet.decodes import Decodes, DecodeStep, RecordedDecode
 from lopa.bench.fleet.fleet import FleetRun, simulate_fleet
-from lopa.bench.fleet.round_costs import RoundCosts
+from lopa.bench.fleet.round_costs import SimulatedCosts
 from lopa.bench.fleet.scenario import Material, Scenario
 from lopa.runtime.contract.sizes import Sizes
 

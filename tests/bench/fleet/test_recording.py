@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lopa.bench.eval_set import eval_set_from_jsonl
+from lopa.bench.fleet.decode_recording import record_decodes, table_of_decodes
 from lopa.bench.fleet.decodes import decodes_from_file, text_of_decodes
-from lopa.bench.fleet.recording import record_decodes, table_of_decodes
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.decoder import Decoder

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lopa.bench.forward import costs
-from lopa.bench.forward.costs import (
+from lopa.bench.forward import cost_measurement
+from lopa.bench.forward.cost_measurement import (
     GRIDS,
     MIN_ROUNDS,
     CostMeasurement,
@@ -73,7 +73,7 @@ def test_every_shape_is_timed_once_per_round(
     decoder: Decoder, forwards: list[ForwardShape], monkeypatch: pytest.MonkeyPatch, short: float, runs: int
 ) -> None:
     """Short forwards run twice, and only the second counts."""
-    monkeypatch.setattr(costs, "_SHORT", short)
+    monkeypatch.setattr(cost_measurement, "_SHORT", short)
     progress_calls: list[tuple[int, int]] = []
     seconds = time_forwards(decoder, SMALL, lambda done, total: progress_calls.append((done, total)))
     assert progress_calls == [(done, SMALL.forwards) for done in range(1, SMALL.forwards + 1)]
@@ -104,8 +104,8 @@ def test_rounds_end_after_enough_seconds(
             now += seconds_a_forward
         return seconds_a_forward
 
-    monkeypatch.setattr(costs, "_forward_seconds", forward)
-    monkeypatch.setattr(costs.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(cost_measurement, "_forward_seconds", forward)
+    monkeypatch.setattr(cost_measurement.time, "perf_counter", lambda: now)
     totals: list[int] = []
     seconds = time_forwards(decoder, schedule, lambda _, total: totals.append(total))
     assert {len(found) for found in seconds.values()} == {rounds}
@@ -116,7 +116,7 @@ def test_rounds_end_after_enough_seconds(
 def test_the_table_exists_after_the_minimum_of_rounds(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, forwards: int, kept: bool
 ) -> None:
-    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
+    monkeypatch.setattr(cost_measurement, "host_cost", lambda _: (1e-3, 1e-4))
     measurement = CostMeasurement(decoder, replace(SMALL, rounds=MIN_ROUNDS + 1), threads=1)
     assert measurement.costs is None
 
@@ -150,10 +150,8 @@ def test_prefixes_are_released_after_a_failure(decoder: Decoder, monkeypatch: py
 def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = ForwardShape(2, 32, 64, 32)
     seconds = iter((0.5, 0.1, 0.2))
-    monkeypatch.setattr(costs, "host_cost", lambda _: (1e-3, 1e-4))
-    monkeypatch.setattr(
-        costs, "_forward_seconds", lambda _decoder, _request, _shape, _rng: 9.0 if _binds() else next(seconds)
-    )
+    monkeypatch.setattr(cost_measurement, "host_cost", lambda _: (1e-3, 1e-4))
+    monkeypatch.setattr(cost_measurement, "_forward_seconds", lambda *_: 9.0 if _binds() else next(seconds))
     turns = itertools.cycle((True, False))
 
     def _binds() -> bool:
@@ -190,9 +188,9 @@ def test_a_slower_model_gets_a_coarser_grid(
 ) -> None:
     manifest = decoder.bundle.manifest
     roomy = replace_positions(decoder, 1 << 17)
-    monkeypatch.setattr(costs, "_seconds_a_row", lambda *_: seconds_a_row)
+    monkeypatch.setattr(cost_measurement, "_seconds_a_row", lambda *_: seconds_a_row)
     schedule = schedule_for_decoder(roomy)
-    assert schedule == Schedule(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, costs.ENOUGH)
+    assert schedule == Schedule(tuple(shapes_of_grid(GRIDS[grid], roomy.bundle.manifest)), 25, cost_measurement.ENOUGH)
     assert schedule.shapes[-1].window == manifest.decoding.block_size * max(GRIDS[grid].blocks)
 
 

@@ -21,8 +21,8 @@ from lopa.bench.quality.decodes import (
     variant_config,
     variants_that_fit,
 )
-from lopa.bench.quality.measure import Row, measure_from_outcomes, rows_from_outcomes
 from lopa.bench.quality.outcome import DecodeOutcome, Outcomes, outcome_from_result
+from lopa.bench.quality.quality_figures import Row, measure_from_outcomes, rows_from_outcomes
 from lopa.bench.quality.variants import AUTO_VARIANT, SWEEPS, VARIANTS, Variant, variants_from_text
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import costs_name

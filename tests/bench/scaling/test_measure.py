@@ -11,9 +11,9 @@ from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.report import json_from_report, prompt_file
 from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, DeviceLink
-from lopa.bench.scaling.measure import ROUNDS, Turn, measure_shares, measure_turns, recorded_step
-from lopa.bench.scaling.model import Decode, MessageSizes, ReplayStep, ScalingModel, ShareCost, StepParts
-from lopa.bench.scaling.report import (
+from lopa.bench.scaling.scaling_measurement import ROUNDS, Turn, measure_shares, measure_turns, recorded_step
+from lopa.bench.scaling.scaling_model import Decode, MessageSizes, ReplayStep, ScalingModel, ShareCost, StepParts
+from lopa.bench.scaling.scaling_report import (
     most_common_full_shape,
     project_scales,
     prompts_with_other_tokens,
@@ -21,7 +21,7 @@ from lopa.bench.scaling.report import (
     scaling_report,
     typical_decodes,
 )
-from lopa.bench.scaling.table import tables_from_scaling
+from lopa.bench.scaling.scaling_table import tables_from_scaling
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import CheckFailedError
@@ -126,7 +126,7 @@ def test_steps_of_a_plain_session_are_rejected(tiny_bundle: Path, items: tuple[E
 
 def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run both devices on one core, since only the numbers of branches matter here."""
-    monkeypatch.setattr("lopa.bench.scaling.measure.SHARE_ROUNDS", 2)
+    monkeypatch.setattr("lopa.bench.scaling.scaling_measurement.SHARE_ROUNDS", 2)
     from lopa.runtime.bundle import Bundle
     from lopa.runtime.parallel.branch_session import BranchParallelSession
     from lopa.runtime.sessions.session import open_session
@@ -174,6 +174,6 @@ def test_different_tokens_on_all_prompts_fail(
 ) -> None:
     turns = measure_turns({1: one}, items[:1], one.config(branches=1))
     broken = {1: [replace(each, ids=(number,)) for number, each in enumerate(turns[1])]}
-    monkeypatch.setattr("lopa.bench.scaling.report.measure_turns", lambda *_: broken)
+    monkeypatch.setattr("lopa.bench.scaling.scaling_report.measure_turns", lambda *_: broken)
     with pytest.raises(CheckFailedError, match="decodes every prompt differently"):
         scaling_report({1: one}, one.config(), items[:1], prompt_file(EVAL, 1), counts=[1], arguments=["x"])

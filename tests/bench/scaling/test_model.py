@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.scaling.links import PUBLISHED_LINKS, SHARED_MEMORY, DeviceLink, shared_memory_link
-from lopa.bench.scaling.model import (
+from lopa.bench.scaling.scaling_model import (
     MessageSizes,
     ReplayStep,
     ScalingModel,

@@ -11,8 +11,8 @@ from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.speed.adapter_apart import LowRankLinear, unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.engine_clock import time_engine_calls
-from lopa.bench.speed.measure import eager_decoder, measure_speed, torch_threads
-from lopa.bench.speed.report import ROUNDS, StepTime, TimedDecode, measured_from_turns
+from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed, torch_threads
+from lopa.bench.speed.speed_report import ROUNDS, StepTime, TimedDecode, measured_from_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, CheckFailedError

@@ -31,5 +31,5 @@ def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
 )
 def test_a_plan_that_is_too_small_is_refused(tiny_bundle: Path, short: ShapeBucket) -> None:
     with pytest.raises(BadInputError, match=r"buckets\.json covers windows of") as caught:
-        check_buckets_cover_defaults([short], Bundle.open(tiny_bundle).manifest, "gears.json")
+        check_buckets_cover_defaults([short], Bundle.open(tiny_bundle).manifest, "shape_buckets.json")
     assert "256, 256 and 320" in caught.value.expected

@@ -30,4 +30,4 @@ def scores_of(branch: Branch, positions: Int64, candidates: Candidates) -> Score
         kept_columns=0,
     )
     view = RoundView((positions,), (candidates,), winner=0)
-    return Scores((branch,), windows, rows, view, confidences=(0.0,), remaskable=none, step=1)
+    return Scores((branch,), windows, rows, view, confidences=(0.0,), remaskable_probabilities=none, step=1)

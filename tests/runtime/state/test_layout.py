@@ -45,12 +45,12 @@ def test_blocks_counted_from_position_0(prompt: int, shift: int, reference: bool
     plan = plan_of(alignment="absolute", strategy="threshold", block_size=4, max_new_tokens=10, reference=reference)
     layout = layout_of_prompt(prompt, plan, shift)
     assert (layout.first, layout.end, layout.hands_over, layout.unseen) == (first, end, shift == 1, 0)
-    assert layout.numbers(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert layout.block_numbers(np.arange(9)).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
 
 
 def test_blocks_behind_the_prompt_are_numbered_from_it() -> None:
     layout = layout_of_prompt(3, plan_of(block_size=2, max_new_tokens=6))
-    assert layout.numbers(np.arange(8)).tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
+    assert layout.block_numbers(np.arange(8)).tolist() == [0, 0, 0, 1, 1, 2, 2, 3]
 
 
 def test_only_the_published_code_skips_a_prompt_of_one_block() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.tensorrt.buckets import BUCKETS, WANTED, bucket
 
-from lopa.bench.buckets.recording import forwards_of_recording, recording_from_decoder
+from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.runtime import contract
 from lopa.runtime.accelerator.arrays import GraphArrays

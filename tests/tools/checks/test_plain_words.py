@@ -44,7 +44,7 @@ def test_pages_count_sentences_outside_code_and_tables() -> None:
     words = "word " * 30
     page = f"# {words}\n\n| {words} |\n\n```\n{words}\n```\n\nShort. {words}\nend.\n\n- frontier\n"
     assert [(found.line, found.message.split(":")[0]) for found in findings_in_page(ROOT / "x.md", page)] == [
-        (9, "a sentence of 31 words"),
+        (9, "a sentence of 32 words"),
         (12, "'frontier'"),
     ]
 

@@ -6,7 +6,7 @@ import pytest
 from tools.gpu.buckets import bucket_plan_of_shapes
 from tools.gpu.run import SHAPES
 
-from lopa.bench.buckets.recording import sizes_of_step
+from lopa.bench.buckets.forward_recording import sizes_of_step
 from lopa.bench.gpu.host_share import _CONFIG, _PROMPT_ROWS
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
@@ -19,7 +19,7 @@ from lopa.runtime.decoding.decoding import Step
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_each_shape_is_a_bucket_and_the_plan_is_valid(tiny_bundle: Path, tmp_path: Path, device: str) -> None:
-    bundle, path = Bundle.open(tiny_bundle), tmp_path / "gears.json"
+    bundle, path = Bundle.open(tiny_bundle), tmp_path / "shape_buckets.json"
     path.write_bytes(json_from_record(bucket_plan_of_shapes(bundle, SHAPES, device)))
     plan = bucket_plan_from_file(path, bundle)
     check_buckets_cover_defaults(plan.buckets, bundle.manifest, "the plan")

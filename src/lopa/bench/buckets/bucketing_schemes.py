@@ -6,7 +6,7 @@ from itertools import chain
 
 import msgspec
 
-from lopa.bench.buckets.costs import BucketCosts
+from lopa.bench.buckets.bucket_costs import BucketCosts
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket
 from lopa.runtime.contract import TILE
 from lopa.runtime.contract.sizes import Sizes

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lopa.bench.buckets.bucket_costs import BucketCosts
 from lopa.bench.buckets.column_search import Floats, cheapest_columns
-from lopa.bench.buckets.costs import BucketCosts
 from lopa.bench.buckets.size_grid import WINDOW_MULTIPLE, grid_of_forwards, grid_within
 from lopa.runtime.bundle.buckets import SPLIT_COST, ShapeBucket, bucket_from_sizes
 from lopa.runtime.contract import TILE

@@ -9,7 +9,7 @@ import simpy
 from lopa.bench.fleet.arrivals import arrival_gaps, prompt_numbers
 from lopa.bench.fleet.decodes import RecordedDecode
 from lopa.bench.fleet.replica import Replica, ReplicaTotals, SimulatedRequest
-from lopa.bench.fleet.round_costs import RoundCosts
+from lopa.bench.fleet.round_costs import SimulatedCosts
 from lopa.bench.fleet.scenario import Failures, Material, Prompts, Retry, Routing
 
 _SPREAD = 2654435761

@@ -12,7 +12,7 @@ from typing import Literal
 import simpy
 
 from lopa.bench.fleet.decodes import RecordedDecode
-from lopa.bench.fleet.round_costs import Round, RoundCosts
+from lopa.bench.fleet.round_costs import Round, SimulatedCosts
 from lopa.bench.fleet.scenario import Scenario
 from lopa.runtime.requests.admission import Admission
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from lopa.bench.buckets.recording import packed_sizes
+from lopa.bench.buckets.forward_recording import packed_sizes
 from lopa.bench.fleet.scenario import Material, ModelledCosts
 from lopa.runtime.bundle.costs import CostTable, DeviceCosts
 from lopa.runtime.contract.sizes import Sizes

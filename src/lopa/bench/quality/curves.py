@@ -9,9 +9,9 @@ import numpy.typing as npt
 from lopa.bench.eval_set import SCORED_KIND, EvalItem
 from lopa.bench.quality.aup import aup_from_points
 from lopa.bench.quality.intervals import Interval, interval_from_resamples, resampled_ratios
-from lopa.bench.quality.measure import outcomes_of_kind
 from lopa.bench.quality.outcome import DecodeOutcome, Outcomes
 from lopa.bench.quality.paired_comparison import tokens_per_forward
+from lopa.bench.quality.quality_figures import outcomes_of_kind
 from lopa.bench.quality.variants import Variant
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.buckets.bucket_costs import bucket_costs, bytes_of_bucket
+from lopa.bench.buckets.bucket_plan import bucket_plan_from_choice
+from lopa.bench.buckets.bucket_plot import png_from_buckets
+from lopa.bench.buckets.bucket_table import table_of_buckets, table_of_outcomes
 from lopa.bench.buckets.bucketing_schemes import bucketing_outcomes, outcome_of_buckets
-from lopa.bench.buckets.costs import bucket_costs, bytes_of_bucket
-from lopa.bench.buckets.plan import bucket_plan_from_choice
-from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
-from lopa.bench.buckets.plot import png_from_buckets
-from lopa.bench.buckets.recording import (
+from lopa.bench.buckets.forward_recording import (
     Recording,
     forwards_of_recording,
     join_recordings,
     recording_from_decoder,
 )
-from lopa.bench.buckets.table import table_of_buckets, table_of_outcomes
+from lopa.bench.buckets.planner import choose_shape_buckets, limits_from_plans
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.progress import show_progress

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from lopa.bench.buckets.recording import Recording
+from lopa.bench.buckets.forward_recording import Recording
 from lopa.cli.files.trace_file import TRACE_VERSION
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeSource

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from lopa.bench.forward.costs import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
+from lopa.bench.forward.cost_measurement import MIN_ROUNDS, CostMeasurement, schedule_for_decoder
 from lopa.bench.forward.costs_report import report_from_costs, tables_from_costs
 from lopa.bench.forward.machine_rates import MachineRates, measure_rates
 from lopa.bench.progress import show_progress

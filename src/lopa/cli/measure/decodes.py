@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from lopa.bench.fleet.decode_recording import record_decodes, table_of_decodes
 from lopa.bench.fleet.decodes import text_of_decodes
-from lopa.bench.fleet.recording import record_decodes, table_of_decodes
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table

@@ -13,10 +13,10 @@ from lopa.bench.progress import show_progress
 from lopa.bench.quality.curves import curves_from_outcomes
 from lopa.bench.quality.decodes import decode_outcomes, shared_settings, variant_config, variants_that_fit
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
-from lopa.bench.quality.measure import rows_from_outcomes
-from lopa.bench.quality.plot import png_from_quality
-from lopa.bench.quality.report import QualityReport
-from lopa.bench.quality.table import tables_from_quality
+from lopa.bench.quality.quality_figures import rows_from_outcomes
+from lopa.bench.quality.quality_plot import png_from_quality
+from lopa.bench.quality.quality_report import QualityReport
+from lopa.bench.quality.quality_table import tables_from_quality
 from lopa.bench.quality.variants import EVERY, PUBLISHED, SWEEPS, variants_from_text
 from lopa.bench.report import check_output, prompt_file, run_now
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option

@@ -8,10 +8,10 @@ import click
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.figure import check_matplotlib
 from lopa.bench.report import prompt_file
-from lopa.bench.scaling.measure import decoders_on_cores
-from lopa.bench.scaling.plot import png_from_scaling
-from lopa.bench.scaling.report import scaling_report
-from lopa.bench.scaling.table import tables_from_scaling
+from lopa.bench.scaling.scaling_measurement import decoders_on_cores
+from lopa.bench.scaling.scaling_plot import png_from_scaling
+from lopa.bench.scaling.scaling_report import scaling_report
+from lopa.bench.scaling.scaling_table import tables_from_scaling
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import counts_from_text, device_timeout_option
 from lopa.cli.program.grouped_command import GroupedCommand

@@ -26,10 +26,10 @@ def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
     million tokens. It also names the best number of branches. The same file gives the same result.
     """
     with extra_needed("simulate", {"simpy"}, "the library for simulations"):
-        from lopa.bench.fleet.plot import png_from_fleet
+        from lopa.bench.fleet.fleet_plot import png_from_fleet
+        from lopa.bench.fleet.fleet_table import tables_of_fleet
         from lopa.bench.fleet.point import fleet_report
         from lopa.bench.fleet.scenario import material_from_file
-        from lopa.bench.fleet.table import tables_of_fleet
     material = material_from_file(scenario)
     if plot is not None:
         check_matplotlib()

@@ -7,8 +7,8 @@ import click
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.report import prompt_file, run_now
-from lopa.bench.speed.report import FORWARD_INCLUDES, ROUNDS, SpeedReport
-from lopa.bench.speed.table import tables_from_speed
+from lopa.bench.speed.speed_report import FORWARD_INCLUDES, ROUNDS, SpeedReport
+from lopa.bench.speed.speed_table import tables_from_speed
 from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
 from lopa.cli.options.devices import device_option
 from lopa.cli.program.grouped_command import GroupedCommand
@@ -58,7 +58,7 @@ def command(
         raise click.UsageError("the eager loop runs on the CPU: omit --device, or give openvino:CPU")
     source_from_checkpoint(checkpoint, lora)  # bad input is refused before torch is imported
     with export_extra_needed("the eager loop"):
-        from lopa.bench.speed.measure import eager_decoder, measure_speed
+        from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed
     files = ReportOutput(output)
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with Decoder.open(bundle, devices, threads=threads) as ours:

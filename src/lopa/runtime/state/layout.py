@@ -43,7 +43,7 @@ class Layout:
         there."""
         return max(start, min(start + self.size, self.end))
 
-    def numbers(self, positions: Int64) -> Int64:
+    def block_numbers(self, positions: Int64) -> Int64:
         """Return the block number of each of `positions`, from 0, non-decreasing."""
         if self.absolute:
             return positions // self.size

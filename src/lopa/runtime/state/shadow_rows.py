@@ -85,12 +85,12 @@ def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, win
     hidden: Bool = (order == verified[:, None]) | (order == at[:, None])
     if window == "full":
         return ~hidden
-    numbers: Bool = anchor.layout.numbers(at)[:, None] >= anchor.layout.numbers(order)
+    numbers: Bool = anchor.layout.block_numbers(at)[:, None] >= anchor.layout.block_numbers(order)
     return numbers & ~hidden
 
 
 def _attended_shadow_rows(verified: Int64, anchor: Branch) -> Bool:
     """Return the shadow rows to which each shadow row attends, [S, S]: those of its own block."""
-    numbers = anchor.layout.numbers(verified)
+    numbers = anchor.layout.block_numbers(verified)
     seen: Bool = numbers[:, None] == numbers
     return seen

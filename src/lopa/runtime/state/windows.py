@@ -370,5 +370,5 @@ def _attention_mask(order: Int64, branch: Branch, plan: DecodingPlan) -> Bool:
         return np.ones((len(order), len(order)), np.bool_)
     if plan.window == "causal":
         return np.tri(len(order), dtype=np.bool_)
-    number = branch.layout.numbers(order)
+    number = branch.layout.block_numbers(order)
     return number[:, None] >= number[None, :]

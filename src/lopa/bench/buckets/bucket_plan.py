@@ -1,7 +1,7 @@
 """Contents of the plan file from the planner's result."""
 
+from lopa.bench.buckets.bucket_costs import BucketCosts, bytes_of_bucket
 from lopa.bench.buckets.bucketing_schemes import PaddingOutcome
-from lopa.bench.buckets.costs import BucketCosts, bytes_of_bucket
 from lopa.bench.buckets.planner import BucketChoice
 from lopa.bench.machine import date_now
 from lopa.runtime.bundle import Bundle

@@ -11,8 +11,8 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import show_progress
 from lopa.bench.report import PromptFile, Run, run_now
 from lopa.bench.scaling.links import PUBLISHED_LINKS, DeviceLink, shared_memory_link
-from lopa.bench.scaling.measure import ROUNDS, SHARE_ROUNDS, Turn, measure_shares, measure_turns
-from lopa.bench.scaling.model import (
+from lopa.bench.scaling.scaling_measurement import ROUNDS, SHARE_ROUNDS, Turn, measure_shares, measure_turns
+from lopa.bench.scaling.scaling_model import (
     Decode,
     MessageSizes,
     ScalingModel,

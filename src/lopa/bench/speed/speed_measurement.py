@@ -18,7 +18,7 @@ from lopa.bench.speed.adapter_apart import unmerge_adapter
 from lopa.bench.speed.eager_model import eager_model_from_weights, merged_weight
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.bench.speed.engine_clock import time_engine_calls
-from lopa.bench.speed.report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
+from lopa.bench.speed.speed_report import ROUNDS, SpeedFigures, StepTime, TimedDecode, measured_from_turns
 from lopa.bench.turns import run_in_turns
 from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.origin import check_origin

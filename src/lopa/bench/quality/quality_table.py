@@ -4,9 +4,9 @@ from collections.abc import Callable
 from itertools import groupby
 
 from lopa.bench.quality.intervals import Interval
-from lopa.bench.quality.measure import Row
 from lopa.bench.quality.paired_comparison import CONTROL
-from lopa.bench.quality.report import QualityReport
+from lopa.bench.quality.quality_figures import Row
+from lopa.bench.quality.quality_report import QualityReport
 from lopa.bench.table import MISSING, Table, table_from_records
 
 

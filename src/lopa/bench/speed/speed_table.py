@@ -1,6 +1,6 @@
 """Tables of a speed report."""
 
-from lopa.bench.speed.report import LONG_CALL, SpeedReport
+from lopa.bench.speed.speed_report import LONG_CALL, SpeedReport
 from lopa.bench.table import MISSING, Table, ms_text, table_from_records
 
 

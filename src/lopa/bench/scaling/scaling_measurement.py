@@ -14,11 +14,11 @@ import numpy as np
 
 from lopa.bench.decoded_steps import result_with_steps
 from lopa.bench.eval_set import EvalItem
-from lopa.bench.forward.costs import random_prefixes
+from lopa.bench.forward.cost_measurement import random_prefixes
 from lopa.bench.forward.random_inputs import random_window
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import BenchProgress, silent
-from lopa.bench.scaling.model import Decode, ReplayStep, ShareCost, StepParts, device_shape
+from lopa.bench.scaling.scaling_model import Decode, ReplayStep, ShareCost, StepParts, device_shape
 from lopa.bench.turns import run_in_turns
 from lopa.runtime.contract import tiles
 from lopa.runtime.contract.batch_parts import rows_are_shared

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lopa.bench.figure import png_from_figure
-from lopa.bench.scaling.report import ScalingReport
+from lopa.bench.scaling.scaling_report import ScalingReport
 
 _PARTS = ("engine", "gather", "select", "commit", "host")
 

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from lopa.bench.buckets.bucket_costs import bytes_of_bucket
 from lopa.bench.buckets.bucketing_schemes import PaddingOutcome
-from lopa.bench.buckets.costs import bytes_of_bucket
 from lopa.bench.table import Table, table_from_records
 from lopa.runtime.bundle.buckets import BucketPlan, BucketTable, ShapeBucket
 from lopa.runtime.bundle.manifest import Manifest

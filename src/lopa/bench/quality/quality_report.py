@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lopa.bench.quality.curves import Curve
-from lopa.bench.quality.measure import Row
 from lopa.bench.quality.outcome import KeptOutcome
+from lopa.bench.quality.quality_figures import Row
 from lopa.bench.report import PromptFile, Run
 
 

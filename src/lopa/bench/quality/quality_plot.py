@@ -6,9 +6,9 @@ from typing import Any
 
 from lopa.bench.figure import png_from_figure
 from lopa.bench.quality.intervals import Interval
-from lopa.bench.quality.measure import Measure, Row
 from lopa.bench.quality.pareto import pareto_front
-from lopa.bench.quality.report import QualityReport
+from lopa.bench.quality.quality_figures import Measure, Row
+from lopa.bench.quality.quality_report import QualityReport
 
 _MAX_NAMES = 12
 """Maximum number of configurations with a label each. With more, only the Pareto front is labelled."""

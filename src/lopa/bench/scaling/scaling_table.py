@@ -1,6 +1,6 @@
 """Tables of a scaling report."""
 
-from lopa.bench.scaling.report import ScalingReport
+from lopa.bench.scaling.scaling_report import ScalingReport
 from lopa.bench.table import Table, ms_text, ratio_text, table_from_records
 
 
