@@ -113,9 +113,9 @@ def test_drafts_have_confidences_and_unmasked_counts(server: Server) -> None:
     for each in drafts:
         assert len(each["confidences"]) == each["branches"]
         assert each["branch"] == each["confidences"].index(max(each["confidences"]))
-        assert each["decided"] + each["draft"].count("░") in (16, 32, 44), "complete blocks"
-    assert sorted({each["decided"] for each in drafts}) == [each["decided"] for each in drafts]
-    assert drafts[-1]["decided"] == end["tokens"] == 44
+        assert each["unmasked"] + each["draft"].count("░") in (16, 32, 44), "complete blocks"
+    assert sorted({each["unmasked"] for each in drafts}) == [each["unmasked"] for each in drafts]
+    assert drafts[-1]["unmasked"] == end["tokens"] == 44
 
 
 class Page:
@@ -392,8 +392,8 @@ def test_truncated_stream_is_an_error_and_html_stays_text(browser: Browser, serv
     assert browser.value(f"{answer}.textContent") == "<img src=x onerror=alert(1)><b>a</b>░░<script>alert(1)</script>"
     assert browser.value(f"[...{answer}.querySelectorAll('*')].map((each) => each.localName)") == ["span"] * 4
     assert browser.value(f"{answer}.querySelector('[role=img]').ariaLabel") == "2 masked positions"
-    step = "{ draft: '░', step: 4, branch: 0, branches: 1, confidences: [-1], decided: 2 }"
-    browser.value(f"runs[0].text = ''; runs[0].step = 1; runs[0].decided = 1; runs[0].draft({step})")
+    step = "{ draft: '░', step: 4, branch: 0, branches: 1, confidences: [-1], unmasked: 2 }"
+    browser.value(f"runs[0].text = ''; runs[0].step = 1; runs[0].unmasked = 1; runs[0].draft({step})")
     assert browser.value("runs[0].part('steps').textContent") == "2 steps not shown4-1.00anchor won, 1 unmasked"
     assert browser.complaints == []
 

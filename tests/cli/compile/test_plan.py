@@ -82,6 +82,23 @@ def test_for_a_device_whose_engines_are_not_there_yet_prompts_are_decoded_on_the
     assert plan["sources"][0]["forwards"] > 16
 
 
+def test_a_trace_with_former_names_gives_the_same_plan(bundle: Path, trace: Path, tmp_path: Path) -> None:
+    former = tmp_path / "trace.jsonl"
+    text = trace.read_text().replace('"sampled": ', '"rows_wanted": ').replace('"masked": ', '"undecided": ')
+    former.write_text(text.replace('"seed": ', '"lossless": false, "seed": ', 1))
+    plans = []
+    for path in (trace, former):
+        output = tmp_path / "plan.json"
+        done = lopa_export("plan", bundle, "--trace", path, "--buckets", 3, "-o", output)
+        assert done.returncode == 0, done.stderr
+        plans.append(json.loads(output.read_text())["buckets"])
+    assert plans[0] == plans[1]
+    former.write_text(text.replace('"rows_wanted": ', '"rows": '))
+    done = lopa_export("plan", bundle, "--trace", former, "-o", output)
+    assert done.returncode == 2
+    assert "missing required field `sampled`" in done.stderr
+
+
 def test_building_time_limits_the_buckets(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json")
     done = lopa_export(*arguments, "--build-seconds", 500, "--build-seconds-per-bucket", 240)
@@ -93,7 +110,8 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
     lines = {
         "line": [header, first, first[:50], *rest],
         "field": [header, first.replace('"window":', '"fenster":')],
-        "number": [header, first.replace('"rows_wanted": ', '"rows_wanted": -')],
+        "none": [header, first.replace('"sampled": ', '"rows": ')],
+        "number": [header, first.replace('"sampled": ', '"sampled": -')],
         "huge": [header, first.replace('"window": ', '"window": 99999')],
         "deep": [header, first[:-1] + ', "x": ' + "[" * 5000 + "]" * 5000 + "}"],
         "headless": [first, *rest],
@@ -111,6 +129,7 @@ def damaged(trace: Path, target: Path, damage: str) -> Path:
     [
         ("line", "line 3 is damaged"),
         ("field", "line 2 is damaged"),
+        ("none", "line 2 is damaged"),
         ("number", "line 2 is damaged"),
         ("huge", "line 2 has 1 branches and a size of 99999"),
         ("deep", "line 2 is damaged"),

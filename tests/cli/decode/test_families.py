@@ -46,7 +46,7 @@ def test_a_recording_is_reproduced(family: str, family_bundle: Callable[..., Pat
     assert done.returncode == 0, done.stderr
     steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
     for number, recorded in enumerate(traces, start=1):  # requests are numbered by line
-        ours = [sorted(step["fills"]) for step in steps if step["request"] == number and step["fills"]]
+        ours = [sorted(step["unmasked"]) for step in steps if step["request"] == number and step["unmasked"]]
         theirs = [sorted([place, token] for place, token, _ in step["fills"]) for step in recorded["steps"]]
         assert ours == [fills for fills in theirs if fills]
         assert {step["prompt"] for step in steps if step["request"] == number} == {len(recorded["prompt_ids"])}

@@ -61,10 +61,10 @@ def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) 
         assert list(table) == ["position", "token", "probability", "entropy", "unmasked", "branch"]
         rows = list(zip(*table.values(), strict=True))
         written = [[position, token] for position, token, _, _, unmasked, _ in rows if unmasked]
-        assert all(fill in written for fill in step["fills"])
+        assert all(fill in written for fill in step["unmasked"])
         assert {branch for *_, branch in rows} <= set(range(len(step["branches"])))
         assert all(0 < probability <= 1 and entropy >= -1e-6 for _, _, probability, entropy, _, _ in rows)
-    assert sum(len(step["fills"]) for step in steps) > 20
+    assert sum(len(step["unmasked"]) for step in steps) > 20
 
 
 def test_a_timeline_of_a_pipeline(tiny_staged: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_prompts_decoded_at_once_give_the_same_lines_and_steps(tiny_bundle: Path
         assert "line 4: an empty prompt" in result.stderr
         answers = [{**json.loads(line), "seconds": 0} for line in output.read_text().splitlines()]
         steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]
-        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["fills"])) for step in steps)))
+        found.append((answers, sorted((step["request"], step["step"], json.dumps(step["unmasked"])) for step in steps)))
         assert {step["request"] for step in steps} == {1, 2, 5, 6}
     assert found[0] == found[1]
 

@@ -217,7 +217,7 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
         assert [each.get("remasked", []) for each in records] == [step.remasked.tolist() for step in steps]
         if not each.config.stop:  # which may end it earlier
             assert sum(len(step.remasked) for step in steps) > 0
-            unmasked = [event.decided for event in events if isinstance(event, DraftEvent)]
+            unmasked = [event.unmasked for event in events if isinstance(event, DraftEvent)]
             filled = [
                 len(step.unmasked.positions) + (step.branches[step.winner].lookahead is not None) for step in steps
             ]

@@ -186,7 +186,7 @@ def test_streamed_text_never_changes(decoder: Decoder) -> None:
     assert "".join(texts) == done.result.text  # type: ignore[union-attr]
     assert len(texts) > 1
     assert len(drafts) == done.result.steps  # type: ignore[union-attr]
-    assert any(later.decided - draft.decided > 1 for draft, later in itertools.pairwise(drafts))
+    assert any(later.unmasked - draft.unmasked > 1 for draft, later in itertools.pairwise(drafts))
 
 
 @pytest.mark.parametrize(("ids", "max"), [((5,), 1), ((5,), 37), ((7, 9), 8)])

@@ -42,7 +42,7 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
                 anchor = steps[event.step].branches[-1]
                 masked = int(np.count_nonzero(~anchor.unmasked))
                 assert event.text.count(MASKED) == masked
-                assert event.decided == len(anchor.tokens) - prompt - masked
+                assert event.unmasked == len(anchor.tokens) - prompt - masked
     assert text == done.result.text
     if done.result.stop_reason in ("eos", "length") and not config.published:
         assert text == decoder.tokenizer.decode(list(done.result.token_ids))

@@ -39,9 +39,7 @@ def recording_from_trace(path: Path, bundle: Bundle) -> Recording:
         if line:
             step = _from_line(line, _StepLine, f"{path} line {number}")
             _check_fits(step, bundle, f"{path} line {number}")
-            requests.setdefault(step.request, []).append(
-                Sizes(1, len(step.branches), step.window, tiles(step.prefix), step.rows_wanted)
-            )
+            requests.setdefault(step.request, []).append(step.sizes)
             if step.step == 1:
                 longest_prompt = max(longest_prompt, step.prefix + step.commit if step.prompt is None else step.prompt)
     if not requests:
@@ -69,10 +67,23 @@ class _StepLine(msgspec.Struct):
     prefix: _NonNegative
     commit: _NonNegative
     window: _Positive
-    rows_wanted: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
     prompt: _NonNegative | None = None
     """Positions of the prompt; None in older files, where the first step commits the whole prompt."""
+    sampled: _Positive | None = None
+    rows_wanted: _Positive | None = None
+    """Former name of `sampled`."""
+
+    def __post_init__(self) -> None:
+        """Require the number of sampled positions, by either name."""
+        if self.sampled is None and self.rows_wanted is None:
+            raise ValueError("missing required field `sampled`")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of the forward."""
+        sampled = self.sampled or self.rows_wanted or 0
+        return Sizes(1, len(self.branches), self.window, tiles(self.prefix), sampled)
 
 
 def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
@@ -89,7 +100,7 @@ def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:
 def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
     """Raise BadInputError for sizes that no decode of `bundle` has."""
     positions = bundle.manifest.dimensions.max_positions
-    largest = max(step.prefix, step.commit, step.window, step.rows_wanted, step.prompt or 0)
+    largest = max(step.prefix, step.commit, step.window, step.sizes.wanted, step.prompt or 0)
     if largest > positions or len(step.branches) > MAX_BRANCHES:
         raise BadInputError(
             f"{source} has {len(step.branches)} branches and a size of {largest} positions",

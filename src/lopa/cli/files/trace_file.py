@@ -51,7 +51,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
         "prefix": windows.prefix,
         "commit": windows.commit,
         "window": max(windows.lengths),
-        "rows_wanted": int(windows.logits_positions.shape[1]),
+        "sampled": int(windows.logits_positions.shape[1]),
         "branches": [
             {
                 "lookahead": None
@@ -63,10 +63,10 @@ def record_from_step(step: Step) -> dict[str, Any]:
                     "confidence": branch.lookahead.confidence,
                 },
                 "window": length,
-                "undecided": len(undecided),
+                "masked": len(masked),
                 "confidence": confidence,
             }
-            for branch, length, undecided, confidence in zip(
+            for branch, length, masked, confidence in zip(
                 step.branches, windows.lengths, windows.sampled, step.confidences, strict=True
             )
         ],
@@ -75,7 +75,7 @@ def record_from_step(step: Step) -> dict[str, Any]:
             for block in step.branches[-1].blocks
         ],
         "winner": step.winner,
-        "fills": [
+        "unmasked": [
             [int(position), int(token)]
             for position, token in zip(step.unmasked.positions, step.unmasked.tokens, strict=True)
         ],

@@ -43,5 +43,5 @@ class Step:
     @property
     def taken_back(self) -> Int64:
         """Former name of `remasked`."""
-        warn_renamed("taken_back", "remasked", stacklevel=3)
+        warn_renamed("taken_back", "remasked")
         return self.remasked

@@ -165,11 +165,13 @@ def _accept_former_names() -> None:
     @functools.wraps(init)
     def renamed_init(self: GenerationConfig, **options: Any) -> None:
         former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
+        for name in former:
+            warn_renamed(name, RENAMED_OPTIONS[name])
         init(self, **(options | current_names(former)))  # dataclasses.replace gives every current name too
 
     def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
         """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
-        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)", stacklevel=3)
+        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)")
         return cls(**{**options, "reference": True})
 
     # Set behind the dataclass, whose field `reference` an instance finds first.

@@ -23,22 +23,20 @@ RENAMED_OPTIONS: Mapping[str, str] = {
 
 
 def current_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` under current names, with a DeprecationWarning for each former one.
+    """Return `options` under current names. Raises BadInputError for an option under both names.
 
-    Raises BadInputError for an option under both names.
+    It does not warn: files and requests keep their former names as aliases.
     """
     current: dict[str, Any] = {}
     for name, value in options.items():
         new = RENAMED_OPTIONS.get(name, name) if isinstance(name, str) else name
         if new != name and new in options:
             raise BadInputError(f"{new} twice, once as {name}", expected="one name", remedy=f"remove {name}")
-        if new != name:
-            warn_renamed(name, new)
         current[new] = value
     return current
 
 
-def warn_renamed(old: str, new: str, *, stacklevel: int = 4) -> None:
+def warn_renamed(old: str, new: str, *, stacklevel: int = 3) -> None:
     """Warn that the name `old` is deprecated; `stacklevel` counts as in warnings.warn."""
     warnings.warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel=stacklevel)
 
@@ -51,7 +49,7 @@ def former_attribute(owner: object, name: str) -> Any:
     new = RENAMED_OPTIONS.get(name)
     if new is None:
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
-    warn_renamed(name, new, stacklevel=3)
+    warn_renamed(name, new, stacklevel=4)
     return getattr(owner, new)
 
 
@@ -62,7 +60,7 @@ def accept_former_arguments(renamed: Mapping[str, str]) -> Callable[[Callable[_P
         @functools.wraps(function)
         def with_current_names(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for old in [name for name in kwargs if name in renamed]:
-                warn_renamed(old, renamed[old], stacklevel=3)
+                warn_renamed(old, renamed[old])
                 kwargs.setdefault(renamed[old], kwargs.pop(old))
             return function(*args, **kwargs)
 

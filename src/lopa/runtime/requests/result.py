@@ -5,6 +5,7 @@ from typing import Literal
 
 from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan.renamed_options import warn_renamed
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,14 @@ class DraftEvent:
 
     step: int
     text: str
-    decided: int = 0
+    unmasked: int = 0
     """Number of unmasked positions. It falls when positions behind an end of text are dropped."""
+
+    @property
+    def decided(self) -> int:
+        """Former name of `unmasked`."""
+        warn_renamed("decided", "unmasked")
+        return self.unmasked
 
 
 @dataclass(frozen=True)

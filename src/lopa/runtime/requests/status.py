@@ -58,5 +58,5 @@ class EngineStatus:
     @property
     def slots(self) -> int:
         """Former name of `max_num_seqs`."""
-        warn_renamed("slots", "max_num_seqs", stacklevel=3)
+        warn_renamed("slots", "max_num_seqs")
         return self.max_num_seqs

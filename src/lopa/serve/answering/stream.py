@@ -66,7 +66,13 @@ class _Parts:
             return self.chunk(index, shape.part(event.text))
         if isinstance(event, DraftEvent):
             winner = self._winners.of_step(index, event.step)
-            lopa_fields = {"draft": event.text, "step": event.step, "decided": event.decided, **winner}
+            lopa_fields = {
+                "draft": event.text,
+                "step": event.step,
+                "unmasked": event.unmasked,
+                "decided": event.unmasked,  # former name, for one minor version
+                **winner,
+            }
             return self.chunk(index, {**shape.part(""), "lopa": lopa_fields})
         result = event.result
         end = {
