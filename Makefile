@@ -52,14 +52,15 @@ test-clients: $(VENV)/test-ready $(CLIENTS)/ready
 test-triton: $(VENV)/test-ready $(TRITON)/ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m triton tests/serve/triton
 
-# Replicas on a real Ray cluster of this machine (docs/how-to/deploy.md). Ray listens on every address, so the tests run in a network
-# namespace of their own where the system allows one. The machine should be idle.
+# Replicas on a real Ray cluster of this machine (docs/how-to/deploy.md). Ray listens on every address, so the tests run
+# in a network namespace of their own where the system allows one. The machine should be idle.
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
-# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp takes long.
+# Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
+# takes long.
 peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers
 
@@ -67,7 +68,8 @@ test-peers: $(VENV)/test-ready
 	$(BIN)/python -m tools.peers prepare
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 LOPA_PEERS=.peers $(BIN)/pytest -m peers tests/tools/peers
 
-# Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars (docs/how-to/structured-output.md).
+# Decodes with 1,000 random schemas, checks the output with another validator, and measures grammars
+# (docs/how-to/structured-output.md).
 grammars: $(VENV)/test-ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.measure grammar out/bundle --decodes 1000

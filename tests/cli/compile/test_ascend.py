@@ -194,7 +194,7 @@ def test_a_dry_run_and_what_its_commands_make(
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
         *("README.txt", "cache", "commands.json", "engine", "model", "model/model.onnx.data"),
-        *("model/portable.onnx", "run.py"),
+        *("model/portable.onnx", "run.py", "shape_buckets.json"),
     ]
     for path in (target / "model").iterdir():
         assert path.read_bytes() == (elsewhere / path.name).read_bytes()
@@ -282,7 +282,7 @@ def test_a_failure_that_is_known_is_explained(
     assert (code, output) == (failure.exit_code, "")  # type: ignore[attr-defined]
     assert "atc ended with exit code 255" in errors
     assert failure.cause in errors  # type: ignore[attr-defined]
-    assert failure.mend in errors  # type: ignore[attr-defined]
+    assert failure.remedy in errors  # type: ignore[attr-defined]
     failed = planned_bundle / "engines" / "failed-ascend-910B1"
     assert f"{failed}/atc.log" in errors
     assert "words" in (failed / "atc.log").read_text()

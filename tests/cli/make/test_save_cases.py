@@ -51,7 +51,7 @@ def test_a_wrong_graph_has_its_cases(tiny_bundle: Path, tmp_path: Path, verify: 
     rewrite_graph(altered, another_epsilon)
     code, output, _ = verify(altered, "--save-cases", tmp_path / "cases")
     assert code == 1
-    assert f"{tmp_path / 'cases'}: the cases" in output
+    assert f"{tmp_path / 'cases'}: cases with numpy" in output
     assert files(tmp_path / "cases") == SAVED
 
 

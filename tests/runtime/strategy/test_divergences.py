@@ -15,7 +15,7 @@ from lopa.runtime.strategy.divergences import divergence, divergences_after
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_divergence_is_exact_for_known_tokens(seed: int) -> None:
-    """The divergence is exact for a vocabulary of K tokens, and a lower bound for more tokens."""
+    """The divergence is exact with a vocabulary of K tokens, and a lower bound with more tokens."""
     rng = np.random.default_rng(seed)
     for vocabulary in (8, 30):
         logits = rng.normal(scale=3, size=(2, 5, vocabulary))

@@ -145,7 +145,7 @@ def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
 def test_a_stage_sees_the_whole_round(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
 ) -> None:
-    """Every branch is unmasked as if it won where there is a budget; otherwise only the winner is."""
+    """Every branch is unmasked as if it won with a budget, otherwise only the winner."""
     seen: list[BlockView] = []
 
     def noted(block: BlockView, plan: DecodingPlan) -> Bool:

@@ -112,7 +112,7 @@ def test_a_block_without_masked_positions_unmasks_nothing(strategy: str) -> None
 
 
 def test_dreams_positions_are_drawn_by_the_softmax_of_their_confidences() -> None:
-    """Each position of a group comes first as often as its weight: 1, 2 or 5."""
+    """Each of three positions with weights 1, 2 and 5 comes first as often as its weight."""
     plan = plan_of(strategy="dream", alg_temp=0.5, seed=6)
     confidences = np.tile(0.5 * np.log(np.float32([1, 2, 5])), 8000)
     positions = np.arange(len(confidences))

@@ -71,7 +71,7 @@ def test_origin_skips_steps_that_draw_nothing() -> None:
 
 
 def test_a_position_left_masked_is_drawn_again_in_later_steps() -> None:
-    """Later steps draw a position independently after a rejected token or a written mask token."""
+    """A position whose token a grammar rejected, or that got the mask token, is drawn again in every later step."""
     steps, positions = 8, np.arange(5, 40_005)
     plan = plan_of(strategy="dream", alg="origin", steps=steps, max_new_tokens=8, seed=9)
     share = [0.999 / 8 / (1 - 0.999 / 8 * number) for number in range(steps - 1)]
