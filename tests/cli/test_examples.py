@@ -19,7 +19,8 @@ from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.bench.fleet.decodes import text_of_decodes
-from lopa.bench.forward import costs, machine_rates
+from lopa.bench.forward import cost_measurement as costs
+from lopa.bench.forward import machine_rates
 from lopa.bench.quality import decodes
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS
@@ -73,7 +74,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_MAX_ROUNDS", 3)
     monkeypatch.setattr(costs, "_HOST_PROMPTS", 1)
     monkeypatch.setattr(costs, "_HOST_SECONDS", 0.2)
-    monkeypatch.setattr(machine_rates.least_seconds, "__defaults__", (0.01,))
+    monkeypatch.setattr(machine_rates.min_seconds, "__defaults__", (0.01,))
     monkeypatch.setattr("lopa.cli.measure.cold.STARTS", 1)
 
 

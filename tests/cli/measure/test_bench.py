@@ -23,10 +23,11 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(ROOT / "src")}
 
 
 COARSE = """
-from lopa.bench.forward import costs, machine_rates
+from lopa.bench.forward import cost_measurement as costs
+from lopa.bench.forward import machine_rates
 costs.GRIDS = (costs.Grid(branches=(1, 4), blocks=(1, 2), prefixes=(64, 128)),)
 costs._MAX_ROUNDS, costs._HOST_PROMPTS = 6, 1
-machine_rates.least_seconds.__defaults__ = (0.05,)
+machine_rates.min_seconds.__defaults__ = (0.05,)
 """
 """Program that measures 8 sizes instead of 144, and less of everything else."""
 SHORT = "from lopa.bench.quality import decodes; decodes.MAX_NEW_TOKENS = 32"
