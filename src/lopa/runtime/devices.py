@@ -33,7 +33,7 @@ def session_from_devices(
     Sessions that were opened are then closed.
     """
     check_devices(devices)
-    stall_seconds = check_float("the time limit of a device", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
+    stall_seconds = check_float("a device's time limit", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if timeline is not None and not isinstance(timeline, Timeline):
         raise BadInputError(
             f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="pass Timeline()"
