@@ -26,7 +26,7 @@ def decoded(ids: tuple[int, ...], *steps: tuple[int, float, float, float | None]
 def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
     items = eval_set_from_jsonl(EVAL, limit=1)
     with Decoder.open(tiny_bundle, threads=1) as ours:
-        config = ours.config(published=True, branches=5)
+        config = ours.config(reference=True, branches=5)
         steps = sum(result.steps for result in ours.generate([item.prompt for item in items], config))
         progress_calls: list[int] = []
         eager = eager_decoder(ours, CHECKPOINT, ADAPTER)
@@ -45,7 +45,7 @@ def test_both_sides_make_the_same_steps(tiny_bundle: Path) -> None:
 def test_an_unmerged_adapter_gives_the_same_tokens(tiny_bundle: Path) -> None:
     items = eval_set_from_jsonl(EVAL, limit=1)
     with Decoder.open(tiny_bundle, threads=1) as ours:
-        config = ours.config(published=True, branches=5)
+        config = ours.config(reference=True, branches=5)
         ours_ids = [result.token_ids for result in ours.generate([item.prompt for item in items], config)]
         eager = eager_decoder(ours, CHECKPOINT, ADAPTER, adapter_apart=True)
         model = eager.session.model

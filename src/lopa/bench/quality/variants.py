@@ -87,20 +87,20 @@ SWEEPS: Mapping[str, Sweep] = {
     "sequential": Sweep("sequential"),
     "threshold": Sweep("threshold", "skip_threshold", _THRESHOLDS),
     "d2f": Sweep("d2f", "skip_threshold", _THRESHOLDS),
-    "d2f-taking-back": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_REMASKING,)),
+    "d2f-remask": Sweep("d2f", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_REMASKING,)),
     **{
-        f"{strategy}-frontier": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_UNMASK_FIRST,))
+        f"{strategy}-first-masked": Sweep(strategy, "skip_threshold", _THRESHOLDS, (_UNMASK_FIRST,))
         for strategy in ("threshold", "d2f")
     },
     "lopa": Sweep("lopa", "branches", (2, 3, 4, 6, 8)),
-    "lopa-frontier": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_UNMASK_FIRST,)),
+    "lopa-first-masked": Sweep("lopa", "branches", (2, 3, 4, 6, 8), (_UNMASK_FIRST,)),
     "lopa-4": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", 4),)),
-    "lopa-4-taking-back": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _REMASKING)),
+    "lopa-4-remask": Sweep("lopa", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (("branches", 4), _REMASKING)),
     "lopa-auto": Sweep("lopa", "skip_threshold", _THRESHOLDS, (("branches", "auto"),)),
     "eb": Sweep("eb", "gamma", _GAMMAS),
     **{f"eb-{branches}": Sweep("eb", "gamma", _GAMMAS, (("branches", branches),)) for branches in (2, 4, 8)},
-    "eb-frontier": Sweep("eb", "gamma", _GAMMAS, (_UNMASK_FIRST,)),
-    "eb-taking-back": Sweep("eb", "gamma", _GAMMAS, (_REMASKING,)),
+    "eb-first-masked": Sweep("eb", "gamma", _GAMMAS, (_UNMASK_FIRST,)),
+    "eb-remask": Sweep("eb", "gamma", _GAMMAS, (_REMASKING,)),
     "wino": Sweep("wino", "skip_threshold", (0.9, 0.8, 0.7, 0.6), (_REMASKING,)),
     "speculative-vanilla": Sweep("vanilla", "branches", _DRAFTS, (_SPECULATIVE,)),
     "speculative-sequential": Sweep("sequential", "branches", _DRAFTS, (_SPECULATIVE,)),
@@ -119,14 +119,16 @@ SWEEPS: Mapping[str, Sweep] = {
 """Sweeps by curve name. A strategy is useful if it beats a sweep of `skip_threshold`."""
 
 
+_FORMER_PARTS = (("-frontier", "-first-masked"), ("-taking-back", "-remask"), ("lossless-", "speculative-"))
+"""Parts of former curve names, accepted for one minor version, and the current ones."""
 EVERY, PUBLISHED, RECOMMENDED = "all", "published", "recommended"
 """Names of sets: all curves, VARIANTS, and the configurations that the decoding page recommends."""
 _RECOMMENDED = (
     ("vanilla", "vanilla"),
-    ("threshold-frontier", "threshold-frontier 0.95"),
-    ("threshold-frontier", "threshold-frontier 0.9"),
+    ("threshold-first-masked", "threshold-first-masked 0.95"),
+    ("threshold-first-masked", "threshold-first-masked 0.9"),
     ("d2f", "d2f 0.9"),
-    ("eb-frontier", "eb-frontier 0.05"),
+    ("eb-first-masked", "eb-first-masked 0.05"),
     ("eb", "eb 0.2"),
     ("lopa", "lopa 4"),
     ("lopa", "lopa 8"),
@@ -146,6 +148,8 @@ def variants_from_text(text: str) -> tuple[Variant, ...]:
             variant for curve, name in _RECOMMENDED for variant in SWEEPS[curve].variants(curve) if variant.name == name
         )
     names: Sequence[str] = list(SWEEPS) if text == EVERY else [name.strip() for name in text.split(",")]
+    for former, current in _FORMER_PARTS:
+        names = [name.replace(former, current) for name in names]
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         raise BadInputError(
