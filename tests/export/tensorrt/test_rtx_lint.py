@@ -14,7 +14,7 @@ from tests.export.tensorrt.operator_models import MODELS
 from tests.export.tensorrt.parser_controls import CONTROLS
 from tests.export.tensorrt.real_verdict import verdict_of_model
 
-from lopa.export.tensorrt import lint
+from lopa.export.tensorrt import parser_lint
 from lopa.export.tensorrt.builder import check_named_dimensions
 from lopa.export.tensorrt.engine import job_from_bundle
 from lopa.export.tensorrt.operators import tensorrt_operators
@@ -35,7 +35,7 @@ def test_our_check_agrees_with_the_real_one_or_has_a_reason(case: str, real_rtx:
 
 
 def test_every_rule_has_a_control() -> None:
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(lint))) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(parser_lint))) if isinstance(node, ast.Call)]
     rules = {
         call.args[0].value
         for call in calls

@@ -11,9 +11,9 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.families import FAMILIES
-from lopa.export.tensorrt.lint import refusals_of_model
 from lopa.export.tensorrt.operators import tensorrt_operators
 from lopa.export.tensorrt.parser_graph import model_for_parser
+from lopa.export.tensorrt.parser_lint import refusals_of_model
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from lopa.export.progress import ProgressCallback
+from lopa.export.progress import Progress
+from lopa.export.tensorrt.build_progress import Cancellable, progress_monitor
 from lopa.export.tensorrt.flags import configure
-from lopa.export.tensorrt.progress import Cancellable, progress_monitor
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle.manifest import FileRecord, Manifest
 from lopa.runtime.errors import BadInputError

@@ -20,8 +20,8 @@ from lopa.export.staging import Product, staged_folder
 from lopa.export.tensorrt.builder import BuildRequest, TimingCache, plan_from_request
 from lopa.export.tensorrt.flags import check_has_products
 from lopa.export.tensorrt.layer_report import write_layer_report
-from lopa.export.tensorrt.lint import check_parser_accepts
 from lopa.export.tensorrt.parser_graph import model_for_parser
+from lopa.export.tensorrt.parser_lint import check_parser_accepts
 from lopa.export.tensorrt.products import Products, magnitudes_of_columns, quantize_products
 from lopa.plugins.tensorrt_plugins import register_plugins
 from lopa.runtime.bundle import Bundle
