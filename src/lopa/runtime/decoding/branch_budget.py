@@ -19,7 +19,7 @@ from lopa.runtime.state.context import Context
 from lopa.runtime.state.pipeline import next_block_size
 
 
-class RoundCosts(Protocol):
+class BranchCosts(Protocol):
     """Cost of rounds on a device. A bundle's cost table implements it."""
 
     def seconds(self, branches: int, window: int, prefix: int) -> float:
@@ -41,7 +41,7 @@ _PRIOR_ROUNDS = 64.0
 class BranchBudget:
     """The estimate of one request."""
 
-    def __init__(self, table: RoundCosts) -> None:
+    def __init__(self, table: BranchCosts) -> None:
         self._table = table
         self._tokens = [0.0] * MAX_AUTO_BRANCHES
         self._rounds = [0] * MAX_AUTO_BRANCHES
