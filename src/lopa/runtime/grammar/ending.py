@@ -54,7 +54,8 @@ class Search(NamedTuple):
 def likely_endings(ending: bytes, written: bytes) -> Iterator[bytes]:
     """Yield probable endings of a text that could end with `ending` and got `written` instead.
 
-    These are the rest of `ending` after `written`, all of `ending`, and its remainders after a common part.
+    The first candidate is the rest of `ending` after `written`. Otherwise these are all of `ending`, as after one more
+    character of a string, and its remainders after a common part.
     """
     if ending.startswith(written):
         yield ending[len(written) :]
