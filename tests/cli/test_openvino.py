@@ -77,7 +77,7 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
     assert done.returncode == 0, done.stderr
     done = lopa_export("plan", bundle, "--device", taken, "--trace", trace, "--buckets", 2)
     assert done.returncode == 0, done.stderr
-    assert f"Buckets for {taken}, measured costs" in done.stdout
+    assert f"Shape buckets for {taken}, measured costs" in done.stdout
 
 
 def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
