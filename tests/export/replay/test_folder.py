@@ -9,7 +9,7 @@ import torch
 from polygraphy.json import load_json
 
 from lopa.export.replay.answered_forward import AnsweredForward
-from lopa.export.replay.folder import ComparisonRule, check_folder, write_forwards
+from lopa.export.replay.forwards_folder import ComparisonRule, check_folder, write_forwards
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.stored_floats import float32_from_stored

@@ -11,7 +11,7 @@ import pytest
 from tests.buckets import bucket
 from tests.runtime.tensorrt.bindings import installed_rtx
 
-from lopa.export.replay.folder import shape_options
+from lopa.export.replay.forwards_folder import shape_options
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.bundle import Bundle
 

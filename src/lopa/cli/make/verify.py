@@ -18,7 +18,7 @@ from lopa.cli.program.grouped_option import option
 from lopa.cli.terminal.stages import StageProgress
 from lopa.export.progress import ProgressCallback
 from lopa.export.replay.failed_forwards import FailedForwards
-from lopa.export.replay.folder import check_folder
+from lopa.export.replay.forwards_folder import check_folder
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.replay.saved_cases import save_cases
 from lopa.export.verify.differences import OutputError

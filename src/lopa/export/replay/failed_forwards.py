@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lopa.export.replay.answered_forward import AnsweredForward
-from lopa.export.replay.folder import ComparisonRule, write_forwards
+from lopa.export.replay.forwards_folder import ComparisonRule, write_forwards
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.replay.saved_cases import SAVED
 from lopa.export.staging import staged_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lopa.export.progress import ProgressCallback
 from lopa.export.replay.answered_forward import AnsweredForward
-from lopa.export.replay.folder import ComparisonRule, write_forwards
+from lopa.export.replay.forwards_folder import ComparisonRule, write_forwards
 from lopa.export.replay.recorded_session import RecordedSession
 from lopa.export.staging import Product, staged_folder
 from lopa.export.verify.cases import Case, cases_from_manifest

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.tensorrt.build_progress import Cancellable, progress_monitor
 from lopa.export.tensorrt.flags import configure
 from lopa.runtime.accelerator.arrays import GraphArrays
