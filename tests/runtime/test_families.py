@@ -101,7 +101,7 @@ def answers(decoder: Decoder, submitted: list[PromptRequest]) -> list[Generation
 def test_the_same_answers_on_every_device(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
     expected = answers(opened(), submitted)
     for each, found in zip(submitted, expected, strict=True):
-        assert 0 < found.tokens <= each.config.max_new_tokens or each.config.published
+        assert 0 < found.tokens <= each.config.max_new_tokens or each.config.reference
     assert answers(opened("numpy"), submitted) == expected
     assert answers(opened(dialect="portable"), submitted) == expected
     with Decoder.open(opened().bundle.path, ["cpu:0", "cpu:1"], threads=1) as shared:
@@ -152,7 +152,7 @@ def test_an_answer_is_complete_and_within_its_length(
     """Unmasked tokens stay unless they are remasked, outside reference mode. The first of `ends` is the last token."""
     decoder = opened()
     for each in submitted:
-        if each.config.published:
+        if each.config.reference:
             continue
         for stops in (True, False):
             config = dataclasses.replace(each.config, stop_at_eos=stops)

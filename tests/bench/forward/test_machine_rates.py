@@ -16,7 +16,7 @@ def test_rates_are_work_over_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(work())
         return 0.5
 
-    monkeypatch.setattr(machine_rates, "least_seconds", half_a_second)
+    monkeypatch.setattr(machine_rates, "min_seconds", half_a_second)
     rates = measure_rates(2)
     assert len(ran) == 3
     assert rates.float32 == rates.int8 == 2 * 2 * 512 * 1024 * 4096
@@ -32,7 +32,7 @@ def test_every_byte_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         copied.append(int(part[1].sum()))
 
     monkeypatch.setattr(machine_rates, "_copy", noted)
-    monkeypatch.setattr(machine_rates, "least_seconds", lambda work: work() and 1.0)
+    monkeypatch.setattr(machine_rates, "min_seconds", lambda work: work() and 1.0)
     measure_rates(3)
     assert len(copied) == 3
     assert sum(copied) == 256 * 2**20
@@ -46,4 +46,4 @@ def test_the_minimum_of_several_calls_counts(monkeypatch: pytest.MonkeyPatch) ->
         now[0] += next(takes)
 
     monkeypatch.setattr(machine_rates.time, "perf_counter", lambda: now[0])
-    assert machine_rates.least_seconds(work) == pytest.approx(0.2)
+    assert machine_rates.min_seconds(work) == pytest.approx(0.2)

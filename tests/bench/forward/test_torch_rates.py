@@ -19,7 +19,7 @@ def test_rates_are_operations_and_bytes_over_seconds(monkeypatch: pytest.MonkeyP
         tried.append(seconds)
         return next(times)
 
-    monkeypatch.setattr(torch_rates, "_least_seconds", best)
+    monkeypatch.setattr(torch_rates, "_min_seconds", best)
     rates = measure_torch_rates("cpu", torch.float32)
     assert tried == [0, 0, 1, 1, 1]
     assert rates.float32 == rates.int8 == 2 * 1024**3 / 0.008

@@ -44,7 +44,7 @@ def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
     with Decoder.open(wedlm.path, threads=1) as decoder:
         asked = some_mix(seed, decoder)
         expected = [alone(decoder, *each) for each in asked]
-        with Engine(decoder, slots=4, queue_limit=100) as engine, ThreadPoolExecutor(3) as threads:
+        with Engine(decoder, max_num_seqs=4, queue_limit=100) as engine, ThreadPoolExecutor(3) as threads:
             handles = list(threads.map(lambda each: engine.submit(*each), asked))
             assert [result_of(handle) for handle in handles] == expected
     for devices in (["cpu:0", "cpu:1"], ["numpy"]):
@@ -78,7 +78,7 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     assert ahead.returncode == 0, ahead.stderr
     refused = lopa_export("generate", wedlm.path, prompt, "--reference")
     assert refused.returncode != 0
-    assert "published True with alignment 'sliding'" in refused.stderr
+    assert "reference True with alignment 'sliding'" in refused.stderr
     verified = lopa_export("verify", wedlm.path, "--checkpoint", wedlm_checkpoint)
     assert verified.returncode == 0, verified.stderr
 

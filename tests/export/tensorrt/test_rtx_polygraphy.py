@@ -27,7 +27,7 @@ POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
 def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
     """Return the environment with the wheels, the module that the page mentions, and the command."""
     pytest.importorskip("polygraphy")
-    words = re.search(r"`(from tensorrt_rtx_bindings\s+import \*)` and `(from .*?)`", PAGE.read_text())
+    words = re.search(r"`(from tensorrt_rtx_bindings\s+import \*)`\s+and\s+`(from .*?)`", PAGE.read_text())
     assert words is not None
     modules, programs = tmp_path / "modules", tmp_path / "programs"
     modules.mkdir()

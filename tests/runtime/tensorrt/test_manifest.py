@@ -167,9 +167,9 @@ def _edit_description(**changes: object) -> Callable[[Path], None]:
             "names the file '../model.onnx'",
         ),
         (_edit_description(buckets=[]), "length >= 1 - at `$.buckets`"),
-        (_edit_description(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": ONE_ROW}), "prompt profile"),
+        (_edit_description(prefill={"min": ONE_ROW, "best": ONE_ROW, "max": ONE_ROW}), "prompt profile"),
         (
-            _edit_description(prefill={"least": ONE_ROW, "best": ONE_ROW, "most": {**ONE_ROW, "window": 2**31}}),
+            _edit_description(prefill={"min": ONE_ROW, "best": ONE_ROW, "max": {**ONE_ROW, "window": 2**31}}),
             "prefill",
         ),
     ],

@@ -91,7 +91,7 @@ def test_engine_wrong_in_one_profile_fails(
     }[kind]
     if kind == "tokens":
         assert run("verify", path, "--device", "tensorrt:0") == 1
-        assert "expected: the same token wherever the other device prefers one" in capsys.readouterr().err
+        assert "expected: the same token wherever the other device clearly prefers one" in capsys.readouterr().err
     assert not verified(path)
 
 
@@ -117,7 +117,7 @@ def test_int8_products_have_their_own_tolerance(
     ("arguments", "message"),
     [
         (("--device", "tensorrt:0", "--against", "tensorrt:1"), "another kind of device"),
-        (("--against", "cpu"), "--against is for --device tensorrt:N"),
+        (("--against", "cpu"), "--against needs --device tensorrt:N"),
         (("--device", "tensorrt:0", "--against", "nothing"), "device 'nothing'"),
     ],
 )

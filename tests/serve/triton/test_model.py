@@ -268,8 +268,8 @@ def test_missing_lopa_is_reported_with_a_remedy(
     ("before", "after", "words"),
     [
         ('"max_num_seqs"', '"slot"', "invalid model parameter slot '8'"),
-        ('{ string_value: "8" }', '{ string_value: "eight" }', "invalid model parameter slots 'eight'"),
-        ('{ string_value: "8" }', '{ string_value: "0" }', "slots 0"),
+        ('{ string_value: "8" }', '{ string_value: "eight" }', "invalid model parameter max_num_seqs 'eight'"),
+        ('{ string_value: "8" }', '{ string_value: "0" }', "max_num_seqs 0"),
         ('{ string_value: "cpu" }', '{ string_value: "cpuu" }', "device 'cpuu'"),
         ('"device.cpu"', '"device.gpu"', "instance cpu_0 belongs to group"),
     ],

@@ -99,7 +99,7 @@ def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Va
 def shared_settings(decoder: Decoder, variants: Sequence[Variant]) -> dict[str, Any]:
     """Return the options that all variants share, by name."""
     configs = [asdict(variant_config(decoder, variant, published=False)) for variant in variants]
-    excluded = {"strategy", "branches", "published"}
+    excluded = {"strategy", "branches", "reference"}
     return {
         name: value
         for name, value in configs[0].items()
