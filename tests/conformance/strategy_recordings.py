@@ -118,7 +118,7 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             if step["rule"] not in _AGREE:
                 raise UnknownSettingError(f"rule {step['rule']!r}: known are {', '.join(_AGREE)}")
             agree = _AGREE[step["rule"]]
-            # A block's first drafts come from a state that is none of them.
+            # A block's first drafts come from a state that is not one of the drafts.
             drafted = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
             accepted = step["accepted"]
             last = _accepted(drafted, targets, partial(agree, mask=mask))

@@ -131,7 +131,7 @@ def _stalled_export(checkpoint: Path, destination: Path, *arguments: str) -> "su
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
-def test_an_export_that_is_killed_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
+def test_a_killed_export_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     place = tmp_path / "place"
     place.mkdir()
@@ -146,7 +146,7 @@ def test_an_export_that_is_killed_leaves_no_bundle_and_the_next_succeeds(tmp_pat
     assert [path.name for path in place.iterdir()] == ["bundle"]
 
 
-def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     place = tmp_path / "place"
     with _stalled_export(checkpoint, place / "bundle") as interrupted:

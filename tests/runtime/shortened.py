@@ -13,8 +13,8 @@ _BRANCHES, _WIDTH = 2, 40
 def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bool, turns: int = 9) -> None:
     """Commit and drop rows in `session` repeatedly, across tiles and down to nothing.
 
-    Before every forward `fresh` gets only the remaining rows, for all requests and for the one changed last. With
-    `exact` the statistics have the same bits. At most 192 rows are committed.
+    Before every comparison `fresh` gets only the remaining rows. Forwards of all requests and of the one changed last
+    are compared. With `exact` the statistics have the same bits. At most 192 rows are committed.
     """
     rng = np.random.default_rng(21)
     kept = {request: _no_rows(session, request, rng) for request in _REQUESTS}

@@ -39,7 +39,7 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0
-"""Seconds in which a request can join on a busy machine."""
+"""Seconds within which a request joins even on a busy machine."""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,7 +68,7 @@ def test_draws_do_not_depend_on_batch_mates(decoder: Decoder, prompt: tuple[int,
 
 @pytest.mark.parametrize("speculative", [False, True])
 def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], speculative: bool) -> None:
-    """Also if the round that caches the prompt's rows is skipped."""
+    """Draws are equal even if the round that caches the prompt's rows is skipped."""
     own = {
         "strategy": "threshold",
         "window": "block_causal",

@@ -120,7 +120,7 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Promp
 
 
 def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
-    """Shape buckets planned from decodes by the family's defaults fit every decode by these."""
+    """Shape buckets planned from decodes with the family's defaults fit every decode with these defaults."""
     decoder = opened()
     recording = recording_from_decoder(
         decoder, PROMPTS, lambda forwards: ShapeSource(name="two", sha256="", forwards=forwards), lambda _: None

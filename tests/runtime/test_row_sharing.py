@@ -185,7 +185,7 @@ def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None 
     [
         ("llada", True),
         ("sdar", True),
-        ("fast_dllm_v2", False),  # a block opens after the commit of the one before, so no block is in front
+        ("fast_dllm_v2", False),  # a block opens only after the commit of the previous one
     ],
 )
 def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:

@@ -19,7 +19,7 @@ KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(KUBERNETES.rglob("*.yaml"))
 FOLDERS = sorted(path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
 OF_OTHERS = {"autoscaling/adapter.yaml": "prometheus-adapter", "gateway/picker.yaml": "picker"}
-"""Files that are not Kubernetes resources, and a word about their reader."""
+"""Files that are not Kubernetes resources, with a word that identifies their reader."""
 LAST_WRITES = 5
 """Seconds after --drain (serve/server_process.py)."""
 SPARE = 10
@@ -227,7 +227,7 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
     """Check what kubectl would send: each resource once, with the image to run."""
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("needs kubectl, which is not here")
+        pytest.skip("needs kubectl, which is not installed")
     done = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = [(each["kind"], each) for each in yaml.safe_load_all(done.stdout)]

@@ -51,7 +51,7 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
     def run() -> None:
         text = text_from_messages(template, messages, {"bos_token": "<|b|>"}, source="the template")
         if not isinstance(text, str):
-            raise RuntimeError(f"a {type(text).__name__}")
+            raise RuntimeError(f"the template gave a {type(text).__name__}, not text")
 
     return Case(short(template), run)
 

@@ -205,7 +205,7 @@ def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
 
 
 def _check(answer: Answer) -> None:
-    """Raise RuntimeError for an answer that no request may get."""
+    """Raise RuntimeError for an answer that is invalid for any request."""
     wrong = sorted(set(answer.headers) - _HEADERS)
     if wrong:
         raise RuntimeError(f"unexpected headers: {wrong}")

@@ -105,14 +105,14 @@ def _one_waits(
     with fifo.open("wb") as file:  # blocks until the first process opens it, after its output
         found = writers[1].start(bundle, folder).end()
         if found != "refused":
-            raise RuntimeError(f"the second of two writers is {found}")
+            raise RuntimeError(f"the second of two writers ended as {found}, not refused")
         if number is None:
             file.write(text)
         else:
             os.kill(first.id, number)
     found = first.end(number)
     if found == "refused" or (number is None and found != "done"):
-        raise RuntimeError(f"the first of two writers is {found}")
+        raise RuntimeError(f"the first of two writers ended as {found}")
 
 
 def _both_race(
@@ -127,13 +127,13 @@ def _both_race(
         os.kill(first.id, number)
     ends = [first.end(number), second.end()]
     if ends.count("refused") == 2 or (number is None and "done" not in ends):
-        raise RuntimeError(f"two writers are {' and '.join(ends)}")
+        raise RuntimeError(f"two writers ended as {' and '.join(ends)}")
 
 
 def _run_alone(writer: _Writer, bundle: Path, folder: Path) -> None:
     found = writer.start(bundle, folder).end()
     if found != "done":
-        raise RuntimeError(f"a single writer is {found}")
+        raise RuntimeError(f"a single writer ended as {found}")
 
 
 def _answers(path: Path) -> list[dict[str, Any]]:

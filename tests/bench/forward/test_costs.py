@@ -205,7 +205,7 @@ def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
 
 
 def test_host_seconds_and_those_of_a_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the seconds of real rounds: 7 outside the forward, and 2 for each further branch."""
+    """Replace the seconds of real rounds by 7 outside the forward and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 
     def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:

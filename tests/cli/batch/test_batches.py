@@ -206,9 +206,7 @@ def test_special_outputs_are_written_and_stay(tiny_bundle: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
-def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_lost(
-    option: str, tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)
     before = jsonl(tmp_path / "before", "old")
     others = [each for each in ("--output", "--trace", "--timeline") if each != option]
@@ -247,7 +245,7 @@ def test_one_file_for_two_things_is_refused(
 
 
 @pytest.mark.parametrize("bad", ["bundle", "prompts", "option"])
-def test_results_of_before_stay_until_there_is_something_new(bad: str, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_earlier_results_stay_until_the_first_new_one(bad: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, output = jsonl(tmp_path / "in.jsonl", GOOD), jsonl(tmp_path / "out.jsonl", "old")
     result = lopa_export(
         *("generate", tmp_path if bad == "bundle" else tiny_bundle),
@@ -267,7 +265,7 @@ def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: P
     assert "Traceback" not in result.stderr
 
 
-def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_failing_device_keeps_the_earlier_results(tiny_bundle: Path, tmp_path: Path) -> None:
     """The third forward fails, so that the first prompt has a result and the second has none."""
     prompts, output = jsonl(tmp_path / "in.jsonl", *[GOOD] * 5), tmp_path / "out.jsonl"
     once = json.dumps({"prompt": PROMPT, "max_new_tokens": 1, "strategy": "vanilla"})
@@ -281,7 +279,7 @@ def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_pa
     assert [line["line"] for line in answers(output.read_text())] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_last_line_says_what_was_done_and_how(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_last_line_is_a_summary_of_the_batch(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD, GOOD)
     result = lopa_export(
         "generate", tiny_bundle, "--prompts", prompts, "--seed", "random", "--output", tmp_path / "out.jsonl"

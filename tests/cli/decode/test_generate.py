@@ -240,7 +240,7 @@ def test_a_random_seed(tiny_bundle: Path) -> None:
     assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}
 
 
-def test_branches_that_are_chosen_step_by_step_are_told_as_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     table = costs_with(Bundle.open(bundle).manifest.weights_digest, first=1.0, each=0.3)
     (bundle / costs_name("cpu")).write_bytes(json_from_record(table))

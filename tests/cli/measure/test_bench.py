@@ -101,7 +101,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     assert (tmp_path / "speed.md").read_text() in done.stdout
 
 
-def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_costs_are_stored_in_the_bundle_and_compared_with_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
     done = bench_alone(
         *("costs", bundle, "--threads", 1, "--output", output),
@@ -138,10 +138,10 @@ costs._forward_seconds = stopped
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("forwards", "kept"), [(15, False), (40, True)])
-def test_a_stopped_measurement_keeps_what_is_a_table(
+def test_a_stopped_measurement_keeps_a_complete_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
-    """The grid has 8 sizes, so that a table needs 24 forwards. 2 forwards per round are not timed."""
+    """The grid has 8 sizes, so a table needs 24 timed forwards. 2 more forwards per round are not timed."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
     done = bench_alone("costs", bundle, "--threads", 1, first=first)
@@ -179,7 +179,7 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
         ("scaling", ("--devices", "1", "--plot", "s.png"), "s.png", "prompts"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_known_before_measuring(
+def test_an_unwritable_file_is_reported_before_measuring(
     tiny_bundle: Path, tmp_path: Path, name: str, arguments: tuple[object, ...], taken: str, work: str
 ) -> None:
     (tmp_path / taken).mkdir(parents=True)
@@ -189,9 +189,7 @@ def test_a_file_that_cannot_be_written_is_known_before_measuring(
     assert work not in done.stderr
 
 
-def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").mkdir()
     done = bench("costs", bundle, "--threads", 1)
@@ -200,7 +198,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
     assert "forwards" not in done.stderr
 
 
-def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_quiet_measures_without_output(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     done = bench_alone("costs", bundle, "--threads", 1, "--quiet", first=COARSE)
     assert (done.returncode, done.stderr) == (0, "")

@@ -36,7 +36,7 @@ def test_every_option_has_a_flag_with_its_documentation() -> None:
     assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 
-def test_what_is_not_given_is_left_to_the_defaults() -> None:
+def test_omitted_options_keep_their_defaults() -> None:
     assert overrides() == {}
     assert overrides("--seed", "random") == {"seed": None}
     assert overrides("--no-stop-at-eos", "--stop", "a", "--reference", "--branches", "auto") == {

@@ -96,7 +96,7 @@ def wedlm(
     total = len(prompt) + new
     steps: list[PlainStep] = []
     live = [_Hypothesis([])]
-    run = 0  # that all of them agree on
+    run = 0  # positions unmasked in all hypotheses
     while True:
         _add_masks(live, min(run + window, total - len(text)))
         whole = [each for each in live if each.cells and None not in each.cells]

@@ -265,7 +265,7 @@ def test_unsupported_and_broken_configurations(
     assert message in failed_export(capsys, pair[0], "--lora", pair[1])
 
 
-def test_a_missing_half(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_without_one_of_its_matrices(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight": None})
     message = failed_export(capsys, pair[0], "--lora", pair[1])
     assert "no tensor model.layers.1.mlp.down_proj.lora_B.weight" in message

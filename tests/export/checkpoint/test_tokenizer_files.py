@@ -208,7 +208,7 @@ def test_a_config_that_contradicts_a_slow_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
-def test_half_a_slow_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_slow_tokenizer_with_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
     (checkpoint / name).unlink()
     assert f"{name} does not exist" in failed_export(capsys, checkpoint)

@@ -150,7 +150,7 @@ def test_a_float_graph_is_unchanged(tiny_bundle: Path, kept: ir.passes.InPlacePa
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-# Complete bundles.
+# Tests of complete bundles
 
 
 def _answers(bundle: Bundle, device: str) -> Statistics:

@@ -92,7 +92,7 @@ def test_stages_have_the_matrices_of_their_layers(bundles: dict[IntegerDtype, Bu
     assert first + second == int4_tensor_names(manifest, whole_model(2))
 
 
-def test_verify_judges_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_checks_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
     report = report_from_bundle(bundles["int4"])
     names = {error.output: error.tolerance for error in report.errors}

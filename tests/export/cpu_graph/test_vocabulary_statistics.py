@@ -127,7 +127,9 @@ def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> Non
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 777, slice(None)])
-def test_a_row_that_is_no_distribution_shows(head: bytes, vocabulary: int, broken: float, place: int | slice) -> None:
+def test_a_row_that_is_not_a_distribution_is_visible(
+    head: bytes, vocabulary: int, broken: float, place: int | slice
+) -> None:
     logits = np.random.default_rng(6).normal(0, 3, (1, 2, 1, vocabulary)).astype(np.float32)
     logits[0, 1, 0, place] = broken
     ids, logprobs, entropy = _answers(_by_row(head, vocabulary), _inputs(logits, np.array([1.0])))
@@ -156,7 +158,7 @@ def bundle(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.usefixtures("any_vocabulary")
-def test_whole_bundles(bundle: Path, tmp_path: Path) -> None:
+def test_complete_bundles(bundle: Path, tmp_path: Path) -> None:
     _assert_same_answers(bundle, tmp_path, tolerance=5e-6)
 
 

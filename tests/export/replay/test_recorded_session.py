@@ -64,7 +64,7 @@ def test_a_forward_can_be_run_again(tiny_bundle: Path, recorded: RecordedSession
     assert not recorded.last_forward().prefix.mask.any()
 
 
-def test_a_forward_that_failed_was_none(recorded: RecordedSession) -> None:
+def test_a_failed_forward_is_not_recorded(recorded: RecordedSession) -> None:
     rng = np.random.default_rng(0)
     recorded.forward(random_windows((1,), (1, 4, 1), 50, rng, start=0))
     with pytest.raises(ValueError, match="expected"):

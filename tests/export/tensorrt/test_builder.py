@@ -41,7 +41,7 @@ def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
     )
 
 
-def test_a_plan_is_written_as_it_comes(
+def test_a_plan_is_written_piece_by_piece(
     request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = [np.random.default_rng(seed).bytes(size) for seed, size in enumerate((300, 1, 100_000))]
@@ -55,7 +55,7 @@ def test_a_plan_is_written_as_it_comes(
 
 
 def test_a_plan_on_a_full_disk(request_of_tiny: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the error: TensorRT itself would only say that it could not build."""
+    """Check the error. TensorRT itself would only report that the build failed."""
     monkeypatch.setattr(builder, "_build", _writes(bytes(100_000)))
     with pytest.raises(OSError, match="No space left"):
         plan_from_request(TRT, request_of_tiny, Path("/dev/full"), silent)
@@ -86,7 +86,7 @@ print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
 def test_freed_memory_is_returned() -> None:
     kept, back = (
         int(subprocess.run([sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True).stdout)

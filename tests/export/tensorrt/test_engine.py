@@ -280,7 +280,7 @@ def test_a_portable_bundle_is_refused(tiny_portable: Path) -> None:
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_an_int8_build_computes_what_an_int8_bundle_does(tiny_bundle: Path, tiny_quantized: Path) -> None:
+def test_an_int8_build_agrees_with_an_int8_bundle(tiny_bundle: Path, tiny_quantized: Path) -> None:
     """Compare the models for the parser, run by ONNX Runtime."""
     plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
     in_floating_point, in_integers = (job_from_bundle(each, BUCKETS, BuildFlags()) for each in (plain, quantized))

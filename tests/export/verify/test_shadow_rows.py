@@ -150,7 +150,7 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_the_judged_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
+def test_the_checked_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
     """Change that token: nothing changes in one layer, but later layers see rows that have read it."""
     context = context_with(shift, "full")
     anchor = anchor_of(3, context)

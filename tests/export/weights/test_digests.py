@@ -36,7 +36,7 @@ def test_written_bytes_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert digest == hashlib.sha256(content).hexdigest()
 
 
-def test_memory_may_be_used_again_after_a_write(tmp_path: Path) -> None:
+def test_memory_can_be_reused_after_a_write(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     memory = np.empty(1 << 22, np.uint8)
     with HashedFile(tmp_path / "file") as file:

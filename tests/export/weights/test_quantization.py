@@ -49,7 +49,7 @@ def test_a_head_that_is_excluded_twice() -> None:
         quantized_plan(PLAN, QuantizationChoice("int8", head=False, exclude=("head.weight",)))
 
 
-def test_nothing_left() -> None:
+def test_excluding_every_matrix_is_rejected() -> None:
     with pytest.raises(BadInputError, match="leaves no tensor to quantize"):
         quantized_plan(PLAN, QuantizationChoice("int8", exclude=("*",)))
 

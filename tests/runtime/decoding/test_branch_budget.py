@@ -152,7 +152,7 @@ REMASKING: list[dict[str, Any]] = [
 def test_the_expected_rows_are_those_of_the_next_round(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
 ) -> None:
-    """Shadow rows included. The observed yields are those of the rounds, without remasked tokens."""
+    """Shadow rows are included. The observed yields are those of the rounds, without remasked tokens."""
     budget, calls = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
     table = budget._table
 

@@ -215,7 +215,7 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
         assert text == last.result.text
         records = [record_from_step(step) for step in steps]
         assert [each.get("remasked", []) for each in records] == [step.remasked.tolist() for step in steps]
-        if not each.config.stop:  # which may end it earlier
+        if not each.config.stop:  # an end of text may end the answer earlier
             assert sum(len(step.remasked) for step in steps) > 0
             unmasked = [event.unmasked for event in events if isinstance(event, DraftEvent)]
             filled = [

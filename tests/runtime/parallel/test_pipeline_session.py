@@ -27,7 +27,7 @@ from lopa.runtime.sessions.session import Session, open_session
 
 DEVICE = "cpu+cpu"
 SAME = 1e-6
-"""The vocabulary product is split differently, so float32 sums differ; everything before it has the same bits."""
+"""Tolerance. The vocabulary product is split differently, so float32 sums differ; everything before it is bit-equal."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def result_of(handle: RequestHandle) -> GenerationResult:
 
 
 def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> GenerationResult:
-    """Return the result `alone` as a request gives it whose `result` may use stored rows.
+    """Return the result `alone`, adjusted to a request whose `result` may use stored rows.
 
     Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. It is skipped where all of them are
     stored.

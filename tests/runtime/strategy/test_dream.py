@@ -92,7 +92,7 @@ def test_every_step_matches_dreams_loop(
     for number in range(steps):
         count = int(left * (1 - times[number + 1] / times[number])) if number < steps - 1 else left
         if not count:
-            continue  # a forward that changes nothing
+            continue  # a forward that unmasks nothing
         step = next(rounds)
         tokens = step.branches[0].tokens
         assert len(tokens) == len(prompt) + new

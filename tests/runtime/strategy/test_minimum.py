@@ -50,7 +50,7 @@ cases = st.tuples(
 
 
 @given(cases)
-def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
+def test_positions_unmasked_by_each_strategy(case: tuple[int, int, int, float]) -> None:
     seed, size, steps, threshold = case
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)

@@ -81,7 +81,7 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
     assert (refused > 0) == (agreeing > 1)
 
 
-def test_branches_unmask_together_what_none_does_alone(
+def test_branches_unmask_tokens_that_none_would_alone(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
 ) -> None:
     """Some step unmasks two positions by agreement, and skips one where only the winner proposes its token."""
