@@ -127,50 +127,50 @@ def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundle in float32 with the adapter merged. It is shared: a test that changes it copies it first."""
-    return _bundle_made_once(tmp_path_factory, "tiny", with_logits=False)
+    return _export_once(tmp_path_factory, "tiny", with_logits=False)
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the logits among the outputs."""
-    return _bundle_made_once(tmp_path_factory, "tiny-logits", with_logits=True)
+    return _export_once(tmp_path_factory, "tiny-logits", with_logits=True)
 
 
 @pytest.fixture(scope="session")
 def tiny_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle_logits in float16."""
     pytest.importorskip("torch")
-    return _bundle_made_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
+    return _export_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
 
 
 @pytest.fixture(scope="session")
 def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the graphs of a two-stage pipeline: 3 layers and 2."""
-    return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
+    return _export_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
 
 
 @pytest.fixture(scope="session")
 def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle_logits in the portable dialect only."""
-    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
+    return _export_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
 
 
 @pytest.fixture(scope="session")
 def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the functions of ONNX domain `lopa` in its graph."""
-    return _bundle_made_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
+    return _export_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
 
 
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """tiny_bundle with quantized matrices and head. A test runs once with int8 and once with int4."""
-    return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+    return _export_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
 
 
 @pytest.fixture(scope="session")
 def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle in bfloat16."""
-    return _bundle_made_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
+    return _export_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
 
 
 @pytest.fixture(scope="session")
@@ -178,13 +178,13 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
     The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
-    options of _bundle_made_once it has one dialect and the requested features. Skips without torch.
+    options of _export_once it has one dialect and the requested features. Skips without torch.
     """
 
     def made(family: str, **options: Any) -> Path:
         pytest.importorskip("torch")
         usual = {"dialects": ("standard", "portable"), "stages": 2 if family == "sdar" else 1}
-        return _bundle_made_once(
+        return _export_once(
             tmp_path_factory,
             "-".join([family, *map(str, options.values())]),
             checkpoint=Path(__file__).parent / "reference" / "families" / family,
@@ -232,7 +232,7 @@ def atc_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def _bundle_made_once(
+def _export_once(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     *,

@@ -34,7 +34,7 @@ def release_node() -> Path:
     return Path(found)
 
 
-def said(command: list[str | Path], **others: object) -> tuple[int, str]:
+def run_program(command: list[str | Path], **others: object) -> tuple[int, str]:
     """Return the exit code of a program, and both of its outputs."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **others)  # type: ignore[call-overload]
     return done.returncode, done.stdout

@@ -113,11 +113,11 @@ def test_a_server_s_log_has_no_prompts_answers_or_keys(tiny_bundle: Path, tmp_pa
         assert server.http.post("/v1/completions", json=body, headers=wrong).status_code == 401
         assert server.http.post("/v1/completions", json={**body, "top_p": "patient"}, headers=right).status_code == 400
         assert server.http.post("/v1/completions", content=b"{patient", headers=right).status_code == 400
-        code, said = server.stop()
+        code, logged = server.stop()
     assert code == 0
-    for told in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
-        assert told
-        assert told not in said
+    for secret in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
+        assert secret
+        assert secret not in logged
 
 
 HOSTILE_TOKENIZERS: dict[str, dict[str, object]] = {

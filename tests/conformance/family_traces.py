@@ -217,10 +217,10 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
         where = f"{first}: {found[first]} and {wanted[first]}" if first is not None else "the shorter's end"
         return f"{len(found)} ids behind the prompt, recorded {len(wanted)}; they differ at {where}"
     assert fills.logprobs is not None
-    said = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
+    probability_of = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
     for position, _, probability in expected["fills"]:
-        if abs(said[position] - probability) > PROBABILITY_TOLERANCE:
-            return f"probability {said[position]} of position {position}, recorded {probability}"
+        if abs(probability_of[position] - probability) > PROBABILITY_TOLERANCE:
+            return f"probability {probability_of[position]} of position {position}, recorded {probability}"
     if "states" in expected:
         blocks = [[block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks]
         before = [each[1:] for each in expected["states"]]

@@ -26,8 +26,8 @@ def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bo
         starts = [kept[request].count for request in _REQUESTS]
         batch = random_batch(rng, _REQUESTS, _BRANCHES, _WIDTH, 5, starts=starts)
         alone = batch_of_one(batch, (turn - 1) % 3)
-        for asked in (alone, batch):
-            _assert_same(session.forward(asked), fresh.forward(asked), exact=exact)
+        for forwarded in (alone, batch):
+            _assert_same(session.forward(forwarded), fresh.forward(forwarded), exact=exact)
         for request in _REQUESTS:
             _commit(session, request, kept, int(rng.integers(20, _WIDTH + 1)))
         request = _REQUESTS[turn % 3]

@@ -69,8 +69,8 @@ def test_a_source_tree_that_was_never_installed_names_itself(monkeypatch: pytest
 
 
 def test_pip_is_the_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = str(Path(sys.executable).parent)
-    monkeypatch.setenv("PATH", beside)
+    scripts = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", scripts)
     assert pip_install("plot").startswith("pip install ")
     monkeypatch.setenv("PATH", "")
     assert pip_install("plot").startswith(f"{sys.executable} -m pip install ")

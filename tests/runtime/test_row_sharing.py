@@ -174,8 +174,8 @@ def with_more_branches(config: GenerationConfig) -> GenerationConfig:
 
 
 def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None = None) -> list[int]:
-    heard = None if steps is None else steps.append
-    *_, last = decoder.stream(prompt, config, on_step=heard)
+    callback = None if steps is None else steps.append
+    *_, last = decoder.stream(prompt, config, on_step=callback)
     assert isinstance(last, DoneEvent)
     return list(last.result.token_ids)
 

@@ -56,7 +56,7 @@ def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
         session.close()
 
 
-def with_the_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
+def with_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
     """Return `int8` with the unpacked integers and scales of `int4`."""
     for record in int8.manifest.files:
         (folder / record.path).write_bytes(int8.file(record.path).read_bytes())
@@ -73,7 +73,7 @@ def test_unpacked_is_an_int8_bundle_of_the_same_numbers(
     bundles: dict[IntegerDtype, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
-    same = with_the_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
+    same = with_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
     unpacked = log_probabilities(bundles["int4"])
     assert (unpacked == log_probabilities(same)).all()
     monkeypatch.setenv(int4_form.VARIABLE, "packed")

@@ -100,11 +100,11 @@ NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"
 
 def test_axes_of_one_name_have_one_size() -> None:
     check_named_dimensions(NAMES, {"ids": (2, 3, 4), "mask": (2, 3, 4, 4), "other": (9, 2)}, 0)
-    for shapes, said in (
+    for shapes, message in (
         ({"mask": (2, 3, 4, 5)}, "profile 7 gives W the size 4 in mask, axis 2 and 5 in mask, axis 3"),
         ({"ids": (2, 3, 4), "other": (9, 1)}, "profile 7 gives R the size 2 in ids, axis 0 and 1 in other, axis 1"),
     ):
-        with pytest.raises(BadInputError, match=said):
+        with pytest.raises(BadInputError, match=message):
             check_named_dimensions(NAMES, shapes, 7)
 
 

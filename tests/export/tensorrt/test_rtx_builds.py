@@ -130,7 +130,7 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
 
 
 @pytest.mark.parametrize(
-    ("in_floating_point", "said"),
+    ("in_floating_point", "message"),
     [
         ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
         ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
@@ -138,8 +138,10 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
     ids=["float32", "bfloat16"],
     indirect=["in_floating_point"],
 )
-def test_other_floats_are_not_for_7_5(in_floating_point: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=said) as raised:
+def test_other_floats_are_not_for_7_5(
+    in_floating_point: Path, message: str, real_rtx: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInputError, match=message) as raised:
         _built(real_rtx, _job(in_floating_point), tmp_path / PLAN_NAME, ["7.5"])
     assert "export in another dtype" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []

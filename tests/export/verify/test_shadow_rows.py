@@ -191,7 +191,7 @@ def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
         if position > PROMPT:  # the row before the first is committed, and every row sees the cache
             sees[0, position - 1] = False
         token, at = anchor.tokens[position - 1 : position], np.array([position - 1])
-        said = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
-        best = said.topk(8)
+        logprobs = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
+        best = logprobs.topk(8)
         np.testing.assert_array_equal(answered.topk_ids[0, 0, columns][number], best.indices.numpy())
         np.testing.assert_allclose(answered.topk_logprobs[0, 0, columns][number], best.values.numpy(), atol=2e-4)

@@ -79,7 +79,7 @@ def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path
             assert (mine[0].windows.prefix, mine[0].windows.commit) == (len(prompt), 0)
             saved = alone_steps[0].windows.input_ids.size - mine[0].windows.input_ids.size
             assert saved == len(prompt)
-            assert [step.unmasked.tokens.tolist() for step in mine] == [s.fills.tokens.tolist() for s in alone_steps]
+            assert [step.unmasked.tokens.tolist() for step in mine] == [s.unmasked.tokens.tolist() for s in alone_steps]
 
 
 def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: list[Step]) -> list[object]:

@@ -141,7 +141,7 @@ def test_drawn_positions_differ_from_the_most_confident(decoder: Decoder, prompt
         steps: list[Step] = []
         config = decoder.config(strategy="dream", steps=4, max_new_tokens=32, alg_temp=alg_temp)
         list(decoder.stream(prompt, config, on_step=steps.append))
-        return steps[0].fills.positions.tolist()
+        return steps[0].unmasked.positions.tolist()
 
     assert len(first_unmasked(100.0)) == len(first_unmasked(0.0)) == 7  # int(32 * 0.24975)
     assert first_unmasked(100.0) != first_unmasked(0.0)

@@ -31,7 +31,7 @@ from lopa.runtime.strategy import (
 
 
 @pytest.fixture(autouse=True)
-def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test with the built-in strategies only."""
     monkeypatch.setattr(strategies, "_registered", {})
     monkeypatch.setattr(strategies, "_entry_points", dict)
