@@ -1,4 +1,4 @@
-"""Every command and every example of the README runs as it stands."""
+"""Every command and every example of the README runs unchanged."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_make_demo_exports_verifies_and_decodes() -> None:
     assert int(steps["LoPA, 5 branches"]) < int(steps["D2F"])
 
 
-def test_make_test_is_what_ci_runs() -> None:
+def test_ci_runs_make_test() -> None:
     assert "make test" in (PROJECT / ".ci" / "run").read_text().splitlines()
 
 

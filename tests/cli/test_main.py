@@ -98,7 +98,7 @@ def test_closed_streams(redirect: str, code: int, tiny_bundle: Path) -> None:
     assert not re.search("Traceback|Exception", done.stderr)
 
 
-def test_a_file_never_takes_the_place_of_a_closed_stream(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_file_never_replaces_a_closed_stream(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n{oops\n")
     done = in_shell(f"RUN generate $B --prompts {prompts} --output {output} <&- >&- 2>&-", SCRIPT, tiny_bundle)
@@ -148,7 +148,7 @@ def test_an_encoding_without_the_characters_gets_escapes(
     assert (drafts.returncode, "\\u2591" in drafts.stderr) == (0, True)
 
 
-def test_escapes_are_those_of_json() -> None:
+def test_escapes_match_json() -> None:
     open_streams()
     text = "é😀\ud800"
     assert json.loads('"' + text.encode("ascii", ESCAPED).decode() + '"') == text

@@ -148,7 +148,7 @@ _LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
     "batch_sample": (_fast_v2, _SUB_BLOCKS),
     "generate": (_fast_v2, _SUB_BLOCKS),
 }
-"""For each recorded loop: the function that returns its options in our terms, and the names of known options."""
+"""Function that returns the options in our terms, and the names of known options, by recorded loop."""
 
 
 def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:

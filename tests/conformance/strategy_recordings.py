@@ -37,7 +37,7 @@ class Decision:
     """A repeated decision."""
 
     kind: str
-    """state: the result of a step; walk: the accepted draft."""
+    """`state` for the result of a step, `walk` for the accepted draft."""
     same: bool
     tie: bool = False
     """True if it differs only in the choice among equally probable positions."""

@@ -105,7 +105,7 @@ def test_a_checkpoint_without_a_beginning_of_text(tmp_path: Path) -> None:
     onnxruntime.InferenceSession(bundle.graph, providers=["CPUExecutionProvider"])
 
 
-def test_an_existing_destination_is_refused_before_any_work(tmp_path: Path, tiny_bundle: Path) -> None:
+def test_an_existing_destination_is_rejected_before_any_work(tmp_path: Path, tiny_bundle: Path) -> None:
     with pytest.raises(BadInputError, match="exists"):
         bundle_from_checkpoint(tmp_path / "no checkpoint", tiny_bundle)
 

@@ -61,7 +61,7 @@ def test_streamed_text_is_final_and_equals_the_result(decoder: Decoder, prompts:
         assert MASKED in drafts[0].text
 
 
-def test_counts_are_those_of_the_steps(decoder: Decoder, prompts: list[str]) -> None:
+def test_counts_match_the_steps(decoder: Decoder, prompts: list[str]) -> None:
     steps: list[Step] = []
     *_, last = decoder.stream(prompts[0], decoder.config(branches=4), on_step=steps.append)
     assert isinstance(last, DoneEvent)
@@ -112,7 +112,7 @@ def test_a_stop_string_ends_the_answer_before_it(decoder: Decoder, prompts: list
     assert cut.steps <= whole.steps
 
 
-def test_a_time_limit_returns_what_is_committed(decoder: Decoder, prompts: list[str]) -> None:
+def test_a_time_limit_returns_the_committed_text(decoder: Decoder, prompts: list[str]) -> None:
     whole = decode(decoder, prompts[0])
     cut = decode(decoder, prompts[0], time_limit=1e-9)
     assert (cut.stop_reason, cut.steps) == ("time_limit", 1)

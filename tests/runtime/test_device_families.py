@@ -212,7 +212,7 @@ def test_an_artificial_family_appears_in_the_commands(toy_modules: Path, tiny_bu
     assert re.search(r"^fastest +toy:0: [\d.]+ ms", shown, re.MULTILINE)
 
 
-def test_an_artificial_family_that_is_not_installed(toy_modules: Path) -> None:
+def test_a_missing_artificial_family(toy_modules: Path) -> None:
     assert "toy" not in toy_command(toy_modules, "no-toys-here", "doctor")
     shown = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
     assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", shown, re.MULTILINE)

@@ -86,7 +86,7 @@ def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[
     assert second.steps == expected.steps - 1
 
 
-def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_events_match_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=40)
     *expected, _ = decoder.stream(prompt, config, drafts=True)
     newest = [event for event in expected if isinstance(event, DraftEvent)][-1]
@@ -365,7 +365,7 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
     assert not decoder.session._caches  # type: ignore[attr-defined]
 
 
-def test_a_bad_prompt_among_those_decoded_together(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_bad_prompt_in_a_batch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=8)
     outcomes = list(decoder.outcomes([prompt, [], prompt], config, parallel=2))
     assert [isinstance(each, BadInputError) for each in outcomes] == [False, True, False]

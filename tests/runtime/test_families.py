@@ -62,7 +62,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "threshold", "skip_threshold": 0.0, "remask_threshold": 0.9},
     ],
 }
-"""Options per family: its defaults, and others of GenerationConfig."""
+"""Options to test per family. An empty set means the family's defaults."""
 PROMPTS = [list(range(5, 5 + length)) for length in (3, 37)]
 Opened = Callable[..., Decoder]
 

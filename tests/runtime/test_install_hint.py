@@ -27,7 +27,7 @@ def named(command: str) -> list[Requirement]:
     ("extra", "expected"),
     [("export", {"torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"}), ("plot", {"matplotlib"})],
 )
-def test_the_command_names_what_the_extra_requires(extra: str, expected: set[str]) -> None:
+def test_the_command_names_the_requirements_of_the_extra(extra: str, expected: set[str]) -> None:
     assert {requirement.name for requirement in named(pip_install(extra))} == expected
 
 

@@ -199,7 +199,7 @@ def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: C
             assert (shared_steps(steps) > 0) is shares
 
 
-def test_an_option_that_is_no_boolean_is_rejected(decoder: Decoder) -> None:
+def test_a_switch_of_another_type_is_rejected(decoder: Decoder) -> None:
     with pytest.raises(BadInputError, match="deduplicate_rows"):
         decoder.config(deduplicate_rows="yes")
     assert dataclasses.replace(decoder.config(), deduplicate_rows=np.True_).deduplicate_rows is True

@@ -149,7 +149,7 @@ def test_invalid_options(tiny_bundle: Path, options: tuple[object, ...], output:
     assert output in done.stderr
 
 
-def test_missing_extra_names_what_to_install(tiny_bundle: Path) -> None:
+def test_missing_extra_is_named(tiny_bundle: Path) -> None:
     program = "import sys; sys.modules['starlette'] = None; from lopa.cli.main import main; main(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", program, "serve", tiny_bundle], capture_output=True, text=True, check=False

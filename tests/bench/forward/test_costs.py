@@ -204,7 +204,7 @@ def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
         shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
 
 
-def test_host_seconds_and_those_of_a_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the seconds of real rounds by 7 outside the forward and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 

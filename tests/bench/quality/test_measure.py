@@ -99,7 +99,7 @@ def test_reference_steps_and_tokens_equal_the_recorded_ones(rows: tuple[Row, ...
         assert row.steps_saved == row.published.steps - row.default.steps
 
 
-def test_ratios_equal_those_of_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
+def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
     for row in rows:
         chosen = [item for item in items if item.kind == row.kind]
         config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)

@@ -151,7 +151,7 @@ def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch:
     assert all(share.alone > 0 for share in shares)
 
 
-def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...]) -> None:
+def test_the_complete_report(one: Decoder, items: tuple[EvalItem, ...]) -> None:
     report = scaling_report(
         {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
     )

@@ -229,7 +229,7 @@ def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bu
         ("--output", "new", "--timeline", "new.link"),
     ],
 )
-def test_one_file_for_two_things_is_refused(
+def test_one_file_for_two_outputs_is_rejected(
     arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)

@@ -87,7 +87,7 @@ def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) 
         {"body": {"prompt": 5}},
     ],
 )
-def test_lines_of_another_form_are_refused(wrong: dict[str, Any]) -> None:
+def test_lines_of_another_form_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         parse_openai_line({**completion(), **wrong})
 

@@ -43,7 +43,7 @@ def test_together_they_answer_every_line_once(count: int, tiny_bundle: Path, pro
     assert [line["line"] for line in expected] == [1, 3, 5, 7, 9, 11, 13]
 
 
-def test_a_shard_is_resumed_and_another_ones_results_are_refused(
+def test_a_shard_is_resumed_and_results_of_another_shard_are_rejected(
     tiny_bundle: Path, prompts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"

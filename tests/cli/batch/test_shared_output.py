@@ -95,7 +95,7 @@ def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle
     assert len(answers(output.read_text())) == len(LINES)
 
 
-def test_a_trace_that_another_process_writes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_trace_that_another_process_writes_is_rejected(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     with first_process(tiny_bundle, tmp_path / "out.jsonl", "--trace", trace) as (process, answer):
         second = lopa_export("generate", tmp_path / "none", PROMPT, "--trace", trace)

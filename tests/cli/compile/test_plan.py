@@ -190,7 +190,7 @@ def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_p
     assert json.loads(done.stdout)["bucket_bytes"] <= float(lower) * 2**30
 
 
-def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:
+def test_costs_of_another_device_are_rejected(bundle: Path, trace: Path, tmp_path: Path) -> None:
     costs = tmp_path / costs_name("cpu")
     costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
     done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")

@@ -30,7 +30,7 @@ def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) ->
     assert "stopped by eos" in argument.stderr
 
 
-def test_flags_are_those_of_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_flags_match_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     result = lopa_export(
         "generate", tiny_bundle, PROMPT, "--strategy", "lopa", "--branches", 3, "--block-size", 16, "--stop", "=",

@@ -27,7 +27,7 @@ def test_the_text_is_that_of_one_process(ranks: int, tiny_bundle: Path) -> None:
 
 
 @needs_mpi
-def test_bundles_that_differ_are_refused(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+def test_bundles_that_differ_are_rejected(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
     result = job(
         (2, [*GENERATE, tiny_bundle, PROMPT, "--device", "mpi"]),
         (1, [*GENERATE, tiny_bundle_logits, PROMPT, "--device", "mpi"]),

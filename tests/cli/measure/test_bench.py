@@ -38,7 +38,7 @@ def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own in which the packages in `refuse` cannot be imported.
+    """Run the command in a separate process in which the packages in `refuse` cannot be imported.
 
     `first` is Python to run before the command, in the same process.
     """
@@ -157,7 +157,7 @@ def test_a_stopped_measurement_keeps_a_complete_table(
     assert extra == ({"costs.cpu.json"} if kept else set())
 
 
-def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
+def test_a_bundle_that_cannot_be_written_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
@@ -259,7 +259,7 @@ def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
         assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
 
 
-def test_a_plot_without_matplotlib_is_refused_before_measuring(
+def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     prompts = tmp_path_factory.mktemp("prompts") / "eval.jsonl"
@@ -316,7 +316,7 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+def test_a_folder_without_a_bundle(tmp_path: Path) -> None:
     done = bench("quality", tmp_path, EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
     assert done.returncode == 2
     assert "manifest.json" in done.stderr

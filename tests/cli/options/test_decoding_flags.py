@@ -59,6 +59,6 @@ def test_options_of_an_installed_strategy() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--strategy", "beam"), ("--strategy-option", "votes"), ("--branches", "1.5x")])
-def test_other_values_are_refused(arguments: tuple[str, str]) -> None:
+def test_other_values_are_rejected(arguments: tuple[str, str]) -> None:
     command = click.command()(config_options(lambda **values: GenerationConfig(**config_overrides(values))))
     assert CliRunner().invoke(command, arguments).exit_code != 0

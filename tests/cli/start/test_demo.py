@@ -1,4 +1,4 @@
-"""Output of lopa-export demo: nothing is cut at usual widths, and there are plain lines without a terminal."""
+"""Output of lopa-export demo: no text is cut at usual widths, and without a terminal it consists of plain lines."""
 
 import io
 import re

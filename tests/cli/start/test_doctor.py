@@ -95,7 +95,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("shadowed", [True, False])
 def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Path) -> None:
-    """A stand-in of the same name, with metadata of its own, precedes the package on sys.path."""
+    """A stand-in of the same name, with its own metadata, precedes the package on sys.path."""
     package = tmp_path / "onnxruntime"
     (package / "capi").mkdir(parents=True)
     (package / "capi" / "__init__.py").touch()

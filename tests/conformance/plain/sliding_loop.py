@@ -18,7 +18,7 @@ class PlainStep:
     """The choices of a step."""
 
     rows: list[list[int]]
-    """For each hypothesis, positions of the rows behind the committed ones, in the order of their causal attention."""
+    """Positions of each hypothesis's rows behind the committed ones, in the order of their causal attention."""
     winner: int
     committed: int
     """Number of leading rows that are committed."""

@@ -77,7 +77,7 @@ def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
     assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]
 
 
-def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto) -> None:
+def test_a_graph_with_an_input_for_each_array_is_rejected(model: onnx.ModelProto) -> None:
     """Check an earlier version of the portable form."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     past = model.graph.input.pop()
@@ -89,7 +89,7 @@ def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto)
     assert "export the checkpoint again" in caught.value.remedy
 
 
-def test_a_graph_of_the_standard_dialect_is_refused(tiny_bundle: Path) -> None:
+def test_a_graph_of_the_standard_dialect_is_rejected(tiny_bundle: Path) -> None:
     standard = onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False)
     with pytest.raises(BadInputError, match="dynamic axes branches"):
         bucketed_inputs(standard, BUCKETS)

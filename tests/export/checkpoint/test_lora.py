@@ -67,7 +67,7 @@ def _saved_adapter(
         if "lora_" in name or "modules_to_save" in name:
             nn.init.normal_(parameter, std=0.3)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the base has no configuration of its own
+        warnings.simplefilter("ignore")  # the base has no own configuration
         model.save_pretrained(folder, safe_serialization=True)
         loaded = PeftModel.from_pretrained(_Modules(load_file(checkpoint / "model.safetensors")), folder)
         return dict(loaded.to(dtype).merge_and_unload().state_dict())

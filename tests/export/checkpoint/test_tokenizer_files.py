@@ -142,7 +142,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path, capsys: pyt
     assert "token with the id 24" in failed_export(capsys, checkpoint)
 
 
-def test_a_missing_tokenizer_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_tokenizer_error_names_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").unlink()
     assert "save_pretrained" in failed_export(capsys, checkpoint)

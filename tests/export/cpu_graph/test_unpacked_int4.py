@@ -118,7 +118,7 @@ def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], m
         assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
 
 
-def test_too_little_memory_and_unknown_forms_are_refused(
+def test_too_little_memory_and_unknown_forms_are_rejected(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int4_form, "free_memory", lambda: 1000)
@@ -130,7 +130,7 @@ def test_too_little_memory_and_unknown_forms_are_refused(
         open_session(bundles["int4"], "cpu", threads=1)
 
 
-def test_a_full_temporary_folder_is_refused(
+def test_a_full_temporary_folder_is_rejected(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")

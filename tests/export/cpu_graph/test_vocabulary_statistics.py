@@ -106,7 +106,7 @@ def test_random_logits_of_several_requests(head: bytes, vocabulary: int) -> None
 
 
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
-def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> None:
+def test_equal_logits_are_ordered_by_lower_id(head: bytes, vocabulary: int) -> None:
     """Check logits with few distinct values, all equal, and equal maxima whose groups are not in the order of ids."""
     rng = np.random.default_rng(5)
     logits = rng.integers(-3, 4, (1, 1, 5, vocabulary)).astype(np.float32)

@@ -112,7 +112,7 @@ def test_nodes_are_named_after_their_modules() -> None:
     assert [node.name for node in model.graph][:4] == ["layers.0.mlp/Shape", "Squeeze", "Shape", "Squeeze"]
 
 
-def test_other_operators_are_refused() -> None:
+def test_other_operators_are_rejected() -> None:
     model = _model(HEADS_APART)
     StandardOperatorsPass()(model)
     model.graph.node(0).domain = "com.microsoft"

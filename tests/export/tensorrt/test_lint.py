@@ -23,7 +23,7 @@ from lopa.tiny import CHECKPOINT
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is not None])
-def test_what_the_parser_rejects_is_named(case: str) -> None:
+def test_nodes_that_the_parser_rejects_are_named(case: str) -> None:
     control = CONTROLS[case]
     found = refusals_of_model(control.make(), tensorrt_operators())
     assert control.rule in {each.rule for each in found}
@@ -31,7 +31,7 @@ def test_what_the_parser_rejects_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is None])
-def test_what_the_parser_accepts_is_accepted(case: str) -> None:
+def test_nodes_that_the_parser_accepts_are_accepted(case: str) -> None:
     assert refusals_of_model(CONTROLS[case].make(), tensorrt_operators()) == []
 
 

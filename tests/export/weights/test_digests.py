@@ -77,7 +77,7 @@ def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found == {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with (
         digests_in_background([tmp_path / "nothing"]) as background,
         pytest.raises(BadInputError, match="cannot be read"),

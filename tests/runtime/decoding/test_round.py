@@ -143,7 +143,7 @@ def test_branches_copy_the_winner() -> None:
 
 
 def test_outside_the_published_loop_a_branch_with_nothing_masked_continues_alone() -> None:
-    """It would win the round in any case, and its finished block becomes due at once."""
+    """The branch would win the round in any case, and its finished block becomes due at once."""
     winner = replace(branch_with([True, True, True, False], 4, [True]), layout=layout_of(4, positions=4))
     outcome = outcome_with(winner, [8], [33], [-0.5])
     found = spawn(next_anchor(winner), outcome, 1, context_of(mask_token=MASK, ends=(EOS,)))

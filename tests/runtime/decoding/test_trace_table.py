@@ -47,7 +47,7 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
         assert options.get("speculative") or set(of_winner) <= {step.winner}
 
 
-def test_probabilities_are_those_of_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     steps: list[Step] = []
     config = decoder.config(strategy="lopa", branches=3, logprobs=True, max_new_tokens=40)
     *_, done = decoder.stream(prompt, config, on_step=steps.append)

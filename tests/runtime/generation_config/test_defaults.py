@@ -57,7 +57,7 @@ def test_every_strategy_and_its_options_may_be_the_default(strategy: str) -> Non
     assert planned(kept) == planned({}, **defaults)
 
 
-def test_every_option_may_have_a_default_except_those_per_request() -> None:
+def test_every_option_can_have_a_default_except_per_request_options() -> None:
     used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
     of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"}
     others = {"entropy_threshold", "distance_penalty", "strategy_options"}

@@ -1,4 +1,4 @@
-"""A grammar names an added token such as <tool_call>; text that spells it is something else."""
+"""A grammar can name an added token such as <tool_call>, which differs from text that spells it."""
 
 import hashlib
 import json

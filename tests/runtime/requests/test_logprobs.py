@@ -104,7 +104,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     ],
     ids=str,
 )
-def test_logprobs_are_those_of_the_proposing_step(decoder: Decoder, options: dict[str, Any]) -> None:
+def test_logprobs_come_from_the_proposing_step(decoder: Decoder, options: dict[str, Any]) -> None:
     with tiny.EVAL.open(encoding="utf-8") as lines:
         prompts = [json.loads(line)["prompt"] for line, _ in zip(lines, range(3), strict=False)]
     for prompt in prompts:

@@ -237,7 +237,7 @@ class WatchedSession:
         return self._session.forward(batch)  # type: ignore[no-any-return]
 
 
-def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = WatchedSession(decoder.session)
     watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]

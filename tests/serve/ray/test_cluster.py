@@ -85,7 +85,7 @@ def main(shared: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def text_of(bundles: dict[str, Path]) -> Iterator[Callable[..., str]]:
-    """Return a function that decodes with a decoder of its own."""
+    """Return a function that decodes with a separate decoder."""
     with Decoder.open(bundles["tiny"], threads=1) as decoder:
 
         def text(number: int = 9, tokens: int = 24, **options: Any) -> str:
