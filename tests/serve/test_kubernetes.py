@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.serve.servers import Server
-from tests.serve.test_deploy import CONTAINERFILE, DEPLOYING, RULES, options_of
+from tests.serve.test_deploy import CONTAINERFILE, DEPLOY_PAGE, RULES, options_of
 
 from lopa import __version__
 from lopa.runtime.engine import QUEUE_LIMIT
@@ -104,9 +104,9 @@ def test_mounts_match_the_server_s_paths() -> None:
     assert str(options["bundle"]) in mounts
     assert str(options["api_keys"].parent) in mounts
     secret = next(each["secret"] for each in POD["spec"]["volumes"] if "secret" in each)
-    assert f"create secret generic {secret['secretName']} --from-file={options['api_keys'].name}=" in DEPLOYING
+    assert f"create secret generic {secret['secretName']} --from-file={options['api_keys'].name}=" in DEPLOY_PAGE
     (claim,) = [each["persistentVolumeClaim"] for each in POD["spec"]["volumes"] if "persistentVolumeClaim" in each]
-    assert f"`{claim['claimName']}`" in DEPLOYING
+    assert f"`{claim['claimName']}`" in DEPLOY_PAGE
     assert read("kserve/service.yaml")["spec"]["predictor"]["model"]["storageUri"] == f"pvc://{claim['claimName']}"
 
 
@@ -240,5 +240,5 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
 
 
 def test_page_shows_how_to_apply_each_folder() -> None:
-    applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOYING))
+    applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOY_PAGE))
     assert applied == {folder.name for folder in FOLDERS}
