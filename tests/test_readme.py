@@ -33,7 +33,7 @@ def commands(page: str = README) -> list[str]:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the project's files, in which the README's paths hold."""
+    """Return a folder with the project's files, in which the README's paths exist."""
     folder = tmp_path_factory.mktemp("readme") / "lopa-export"
     shutil.copytree(PROJECT, folder, symlinks=True, ignore=shutil.ignore_patterns(".*", "out", "*.egg-info", "tests"))
     (folder / "out").mkdir()

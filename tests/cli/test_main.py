@@ -63,7 +63,7 @@ def in_shell(line: str, program: tuple[str, ...], bundle: Path) -> subprocess.Co
 )
 def test_a_full_standard_output_is_one_message(program: tuple[str, ...], line: str, tiny_bundle: Path) -> None:
     if program == MODULE and "inspect" not in line:
-        pytest.skip("the same code as the script")
+        pytest.skip("runs the same code as the script")
     done = in_shell(line, program, tiny_bundle)
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 1

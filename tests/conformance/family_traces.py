@@ -101,7 +101,7 @@ def _block_diffusion(header: Header) -> dict[str, Any]:
         "block_steps": params["denoising_steps"],
         "skip_threshold": params["confidence_threshold"],
         "max_new_tokens": params["gen_length"],
-        # The published code has no greedy mode: recordings of one have the argmax in place of the draw.
+        # The published code has no greedy mode. Greedy recordings replace its draw by the argmax.
         **({} if header["greedy"] else {"temperature": params["temperature"], "top_k": params["top_k"]}),
         **({} if header["greedy"] or params["top_p"] == 1 else {"top_p": params["top_p"]}),
     }
@@ -165,7 +165,7 @@ def config_of(header: Header, **more: Any) -> GenerationConfig:
     if options is None or unknown:
         raise BadInputError(
             f"a recording of the loop {header['loop']!r} with {', '.join(unknown) or 'any options'}",
-            expected=f"one of {', '.join(_LOOPS)} with the options that tests/conformance/family_traces.py names",
+            expected=f"one of {', '.join(_LOOPS)} with the options listed in tests/conformance/family_traces.py",
             remedy="add their translation there",
         )
     own = options(header)

@@ -232,7 +232,7 @@ def test_a_text_that_cannot_fit_is_rejected_before_encoding(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     def unread(*_: Any, **__: Any) -> None:
-        raise AssertionError("the text was encoded")
+        raise AssertionError("the text must not be encoded")
 
     monkeypatch.setattr(Tokenizer, "_encoding", unread)
     with pytest.raises(BadInputError, match=f"a text of {len(text)} characters"):

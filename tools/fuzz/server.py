@@ -212,7 +212,7 @@ def _check(answer: Answer) -> None:
     if not _REQUEST_ID.fullmatch(answer.headers.get("x-request-id", "-")):
         raise RuntimeError(f"invalid request id: {answer.headers}")
     if answer.status >= 500:
-        raise RuntimeError(f"{answer.status}: {answer.body[:200]!r}")
+        raise RuntimeError(f"unexpected status {answer.status}: {answer.body[:200]!r}")
     kind = answer.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):
         _check_stream(answer.body.decode())

@@ -88,7 +88,7 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
             raise RuntimeError(f"after both: {len(found)} lines that are not a prefix of the {len(expected)} expected")
         _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
-            raise RuntimeError("resumed: results differ from an undisturbed run")
+            raise RuntimeError("results after --resume differ from those of an undisturbed run")
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)

@@ -155,7 +155,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     turns = itertools.cycle((True, False))
 
     def _binds() -> bool:
-        """Skip the first forward of a turn on a prefix."""
+        """Return True for the first forward of a turn, which binds its inputs and does not count."""
         return next(turns)
 
     found = measured_costs(decoder, Schedule((shape,), 3))

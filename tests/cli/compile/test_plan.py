@@ -17,7 +17,7 @@ from lopa.runtime.sessions.session import open_session
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle of this module's own, since a plan is written into it."""
+    """Return a private copy of the bundle, since the tests write a plan into it."""
     return Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("plan") / "bundle"))
 
 

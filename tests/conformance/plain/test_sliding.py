@@ -78,7 +78,7 @@ def test_every_step_matches_the_plain_loop(
 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetwork, branches: int) -> None:
-    """This holds whatever was masked when a row was computed, and whichever branch computed it."""
+    """This holds for any masks at the time when a row was computed, and for any branch that computed it."""
     for prompt in prompts(1)[::4]:
         keys: list[Floats] = []
 

@@ -71,7 +71,7 @@ def test_outputs(model: onnx.ModelProto) -> None:
 
 
 def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
-    """Check the case in which the exporter gives the axis no factor."""
+    """Check a single key-value head, whose axis is exported as `requests` without a factor."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "requests"
     assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]

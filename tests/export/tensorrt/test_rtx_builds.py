@@ -148,7 +148,7 @@ def test_other_floats_are_not_for_7_5(
 
 
 def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Check that such engines are built without capture, because the builder rejects both together."""
+    """Check that engines with streamed weights are built without capture, since the builder rejects both together."""
     job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
     _built(real_rtx, job, tmp_path / PLAN_NAME)
     assert (tmp_path / PLAN_NAME).stat().st_size > job.bundle.weights.stat().st_size

@@ -150,7 +150,9 @@ def test_buckets_beyond_the_model_raise(tiny_bundle: Path, tmp_path: Path) -> No
 def test_huge_buckets_cost_neither_memory_nor_time() -> None:
     """Memory and time do not grow with the numbers in a table."""
     huge = [bucket(2**62, 2**62, 2**62, 2**62), bucket(1, 1, 64, 64)]
-    assert BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper
+    assert (
+        BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]
+    )  # six forwards in it are cheaper than one huge one
 
 
 def test_a_plan_of_an_earlier_version_is_read(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
             except BadInputError:
                 continue
             found = merged_options(requested, own=own, defaults=defaults)
-            # Dream's own loop has one block, whatever these options are.
+            # Dream's own loop has one block, regardless of these options.
             fixed = ("block_size", "cache") if STRATEGIES[found["strategy"]].whole else ()
             assert all(found[name] == alone[name] for name in names if name not in fixed)
             held = {name: value for name, value in defaults.items() if name not in names and name not in fixed}

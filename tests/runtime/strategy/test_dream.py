@@ -124,7 +124,7 @@ def test_every_step_matches_dreams_loop(
 
 
 def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """Another seed unmasks other positions. The same seed unmasks the same ones, whatever else is decoded."""
+    """Another seed unmasks other positions. The same seed unmasks the same ones, regardless of batch mates."""
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):
         steps: list[Step] = []
