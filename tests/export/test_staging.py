@@ -114,7 +114,7 @@ def test_a_destination_that_appears_meanwhile_is_not_lost(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["bundle", "b[1]*", "b.partial-1"])
-def test_leftovers_of_ended_processes_go_and_others_stay(tmp_path: Path, name: str) -> None:
+def test_leftovers_of_ended_processes_are_removed_and_others_kept(tmp_path: Path, name: str) -> None:
     ended = _ended_process()
     gone = [f".{name}.partial-{ended}", f".{name}.partial-{os.getpid()}"]
     kept = [

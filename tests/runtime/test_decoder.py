@@ -129,7 +129,7 @@ def test_the_clock_of_a_stream_starts_with_the_first_event(decoder: Decoder, pro
     assert last.result.seconds <= time.perf_counter() - began
 
 
-def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
+def test_max_new_tokens_bounds_the_answer_for_any_block_size(decoder: Decoder, prompts: list[str]) -> None:
     for upper in (1, 7, 33):
         result = decode(decoder, prompts[0], max_new_tokens=upper)
         assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")

@@ -76,7 +76,7 @@ def test_pip_is_the_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> 
     assert pip_install("plot").startswith(f"{sys.executable} -m pip install ")
 
 
-def test_no_remedy_and_no_page_asks_an_index_for_this_project() -> None:
+def test_no_remedy_and_no_page_installs_this_project_from_an_index() -> None:
     wrong = []
     for name in SOURCES:
         place = PROJECT / name

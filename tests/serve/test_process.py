@@ -51,7 +51,7 @@ def _hangups_as_usual() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_lets_running_answers_finish(chat_bundle: Path, number: int) -> None:
+def test_running_answers_finish_after_a_signal(chat_bundle: Path, number: int) -> None:
     lines: list[str] = []
     with serving(chat_bundle) as server:
         reader = start_stream(server, long_body(300, stream=True), lines)

@@ -89,7 +89,7 @@ BAD = {
 }
 
 
-def test_a_bad_line_is_that_lines_error_whatever_is_wrong(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_every_kind_of_bad_line_is_an_error_of_that_line(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD, *BAD.values(), GOOD)
     result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
     assert result.returncode == 2
@@ -164,16 +164,14 @@ def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path
     assert bad["response"]["body"]["error"]["message"] == bad["error"]["message"]
 
 
-def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_prompts_from_standard_input_or_a_fifo_are_answered_one_by_one(tiny_bundle: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     program = [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", str(fifo)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        with open(os.open(fifo, os.O_RDWR), "wb", buffering=0) as asking:  # noqa: PTH123 (as it waits for nobody)
+        with open(os.open(fifo, os.O_RDWR), "wb", buffering=0) as asking:  # noqa: PTH123 (does not wait for a reader)
             for number in (1, 2):
                 asking.write(GOOD.encode() + b"\n")
                 assert json.loads(process.stdout.readline())["line"] == number
@@ -183,7 +181,7 @@ def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
     assert [line["line"] for line in answers(piped.stdout)] == [2, 4]
 
 
-def test_special_outputs_are_written_and_stay(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_special_outputs_are_written_and_not_replaced(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, fifo, target = jsonl(tmp_path / "in.jsonl", GOOD), tmp_path / "fifo", tmp_path / "target"
     link = tmp_path / "link"
     link.symlink_to("target")

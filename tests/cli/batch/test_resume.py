@@ -93,7 +93,7 @@ def test_complete_lines_stay_and_a_truncated_line_is_removed(
     assert (again.returncode, output.read_bytes()) == (2, whole)
 
 
-def test_results_of_other_requests_are_rejected_and_stay(
+def test_results_of_other_requests_are_rejected_and_unchanged(
     tiny_bundle: Path, tiny_bundle_logits: Path, undisturbed: list[dict[str, Any]], prompts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"

@@ -195,7 +195,7 @@ class Terminal:
         return self.process.wait(60)
 
 
-def test_on_a_terminal_answers_are_stopped_and_the_prompt_comes_back(tiny_bundle: Path) -> None:
+def test_on_a_terminal_ctrl_c_stops_an_answer_and_returns_to_the_prompt(tiny_bundle: Path) -> None:
     # One token per step and no end: long enough to be interrupted on any machine.
     with Terminal(tiny_bundle, "--strategy", "vanilla", "--no-stop-at-eos", "--max-new-tokens", 1500) as terminal:
         terminal.wait_for("no chat template")

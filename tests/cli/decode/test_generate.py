@@ -20,7 +20,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoding.decoding import Step
 
 
-def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:
+def test_the_prompt_is_an_argument_or_standard_input(tiny_bundle: Path) -> None:
     argument = lopa_export("generate", tiny_bundle, PROMPT)
     stdin = lopa_export("generate", tiny_bundle, stdin=PROMPT)
     assert (argument.returncode, stdin.returncode) == (0, 0)
@@ -259,7 +259,7 @@ def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp
 @pytest.mark.parametrize(
     ("branches", "message"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
 )
-def test_numbers_of_branches_in_words(branches: list[int], message: str) -> None:
+def test_formatted_numbers_of_branches(branches: list[int], message: str) -> None:
     tally = BranchTally()
     for count in branches:
         tally.add(cast(Step, SimpleNamespace(branches=range(count))))

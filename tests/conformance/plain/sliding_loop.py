@@ -89,8 +89,8 @@ def wedlm(
 ) -> tuple[list[int], list[PlainStep]]:
     """Return the answer up to its end, and the steps.
 
-    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses besides the
-    one without an unverified token. The one with the lowest mean score wins, or one with nothing masked.
+    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses that
+    have an unverified token; one more has none. The lowest mean score wins, or a hypothesis with nothing masked.
     """
     text = list(prompt)  # committed
     total = len(prompt) + new

@@ -59,7 +59,7 @@ def test_ids_and_text_match_transformers(ours: Tokenizer, theirs: Any, text: str
 
 
 @given(text=ANY_TEXT)
-def test_text_comes_back_composed(ours: Tokenizer, text: str) -> None:
+def test_decoded_text_is_composed(ours: Tokenizer, text: str) -> None:
     decoded = ours.decode(ours.encode(text).ids, skip_special_tokens=False)
     # Special tokens are split off before the rest is composed (NFC), so parts of the text may be composed separately.
     assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)

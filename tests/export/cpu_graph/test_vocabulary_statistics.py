@@ -143,7 +143,7 @@ def test_groups_divide_the_vocabulary() -> None:
         assert group_of_vocabulary(vocabulary) == group
 
 
-def test_small_vocabularies_and_graphs_without_statistics_stay(head: bytes) -> None:
+def test_small_vocabularies_and_graphs_without_statistics_are_unchanged(head: bytes) -> None:
     model = ir.from_proto(onnx.load_from_string(head))
     assert not VocabularyStatisticsPass(MIN_VOCABULARY - 1)(model).modified
     assert model.graph.outputs[0].producer().op_type == "TopK"  # type: ignore[union-attr]

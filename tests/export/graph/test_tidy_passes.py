@@ -95,7 +95,7 @@ def test_a_product_of_axes_is_inferred() -> None:
     assert before[0].shape == (6, 5)
 
 
-def test_two_products_stay() -> None:
+def test_two_products_are_unchanged() -> None:
     model = _model(TWO_PRODUCTS)
     DirectShapesPass()(model)
     assert not ConstantReshapesPass()(model).modified

@@ -61,7 +61,7 @@ def test_table_matches_exhaustive_search() -> None:
             assert found in fitting
 
 
-def test_split_branches_keep_room_for_sampled_positions() -> None:
+def test_split_branches_fit_the_sampled_positions() -> None:
     buckets = [bucket(1, 1, 16, 64, 0.1), bucket(1, 1, 64, 64, 1.0)]
     assert BucketTable(buckets).bucket_for(Sizes(1, 2, 10, 64, 40)) == buckets[1]
 
