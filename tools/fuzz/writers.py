@@ -85,7 +85,9 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
             _both_race(writers, material.bundle, folder, number, delays)
         found = _answers(folder / "out") if (folder / "out").exists() else []
         if found != expected[: len(found)]:
-            raise RuntimeError(f"after both: {len(found)} lines that are not a prefix of the {len(expected)} expected")
+            raise RuntimeError(
+                f"both writers left {len(found)} lines, which are not a prefix of the {len(expected)} expected"
+            )
         _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
             raise RuntimeError("results after --resume differ from those of an undisturbed run")

@@ -122,7 +122,7 @@ def test_errors_of_the_real_builder_are_reported(tiny_bundle: Path, real_rtx: Mo
 
 
 def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Check that it has the oldest capability's kernels for all of them, by their names."""
+    """Check by kernel names that the engine uses the oldest capability's kernels for all capabilities."""
     names = [name[2:] for name in real_rtx.ComputeCapability.__members__ if name.startswith("SM")]
     assert len(names) == 6
     _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
