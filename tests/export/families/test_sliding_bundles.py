@@ -42,14 +42,14 @@ def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationCon
 def test_a_batch_gives_the_results_of_single_decodes(wedlm: Bundle, seed: int) -> None:
     """Compare decodes alone, batched in an engine, in numpy, and with branches over two devices."""
     with Decoder.open(wedlm.path, threads=1) as decoder:
-        submitted = some_mix(seed, decoder)
-        expected = [alone(decoder, *each) for each in submitted]
+        asked = some_mix(seed, decoder)
+        expected = [alone(decoder, *each) for each in asked]
         with Engine(decoder, slots=4, queue_limit=100) as engine, ThreadPoolExecutor(3) as threads:
-            handles = list(threads.map(lambda each: engine.submit(*each), submitted))
+            handles = list(threads.map(lambda each: engine.submit(*each), asked))
             assert [result_of(handle) for handle in handles] == expected
     for devices in (["cpu:0", "cpu:1"], ["numpy"]):
         with Decoder.open(wedlm.path, devices, threads=1) as decoder:
-            assert [alone(decoder, *each).token_ids for each in submitted] == [each.token_ids for each in expected]
+            assert [alone(decoder, *each).token_ids for each in asked] == [each.token_ids for each in expected]
 
 
 def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
@@ -58,8 +58,8 @@ def test_rows_that_branches_share_change_no_token(wedlm: Bundle) -> None:
     with Decoder.open(wedlm.path, threads=1) as decoder:
         for prompt, config in some_mix(7, decoder):
             apart, once = (
-                deque(decoder.stream(prompt, replace(config, deduplicate_rows=on), on_step=callback), maxlen=1)[0]
-                for on, callback in ((False, None), (True, steps.append))
+                deque(decoder.stream(prompt, replace(config, deduplicate_rows=on), on_step=heard), maxlen=1)[0]
+                for on, heard in ((False, None), (True, steps.append))
             )
             assert once.result.token_ids == apart.result.token_ids
     assert sum(step.windows.shared is not None for step in steps) > 5
