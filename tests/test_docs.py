@@ -165,7 +165,7 @@ def command_lines(page: str) -> Iterator[list[str]]:
 
 
 def unknown_part(words: list[str]) -> str | None:
-    """Return the first command or option in `words` that lopa-export does not have."""
+    """Return the first command or option in `words` that lopa-export lacks."""
     if not words or words[0].startswith("-") or words[0] in ("COMMAND", "..."):
         return None
     if words[0] not in COMMANDS:
@@ -208,7 +208,7 @@ def test_the_page_of_http_has_every_error_code() -> None:
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ERROR_CODES)
 
 
-def test_generated_tables_name_what_the_code_has() -> None:
+def test_generated_tables_match_the_code() -> None:
     commands = reference.commands()
     assert all(f"### {name}\n" in commands for name in COMMANDS)
     assert "`--json-schema" not in commands, "decoding options have a table of their own"
@@ -230,7 +230,7 @@ def test_every_module_of_runtime_and_export_has_its_line() -> None:
     assert sorted(named) == sorted(modules)
 
 
-def test_the_walks_name_files_in_order() -> None:
+def test_the_file_lists_of_the_architecture_page_are_in_order() -> None:
     page = text_of(PROJECT / "ARCHITECTURE.md")
     prompt, checkpoint = page.split("## From a ")[1:]
     for walk, last in ((prompt, "cli/decode/draft_view.py"), (checkpoint, "export/verify/report.py")):
@@ -239,7 +239,7 @@ def test_the_walks_name_files_in_order() -> None:
         assert (files[0], files[-1]) == ("src/lopa/cli/main.py", f"src/lopa/{last}")
 
 
-def test_docstrings_cite_what_the_specification_has() -> None:
+def test_docstrings_cite_existing_sections_of_the_specification() -> None:
     sections = dict(re.findall(r"^## (\d+)\. .+\n((?:.|\n)+?)(?=^## |\Z)", ALGORITHM, re.MULTILINE))
     quirks = re.findall(r"^(\d+)\. ", sections["9"], re.MULTILINE)
     citing = [path for path in SOURCES if "docs/reference/algorithm.md" in text_of(path) and path != Path(__file__)]
@@ -259,7 +259,7 @@ def test_docstrings_cite_what_the_specification_has() -> None:
     assert cited >= 15
 
 
-def test_nothing_cites_a_page_that_is_not_here() -> None:
+def test_nothing_cites_a_missing_page() -> None:
     for path in SOURCES:
         if path != Path(__file__):
             assert "lopa_semantics" not in text_of(path)

@@ -17,7 +17,7 @@ EXPLAINED = (
     "bundle", "engine", "session", "commit", "draft", "checkpoint", "adapter", "forward", "step", "cost table", "plan",
     "stage", "near-tie", "round", "remask", "exact speculative decoding", "contract",
 )  # fmt: skip
-"""Terms that a newcomer meets early."""
+"""Terms that a newcomer sees first."""
 
 
 @pytest.mark.parametrize("term", TERMS)

@@ -43,7 +43,7 @@ def test_importing_the_runtime_loads_no_more() -> None:
 
 
 @pytest.mark.parametrize("module", ["errors", "generation_config", "contract"])
-def test_a_module_loads_only_what_it_needs(module: str) -> None:
+def test_a_module_loads_only_its_own_imports(module: str) -> None:
     heavy = "{'onnxruntime', 'tokenizers', 'jinja2', 'lopa.runtime.decoder'}"
     assert run(f"import sys, lopa.runtime.{module}; print({heavy} & set(sys.modules))") == "set()\n"
 

@@ -76,7 +76,7 @@ def test_types_of_public_signatures_are_public(name: str) -> None:
 
 
 def test_a_private_type_is_found() -> None:
-    """The classes are those exported only for annotations."""
+    """Classes exported only for annotations stand for private types."""
     assert "Step.branches is a Branch" in private_types("Step", PUBLIC["Step"])
     assert all(private_types(name, PUBLIC[name]) for name in OPAQUE)
 

@@ -1,4 +1,4 @@
-"""Every command and every example of the README runs as it stands."""
+"""Every command and every example of the README runs unchanged."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def commands(page: str = README) -> list[str]:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the project's files, in which the README's paths hold."""
+    """Return a folder with the project's files, in which the README's paths exist."""
     folder = tmp_path_factory.mktemp("readme") / "lopa-export"
     shutil.copytree(PROJECT, folder, symlinks=True, ignore=shutil.ignore_patterns(".*", "out", "*.egg-info", "tests"))
     (folder / "out").mkdir()
@@ -52,7 +52,7 @@ def test_the_two_commands_come_first() -> None:
 
 
 def test_make_demo_exports_verifies_and_decodes() -> None:
-    """Run it in this environment. Its stamp exists only after pip has run for `make demo`."""
+    """Run `make demo` in this environment. Its stamp exists only after pip has run for it."""
     result = run(f"make demo VENV={BIN.parent}", PROJECT)
     assert result.returncode == 0, result.stderr
     assert "cpu agrees with the references" in result.stdout
@@ -60,7 +60,7 @@ def test_make_demo_exports_verifies_and_decodes() -> None:
     assert int(steps["LoPA, 5 branches"]) < int(steps["D2F"])
 
 
-def test_make_test_is_what_ci_runs() -> None:
+def test_ci_runs_make_test() -> None:
     assert "make test" in (PROJECT / ".ci" / "run").read_text().splitlines()
 
 
@@ -70,17 +70,17 @@ def test_install_commands_name_extras_that_exist() -> None:
             assert set(named.split(",")) <= set(EXTRAS), page
 
 
-def test_the_environment_that_is_left_is_named() -> None:
+def test_the_created_environment_is_named() -> None:
     assert ". .venv/bin/activate" in commands()
     assert "activate" in (PROJECT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= MAX_LINES
 
 
 def test_every_other_command_runs(clone: Path, kept_traces_of_processes: dict[str, str]) -> None:
-    """Compare with the output in the README. `make demo` makes its own trace."""
+    """Compare the output with the README's. `make demo` traces the graph itself."""
     others = [command for command in commands() if not command.startswith(("make", ". "))]
     assert [command.split()[1] for command in others] == ["onnx", "generate"]
     for command in others:
@@ -97,7 +97,7 @@ def test_every_other_command_runs(clone: Path, kept_traces_of_processes: dict[st
 
 
 def test_the_commands_for_the_first_bundle_run(clone: Path, kept_traces_of_processes: dict[str, str]) -> None:
-    """All but the server, which does not end, and its client. Runs after the README's export."""
+    """Run all commands except the server, which does not end, and its client. The README's export runs before."""
     shown = [command for command in commands(FIRST_BUNDLE) if command.startswith("lopa-export")]
     others = [
         f"{command} --overwrite" if " onnx " in command else command for command in shown if " serve " not in command
@@ -112,7 +112,7 @@ def test_the_commands_for_the_first_bundle_run(clone: Path, kept_traces_of_proce
 
 
 def test_the_support_matrix_has_every_device() -> None:
-    """And claims no hardware that has not run."""
+    """It must not claim hardware that has not run."""
     matrix = README.partition("## Support matrix")[2].partition("\n## ")[0]
     rows = [line for line in matrix.splitlines() if line.startswith("|")]
     for name in FAMILIES:

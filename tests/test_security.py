@@ -30,7 +30,7 @@ LIBRARIES = {
     "runtime/cuda/driver.py",
     "runtime/denormals.py",
 }
-"""Files that open a library by name: the system's or the driver's, never one that a bundle names."""
+"""Files that open a system or driver library by name. No file opens a library that a bundle names."""
 PROCESSES = {
     "bench/forward/cold_start.py",
     "bench/gpu/device.py",
@@ -81,7 +81,7 @@ def test_no_code_from_files_is_run() -> None:
 
 
 def test_violations_are_detected() -> None:
-    """The checks above detect their targets."""
+    """The checks above detect violations."""
     assert modules_of(ast.parse("import pickle\nfrom joblib import load")) == {"pickle", "joblib"} <= NEVER_IMPORTED
     assert names_called(ast.parse("def f(x):\n    return eval(x)")) & NEVER_CALLED
     assert attributes_of(ast.parse("options.register_custom_ops_library(path)")) & NEVER_ACCESSED
@@ -113,11 +113,11 @@ def test_a_server_s_log_has_no_prompts_answers_or_keys(tiny_bundle: Path, tmp_pa
         assert server.http.post("/v1/completions", json=body, headers=wrong).status_code == 401
         assert server.http.post("/v1/completions", json={**body, "top_p": "patient"}, headers=right).status_code == 400
         assert server.http.post("/v1/completions", content=b"{patient", headers=right).status_code == 400
-        code, said = server.stop()
+        code, logged = server.stop()
     assert code == 0
-    for told in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
-        assert told
-        assert told not in said
+    for secret in ("patient", "the-only-key", "a-guessed-key", answered.json()["choices"][0]["text"].strip()):
+        assert secret
+        assert secret not in logged
 
 
 HOSTILE_TOKENIZERS: dict[str, dict[str, object]] = {

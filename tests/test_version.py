@@ -25,8 +25,8 @@ def lopa_export(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_prints_the_version() -> None:
     """--version prints the metadata's version, which the build reads from the source."""
-    said = lopa_export("--version")
-    assert (said.stdout, said.stderr) == (f"lopa-export, version {version('lopa-export')}\n", "")
+    done = lopa_export("--version")
+    assert (done.stdout, done.stderr) == (f"lopa-export, version {version('lopa-export')}\n", "")
     assert f" lopa-export {__version__}, Python" in lopa_export("completion", "bash", "--verbose").stderr
 
 

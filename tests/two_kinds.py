@@ -1,4 +1,4 @@
-"""A network with a kind of layers that no checkpoint has yet: one dense, then two sparse with stacked experts."""
+"""A network that no checkpoint has yet: one dense layer, then two sparse layers with stacked experts."""
 
 import math
 from dataclasses import replace

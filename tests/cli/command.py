@@ -37,7 +37,7 @@ from lopa.runtime.sessions import numpy_session, onnxruntime_session
 numpy_session.HostSession = onnxruntime_session.HostSession = Broken
 main(sys.argv[2:])
 """
-"""Program whose first argument names the devices that break. The other arguments are the command."""
+"""Program whose first argument names the failing devices. The other arguments are the command."""
 
 
 def lopa_export(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:

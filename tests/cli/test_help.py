@@ -51,7 +51,7 @@ def test_every_command_is_there_and_has_the_common_options() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["onnx", "-h"]])
-def test_other_ways_to_ask(arguments: list[str]) -> None:
+def test_other_ways_to_request_help(arguments: list[str]) -> None:
     done = ended(*SCRIPT, *arguments, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -93,7 +93,7 @@ def test_help_shows_at_most_20_options_and_help_all_every_one(name: str) -> None
     command = command_of(name)
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     assert sum(map(len, basic.values())) <= 20
-    assert sum(map(len, full.values())) == len(options) + 1  # and --help
+    assert sum(map(len, full.values())) == len(options) + 1  # and --help itself
 
 
 def command_of(name: str) -> click.Command:
@@ -122,7 +122,7 @@ def test_every_option_has_a_help_text_and_a_default_in_the_form_of_click(name: s
             assert "[default" not in option.help
 
 
-def test_alone_it_shows_its_help() -> None:
+def test_without_arguments_it_shows_its_help() -> None:
     done = ended(*SCRIPT, stdout=subprocess.PIPE)
     assert done.returncode == 2
     assert "Decode:" in done.stdout + done.stderr
@@ -131,7 +131,7 @@ def test_alone_it_shows_its_help() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"), [("inspct", "inspect"), ("generte", "generate"), ("bnech", "bench"), ("Chat", "chat")]
 )
-def test_a_typo_is_told_what_was_meant(typed: str, meant: str) -> None:
+def test_a_typo_gets_a_suggestion(typed: str, meant: str) -> None:
     done = ended(*SCRIPT, typed)
     assert done.returncode == 2
     assert re.search(rf"No such command '{typed}'. Did you mean .*{meant}", done.stderr)
@@ -143,7 +143,7 @@ def test_a_script_for_every_shell(shell: str) -> None:
     assert "_LOPA_EXPORT_COMPLETE" in shown("completion", shell)
 
 
-def test_the_shell_is_that_of_the_user_or_asked_for() -> None:
+def test_the_shell_is_the_users_or_the_requested_one() -> None:
     environment = {**os.environ, "SHELL": "/usr/bin/fish"}
     assert ended(*SCRIPT, "completion", stdout=subprocess.PIPE, env=environment).stdout == shown("completion", "fish")
     refused = ended(*SCRIPT, "completion", env={**environment, "SHELL": "/bin/tcsh"})

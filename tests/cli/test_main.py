@@ -63,7 +63,7 @@ def in_shell(line: str, program: tuple[str, ...], bundle: Path) -> subprocess.Co
 )
 def test_a_full_standard_output_is_one_message(program: tuple[str, ...], line: str, tiny_bundle: Path) -> None:
     if program == MODULE and "inspect" not in line:
-        pytest.skip("the same code as the script")
+        pytest.skip("runs the same code as the script")
     done = in_shell(line, program, tiny_bundle)
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 1
@@ -72,7 +72,7 @@ def test_a_full_standard_output_is_one_message(program: tuple[str, ...], line: s
 
 
 @BOTH
-def test_a_reader_that_goes_away(program: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_reader_that_closes_the_pipe(program: tuple[str, ...], tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "in.jsonl"
     prompts.write_text((json.dumps({"prompt": PROMPT}) + "\n") * 8)
     many = f"RUN generate $B --prompts {prompts} --max-new-tokens 4"
@@ -98,7 +98,7 @@ def test_closed_streams(redirect: str, code: int, tiny_bundle: Path) -> None:
     assert not re.search("Traceback|Exception", done.stderr)
 
 
-def test_a_file_never_takes_the_place_of_a_closed_stream(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_file_never_replaces_a_closed_stream(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     prompts.write_text(json.dumps({"prompt": PROMPT}) + "\n{oops\n")
     done = in_shell(f"RUN generate $B --prompts {prompts} --output {output} <&- >&- 2>&-", SCRIPT, tiny_bundle)
@@ -148,7 +148,7 @@ def test_an_encoding_without_the_characters_gets_escapes(
     assert (drafts.returncode, "\\u2591" in drafts.stderr) == (0, True)
 
 
-def test_escapes_are_those_of_json() -> None:
+def test_escapes_match_json() -> None:
     open_streams()
     text = "é😀\ud800"
     assert json.loads('"' + text.encode("ascii", ESCAPED).decode() + '"') == text
@@ -169,7 +169,7 @@ def test_escapes_are_those_of_json() -> None:
         ("EOFError()", 70, "error: unexpected EOFError"),
     ],
 )
-def test_every_end_has_its_code_and_one_message(raised: str, code: int, message: str) -> None:
+def test_every_exit_code_has_one_message(raised: str, code: int, message: str) -> None:
     done = ended(sys.executable, "-c", RAISING, raised, "inspect", "x", stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
@@ -179,7 +179,7 @@ def test_every_end_has_its_code_and_one_message(raised: str, code: int, message:
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_verbose_shows_where_a_bug_arose(place: str) -> None:
+def test_verbose_shows_the_traceback_of_a_bug(place: str) -> None:
     arguments = ["-v", "inspect", "x"] if place == "before" else ["inspect", "x", "--verbose"]
     done = ended(sys.executable, "-c", RAISING, "KeyError('x')", *arguments)
     assert done.returncode == 70
@@ -227,7 +227,7 @@ def test_a_signal_at_any_moment_ends_cleanly(
         assert found == (code, message), seconds
 
 
-def test_called_by_a_program_it_leaves_signals_as_they_were() -> None:
+def test_main_restores_signal_handlers_for_a_calling_program() -> None:
     code = (
         "import signal, sys, threading\nfrom lopa.cli.main import main\n"
         "def run():\n    try: main(['inspect', 'nowhere'])\n    except SystemExit as end: ends.append(end.code)\n"
@@ -255,7 +255,7 @@ def test_an_ignored_signal_stays_ignored(tiny_bundle: Path, number: int) -> None
     assert process.returncode == 0
 
 
-def test_quiet_says_nothing_but_errors(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_quiet_prints_errors_only(tiny_bundle: Path, tmp_path: Path) -> None:
     done = ended(*SCRIPT, "-q", "verify", tiny_bundle, stdout=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, "")
     assert "ok: " in done.stdout
@@ -263,7 +263,7 @@ def test_quiet_says_nothing_but_errors(tiny_bundle: Path, tmp_path: Path) -> Non
     assert (refused.returncode, refused.stderr.count("error: ")) == (2, 1)
 
 
-def test_verbose_says_what_is_used(tiny_bundle: Path) -> None:
+def test_verbose_prints_versions_devices_and_options(tiny_bundle: Path) -> None:
     done = ended(*SCRIPT, "generate", tiny_bundle, PROMPT, "--threads", 1, "-v", stdout=subprocess.PIPE)
     assert "on cpu with 1 threads" in done.stderr
     assert "branches=" in done.stderr

@@ -1,4 +1,4 @@
-"""Commands on openvino:CPU: steps and answers as on cpu, cost tables, plans, comparison with the PyTorch loop."""
+"""Commands on openvino:CPU: same steps and answers as on cpu, cost tables, plans, comparison with the PyTorch loop."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_a_file_of_prompts_is_answered_as_on_cpu(tiny_bundle: Path, tmp_path: Pa
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
+def test_costs_branches_and_a_plan_of_the_device_chosen_by_auto(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is stored under the chosen device, and found by every later request for that device."""
@@ -80,7 +80,9 @@ def test_costs_branches_and_a_plan_of_the_device_that_auto_takes(
     assert f"Shape buckets for {taken}, measured costs" in done.stdout
 
 
-def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_compared_with_the_pytorch_loop(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.speed_measurement"), "ROUNDS", 1)
     origin = ("--checkpoint", CHECKPOINT, "--lora", ADAPTER)
     few = ("--branches", 3, "--limit", 1, "--output", tmp_path)
@@ -94,7 +96,7 @@ def test_speed_beside_the_loop_of_pytorch(tiny_bundle: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("devices", [["openvino:GPU"], [DEVICE, "numpy"], ["cuda:0"]])
-def test_speed_on_what_the_loop_does_not_run_on(tiny_bundle: Path, devices: list[str]) -> None:
+def test_speed_on_a_device_without_a_pytorch_loop(tiny_bundle: Path, devices: list[str]) -> None:
     named = [word for device in devices for word in ("--device", device)]
     done = lopa_export("bench", "speed", tiny_bundle, "--checkpoint", CHECKPOINT, *named)
     assert done.returncode == 2

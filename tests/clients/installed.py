@@ -1,4 +1,4 @@
-"""Clients that `make test-clients` installs in an environment of their own, since their pins conflict with ours."""
+"""Clients that `make test-clients` installs in a separate environment, since their pins conflict with ours."""
 
 import os
 import shutil

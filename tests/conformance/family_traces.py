@@ -101,7 +101,7 @@ def _block_diffusion(header: Header) -> dict[str, Any]:
         "block_steps": params["denoising_steps"],
         "skip_threshold": params["confidence_threshold"],
         "max_new_tokens": params["gen_length"],
-        # The published code has no greedy mode: recordings of one have the argmax in place of the draw.
+        # The published code has no greedy mode. Greedy recordings replace its draw by the argmax.
         **({} if header["greedy"] else {"temperature": params["temperature"], "top_k": params["top_k"]}),
         **({} if header["greedy"] or params["top_p"] == 1 else {"top_p": params["top_p"]}),
     }
@@ -148,7 +148,7 @@ _LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
     "batch_sample": (_fast_v2, _SUB_BLOCKS),
     "generate": (_fast_v2, _SUB_BLOCKS),
 }
-"""For each recorded loop: the function that returns its options in our terms, and the names of known options."""
+"""Function that returns the options in our terms, and the names of known options, by recorded loop."""
 
 
 def read_family_traces(path: Path) -> tuple[Header, list[dict[str, Any]]]:
@@ -165,7 +165,7 @@ def config_of(header: Header, **more: Any) -> GenerationConfig:
     if options is None or unknown:
         raise BadInputError(
             f"a recording of the loop {header['loop']!r} with {', '.join(unknown) or 'any options'}",
-            expected=f"one of {', '.join(_LOOPS)} with the options that tests/conformance/family_traces.py names",
+            expected=f"one of {', '.join(_LOOPS)} with the options listed in tests/conformance/family_traces.py",
             remedy="add their translation there",
         )
     own = options(header)
@@ -217,10 +217,10 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
         where = f"{first}: {found[first]} and {wanted[first]}" if first is not None else "the shorter's end"
         return f"{len(found)} ids behind the prompt, recorded {len(wanted)}; they differ at {where}"
     assert fills.logprobs is not None
-    said = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
+    probability_of = dict(zip(fills.positions.tolist(), np.exp(fills.logprobs).tolist(), strict=True))
     for position, _, probability in expected["fills"]:
-        if abs(said[position] - probability) > PROBABILITY_TOLERANCE:
-            return f"probability {said[position]} of position {position}, recorded {probability}"
+        if abs(probability_of[position] - probability) > PROBABILITY_TOLERANCE:
+            return f"probability {probability_of[position]} of position {position}, recorded {probability}"
     if "states" in expected:
         blocks = [[block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks]
         before = [each[1:] for each in expected["states"]]

@@ -135,13 +135,13 @@ def recording_of_file(path: Path) -> Recording:
 
 def _sizes_of_recorded(step: dict[str, Any]) -> Sizes:
     branches = step["branches"]
-    undecided = max(branch["masks_in_window"] for branch in branches)
+    masked = max(branch["masks_in_window"] for branch in branches)
     return Sizes(
         requests=1,
         branches=len(branches),
         window=max(branch["input_len"] for branch in branches),
         prefix=tiles(step["cache_len"]),
-        wanted=max(1, undecided + bool(step["update_kvcache_len"])),
+        wanted=max(1, masked + bool(step["update_kvcache_len"])),
     )
 
 
@@ -161,7 +161,10 @@ def _differences(recorded: dict[str, Any], step: Step) -> Iterator[str]:
         "prefix": (windows.prefix, recorded["cache_len"]),
         "commit": (windows.commit, recorded["update_kvcache_len"]),
         "window lengths": (list(windows.lengths), [branch["input_len"] for branch in branches]),
-        "undecided": ([len(each) for each in windows.sampled], [branch["masks_in_window"] for branch in branches]),
+        "masked positions": (
+            [len(each) for each in windows.sampled],
+            [branch["masks_in_window"] for branch in branches],
+        ),
         "ended": ([branch.ended for branch in step.branches], [branch["eos"] for branch in branches]),
         "tokens": ([_crc(branch.tokens) for branch in step.branches], [branch["x_crc"] for branch in branches]),
         "blocks": (_blocks(step), [block[1:] for block in recorded["blocks"]]),

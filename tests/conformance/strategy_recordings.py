@@ -37,7 +37,7 @@ class Decision:
     """A repeated decision."""
 
     kind: str
-    """state: the result of a step; walk: the accepted draft."""
+    """`state` for the result of a step, `walk` for the accepted draft."""
     same: bool
     tie: bool = False
     """True if it differs only in the choice among equally probable positions."""
@@ -118,7 +118,7 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             if step["rule"] not in _AGREE:
                 raise UnknownSettingError(f"rule {step['rule']!r}: known are {', '.join(_AGREE)}")
             agree = _AGREE[step["rule"]]
-            # A block's first drafts come from a state that is none of them.
+            # A block's first drafts come from a state that is not one of the drafts.
             drafted = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
             accepted = step["accepted"]
             last = _accepted(drafted, targets, partial(agree, mask=mask))

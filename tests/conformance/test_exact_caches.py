@@ -70,7 +70,7 @@ def rows_of_one_pass(session: Session, decoding: Decoding) -> tuple[Rows, ...]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("prompt", [3, 41])
-def test_committed_rows_are_those_of_one_pass(name: str, prompt: int, family_bundle: Callable[..., Path]) -> None:
+def test_committed_rows_match_one_pass(name: str, prompt: int, family_bundle: Callable[..., Path]) -> None:
     family, options = CASES[name]
     bundle = Bundle.open(family_bundle(family))
     session = open_session(bundle, "numpy")

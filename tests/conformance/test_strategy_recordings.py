@@ -31,7 +31,7 @@ def test_recorded_decisions(path: Any) -> None:
     found = counted(decisions_of_file(path))
     assert (found["state"], found["walk"], found["taken back"]) == NUM_DECISIONS[path.name.split(".")[0]]
     assert found["different"] == 0
-    assert found["tie"] <= 0.1 * found["state"]  # of positions near probability 1; most decisions are no ties
+    assert found["tie"] <= 0.1 * found["state"]  # positions near probability 1 tie; most decisions do not
 
 
 @pytest.mark.parametrize("seed", range(24))

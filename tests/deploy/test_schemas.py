@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.deploy.kserve_models import KserveModels
-from tests.release_programs import NODE_MODULES, release_node, release_package, release_program, said
+from tests.release_programs import NODE_MODULES, release_node, release_package, release_program, run_program
 
 KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml")
@@ -37,7 +37,7 @@ def test_every_kind_is_checked_or_excluded() -> None:
 def faults_of_core(resource: dict[str, Any], version: str, folder: Path) -> str:
     path = folder / "resource.yaml"
     path.write_text(yaml.safe_dump(resource))
-    code, message = said([release_program("kubernetes-validate"), "--strict", "-k", version, path])
+    code, message = run_program([release_program("kubernetes-validate"), "--strict", "-k", version, path])
     return message if code else ""
 
 
@@ -47,7 +47,7 @@ def faults_of_npm(resource: dict[str, Any], folder: Path) -> str:
         program.write_bytes((Path(__file__).parent / "node" / "validate.mjs").read_bytes())
         (folder / "node_modules").symlink_to(NODE_MODULES)  # imports only look there
     (folder / "resources.json").write_text(json.dumps([resource]))
-    code, message = said([node, program, folder / "resources.json"])
+    code, message = run_program([node, program, folder / "resources.json"])
     assert code == 0, message
     return message
 
@@ -133,4 +133,4 @@ def test_invalid_fields_are_found(kind: str, path: str, value: object, message: 
 
 @pytest.mark.release
 def test_hadolint_accepts_the_containerfile() -> None:
-    assert said([release_program("hadolint"), KUBERNETES.parent / "Containerfile"]) == (0, "")
+    assert run_program([release_program("hadolint"), KUBERNETES.parent / "Containerfile"]) == (0, "")

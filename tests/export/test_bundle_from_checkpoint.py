@@ -105,7 +105,7 @@ def test_a_checkpoint_without_a_beginning_of_text(tmp_path: Path) -> None:
     onnxruntime.InferenceSession(bundle.graph, providers=["CPUExecutionProvider"])
 
 
-def test_an_existing_destination_is_refused_before_any_work(tmp_path: Path, tiny_bundle: Path) -> None:
+def test_an_existing_destination_is_rejected_before_any_work(tmp_path: Path, tiny_bundle: Path) -> None:
     with pytest.raises(BadInputError, match="exists"):
         bundle_from_checkpoint(tmp_path / "no checkpoint", tiny_bundle)
 
@@ -131,7 +131,7 @@ def _stalled_export(checkpoint: Path, destination: Path, *arguments: str) -> "su
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
 
 
-def test_an_export_that_is_killed_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
+def test_a_killed_export_leaves_no_bundle_and_the_next_succeeds(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     place = tmp_path / "place"
     place.mkdir()
@@ -146,7 +146,7 @@ def test_an_export_that_is_killed_leaves_no_bundle_and_the_next_succeeds(tmp_pat
     assert [path.name for path in place.iterdir()] == ["bundle"]
 
 
-def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
     place = tmp_path / "place"
     with _stalled_export(checkpoint, place / "bundle") as interrupted:

@@ -44,7 +44,7 @@ def test_the_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_nothing_is_left_of_a_block_that_fails(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_block_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
     with pytest.raises(error):
         _stage(tmp_path / "new" / "deep" / "bundle", "half", error=error("half"))
     assert _names(tmp_path) == []
@@ -114,7 +114,7 @@ def test_a_destination_that_appears_meanwhile_is_not_lost(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["bundle", "b[1]*", "b.partial-1"])
-def test_leftovers_of_ended_processes_go_and_others_stay(tmp_path: Path, name: str) -> None:
+def test_leftovers_of_ended_processes_are_removed_and_others_kept(tmp_path: Path, name: str) -> None:
     ended = _ended_process()
     gone = [f".{name}.partial-{ended}", f".{name}.partial-{os.getpid()}"]
     kept = [
@@ -131,7 +131,7 @@ def test_leftovers_of_ended_processes_go_and_others_stay(tmp_path: Path, name: s
     assert _names(tmp_path) == sorted([*kept, name])
 
 
-def test_a_bundle_that_was_moved_aside_by_a_killed_export_comes_back(tmp_path: Path) -> None:
+def test_a_bundle_moved_aside_by_a_killed_export_is_restored(tmp_path: Path) -> None:
     aside = _bundle(tmp_path / f".bundle.replaced-{_ended_process()}", "old")
     with pytest.raises(BadInputError, match="exists"), staged_folder(tmp_path / "bundle", overwrite=False):
         pytest.fail("the block must not run")

@@ -25,7 +25,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
         pytest.skip(reason)
     with _process(interpreted=interpreted) as call:
         if not interpreted and not call(kernel_calls.has_gpu):
-            pytest.skip("no CUDA device, or torch without CUDA: here the kernels run interpreted only")
+            pytest.skip("no CUDA device, or torch without CUDA: the kernels run only in the interpreter here")
         yield call
 
 
@@ -63,7 +63,7 @@ def compiler() -> Iterator[Kernels]:
 @contextmanager
 def _process(*, interpreted: bool) -> Iterator[Kernels]:
     if sys.platform != "linux":
-        pytest.skip("Triton is there for Linux only")
+        pytest.skip("Triton is available on Linux only")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=kernel_calls.choose, initargs=(interpreted,)) as pool:
         yield lambda call, *arguments: pool.submit(call, *arguments).result()

@@ -80,7 +80,7 @@ def test_a_request_without_committed_rows(kernels: Kernels) -> None:
     _check(kernels, inputs)
 
 
-def test_whole_tiles_of_the_prefix_masked(kernels: Kernels) -> None:
+def test_completely_masked_tiles_of_the_prefix(kernels: Kernels) -> None:
     """Mask the first, a middle and the last tile, which contain large values."""
     inputs = attention_inputs(1, 2, 4, 2, 9, 160, 16, seed=4)
     inputs[6][:] = True

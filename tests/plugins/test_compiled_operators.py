@@ -39,7 +39,7 @@ def test_ptx_with_the_documented_arguments(
 ENTRY = ".visible .entry f(\n\t.param .u64 f_param_0,\n\t.param .u32 f_param_1,\n\t.param .u64 f_param_2\n)\n{ld [%s];}"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is available on Linux only")
 def test_only_unused_scratch_parameters_are_removed() -> None:
     from lopa.plugins.kernels.ahead_of_time import ptx_with_arguments
 

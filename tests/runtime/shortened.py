@@ -13,8 +13,8 @@ _BRANCHES, _WIDTH = 2, 40
 def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bool, turns: int = 9) -> None:
     """Commit and drop rows in `session` repeatedly, across tiles and down to nothing.
 
-    Before every forward `fresh` gets only the remaining rows, for all requests and for the one changed last. With
-    `exact` the statistics have the same bits. At most 192 rows are committed.
+    Before every comparison `fresh` gets only the remaining rows. Forwards of all requests and of the one changed last
+    are compared. With `exact` the statistics have the same bits. At most 192 rows are committed.
     """
     rng = np.random.default_rng(21)
     kept = {request: _no_rows(session, request, rng) for request in _REQUESTS}
@@ -26,8 +26,8 @@ def assert_shortened_equals_fresh(session: Session, fresh: Session, *, exact: bo
         starts = [kept[request].count for request in _REQUESTS]
         batch = random_batch(rng, _REQUESTS, _BRANCHES, _WIDTH, 5, starts=starts)
         alone = batch_of_one(batch, (turn - 1) % 3)
-        for asked in (alone, batch):
-            _assert_same(session.forward(asked), fresh.forward(asked), exact=exact)
+        for forwarded in (alone, batch):
+            _assert_same(session.forward(forwarded), fresh.forward(forwarded), exact=exact)
         for request in _REQUESTS:
             _commit(session, request, kept, int(rng.integers(20, _WIDTH + 1)))
         request = _REQUESTS[turn % 3]

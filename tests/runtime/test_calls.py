@@ -121,7 +121,7 @@ def test_options_change_a_config_but_not_a_prompts_own(decoder: Decoder) -> None
     assert [(len(result.token_ids), result.seed) for result in results] == [(4, 3), (8, 3)]
 
 
-def test_an_engine_takes_options_too(decoder: Decoder) -> None:
+def test_an_engine_accepts_options_too(decoder: Decoder) -> None:
     options: GenerationOptions = {"max_new_tokens": 8, "branches": 2}
     expected = plain(decoder.generate(PROMPT, **options))
     with Engine(Decoder(decoder.bundle, decoder.session, decoder.tokenizer), prefix_cache_tokens=0) as engine:

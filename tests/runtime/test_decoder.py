@@ -61,7 +61,7 @@ def test_streamed_text_is_final_and_equals_the_result(decoder: Decoder, prompts:
         assert MASKED in drafts[0].text
 
 
-def test_counts_are_those_of_the_steps(decoder: Decoder, prompts: list[str]) -> None:
+def test_counts_match_the_steps(decoder: Decoder, prompts: list[str]) -> None:
     steps: list[Step] = []
     *_, last = decoder.stream(prompts[0], decoder.config(branches=4), on_step=steps.append)
     assert isinstance(last, DoneEvent)
@@ -112,7 +112,7 @@ def test_a_stop_string_ends_the_answer_before_it(decoder: Decoder, prompts: list
     assert cut.steps <= whole.steps
 
 
-def test_a_time_limit_returns_what_is_committed(decoder: Decoder, prompts: list[str]) -> None:
+def test_a_time_limit_returns_the_committed_text(decoder: Decoder, prompts: list[str]) -> None:
     whole = decode(decoder, prompts[0])
     cut = decode(decoder, prompts[0], time_limit=1e-9)
     assert (cut.stop_reason, cut.steps) == ("time_limit", 1)
@@ -129,7 +129,7 @@ def test_the_clock_of_a_stream_starts_with_the_first_event(decoder: Decoder, pro
     assert last.result.seconds <= time.perf_counter() - began
 
 
-def test_max_new_tokens_bounds_the_answer_whatever_the_block_size(decoder: Decoder, prompts: list[str]) -> None:
+def test_max_new_tokens_bounds_the_answer_for_any_block_size(decoder: Decoder, prompts: list[str]) -> None:
     for upper in (1, 7, 33):
         result = decode(decoder, prompts[0], max_new_tokens=upper)
         assert (result.tokens, result.window_tokens, result.stop_reason) == (upper, upper, "length")

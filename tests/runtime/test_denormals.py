@@ -37,7 +37,7 @@ def test_an_error_restores_the_state() -> None:
     assert _product() > 0
 
 
-def test_operands_are_zero_too() -> None:
+def test_operands_are_also_flushed_to_zero() -> None:
     denormal = np.float32(1e-40)
     with denormals_as_zero():
         assert denormal * np.float32(1e10) == 0

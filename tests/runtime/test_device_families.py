@@ -205,14 +205,14 @@ def test_an_artificial_family_appears_in_the_commands(toy_modules: Path, tiny_bu
     words = {"COMP_WORDS": "lopa-export generate bundle --device to", "COMP_CWORD": "4"}
     completed = toy_command(toy_modules, "numpy", _LOPA_EXPORT_COMPLETE="bash_complete", **words)
     assert completed.split() == ["plain,toy:0"]
-    said = toy_command(toy_modules, "numpy", "doctor", str(tiny_bundle))
-    assert re.search(r"^installed .*\btoy\b", said, re.MULTILINE)
-    assert re.search(r"^ok +decode with toys: numpy ", said, re.MULTILINE)
-    assert re.search(r"^device +toy:N: ready \(numpy as a toy\)$", said, re.MULTILINE)
-    assert re.search(r"^fastest +toy:0: [\d.]+ ms", said, re.MULTILINE)
+    shown = toy_command(toy_modules, "numpy", "doctor", str(tiny_bundle))
+    assert re.search(r"^installed .*\btoy\b", shown, re.MULTILINE)
+    assert re.search(r"^ok +decode with toys: numpy ", shown, re.MULTILINE)
+    assert re.search(r"^device +toy:N: ready \(numpy as a toy\)$", shown, re.MULTILINE)
+    assert re.search(r"^fastest +toy:0: [\d.]+ ms", shown, re.MULTILINE)
 
 
-def test_an_artificial_family_that_is_not_installed(toy_modules: Path) -> None:
+def test_a_missing_artificial_family(toy_modules: Path) -> None:
     assert "toy" not in toy_command(toy_modules, "no-toys-here", "doctor")
-    said = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
-    assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", said, re.MULTILINE)
+    shown = toy_command(toy_modules, "no-toys-here", "doctor", "--all")
+    assert re.search(r"^device +toy:N: needs no-toys-here: buy a toy$", shown, re.MULTILINE)

@@ -39,7 +39,7 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
 
 DEADLINE = 1.0
-"""Seconds in which a request can join on a busy machine."""
+"""Seconds within which a request joins even on a busy machine."""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -68,7 +68,7 @@ def test_draws_do_not_depend_on_batch_mates(decoder: Decoder, prompt: tuple[int,
 
 @pytest.mark.parametrize("speculative", [False, True])
 def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[int, ...], speculative: bool) -> None:
-    """Also if the round that caches the prompt's rows is skipped."""
+    """Draws are equal even if the round that caches the prompt's rows is skipped."""
     own = {
         "strategy": "threshold",
         "window": "block_causal",
@@ -86,7 +86,7 @@ def test_draws_do_not_depend_on_a_stored_prompt(decoder: Decoder, prompt: tuple[
     assert second.steps == expected.steps - 1
 
 
-def test_events_are_those_of_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_events_match_the_decoder(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=40)
     *expected, _ = decoder.stream(prompt, config, drafts=True)
     newest = [event for event in expected if isinstance(event, DraftEvent)][-1]
@@ -365,7 +365,7 @@ def test_prompts_decoded_together_share_forwards_and_keep_their_order(
     assert not decoder.session._caches  # type: ignore[attr-defined]
 
 
-def test_a_bad_prompt_among_those_decoded_together(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_a_bad_prompt_in_a_batch(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     config = decoder.config(max_new_tokens=8)
     outcomes = list(decoder.outcomes([prompt, [], prompt], config, parallel=2))
     assert [isinstance(each, BadInputError) for each in outcomes] == [False, True, False]

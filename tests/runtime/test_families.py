@@ -62,7 +62,7 @@ LOOPS: dict[str, list[dict[str, Any]]] = {
         {"strategy": "threshold", "skip_threshold": 0.0, "remask_threshold": 0.9},
     ],
 }
-"""Options per family: its defaults, and others of GenerationConfig."""
+"""Options to test per family. An empty set means the family's defaults."""
 PROMPTS = [list(range(5, 5 + length)) for length in (3, 37)]
 Opened = Callable[..., Decoder]
 
@@ -120,7 +120,7 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Promp
 
 
 def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
-    """Shape buckets planned from decodes by the family's defaults fit every decode by these."""
+    """Shape buckets planned from decodes with the family's defaults fit every decode with these defaults."""
     decoder = opened()
     recording = recording_from_decoder(
         decoder, PROMPTS, lambda forwards: ShapeSource(name="two", sha256="", forwards=forwards), lambda _: None

@@ -313,11 +313,11 @@ def test_remasking_options() -> None:
     assert not plan(remask_threshold=0.0).remasks
     assert plan(strategy="wino", max_new_tokens=40).remask_limit == 40
     assert plan(strategy="wino", remask_limit=np.int64(7)).remask_limit == 7
-    # More is remasked than was certain, and the rule still ends.
+    # More positions are remasked than were certain, and decoding still ends.
     assert plan(strategy="wino", skip_threshold=0.1, remask_threshold=1.0).remask_threshold == 1.0
 
 
-# Requested options, apart from resolved ones
+# Requested options and resolved ones
 
 
 def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:

@@ -27,7 +27,7 @@ def named(command: str) -> list[Requirement]:
     ("extra", "expected"),
     [("export", {"torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"}), ("plot", {"matplotlib"})],
 )
-def test_the_command_names_what_the_extra_requires(extra: str, expected: set[str]) -> None:
+def test_the_command_names_the_requirements_of_the_extra(extra: str, expected: set[str]) -> None:
     assert {requirement.name for requirement in named(pip_install(extra))} == expected
 
 
@@ -69,14 +69,14 @@ def test_a_source_tree_that_was_never_installed_names_itself(monkeypatch: pytest
 
 
 def test_pip_is_the_one_of_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = str(Path(sys.executable).parent)
-    monkeypatch.setenv("PATH", beside)
+    scripts = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", scripts)
     assert pip_install("plot").startswith("pip install ")
     monkeypatch.setenv("PATH", "")
     assert pip_install("plot").startswith(f"{sys.executable} -m pip install ")
 
 
-def test_no_remedy_and_no_page_asks_an_index_for_this_project() -> None:
+def test_no_remedy_and_no_page_installs_this_project_from_an_index() -> None:
     wrong = []
     for name in SOURCES:
         place = PROJECT / name

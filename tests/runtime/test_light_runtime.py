@@ -59,7 +59,7 @@ def test_blocked_imports_fail() -> None:
     assert "torch is refused" in run("import torch").stderr
 
 
-def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_export_commands_name_the_extra_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
     for arguments in (
         ["onnx", str(tiny.CHECKPOINT), "-o", str(tmp_path / "bundle")],
         ["verify", str(tiny_bundle), "--checkpoint", str(tiny.CHECKPOINT), "--lora", str(tiny.ADAPTER)],
@@ -72,7 +72,7 @@ def test_commands_that_export_say_what_to_install(tiny_bundle: Path, tmp_path: P
     assert not (tmp_path / "bundle").exists()
 
 
-def test_the_help_lists_them_last_with_what_to_install() -> None:
+def test_the_help_lists_them_last_with_the_extra_to_install() -> None:
     result = run("from lopa.cli.main import main\nmain(['--help'])")
     assert result.returncode == 0, result.stderr
     usable, _, rest = result.stdout.partition("Need libraries that are not installed:")
@@ -89,5 +89,5 @@ def test_the_help_lists_them_last_with_what_to_install() -> None:
     assert completed == listed
 
 
-def test_blocked_libraries_are_those_of_the_extra() -> None:
+def test_blocked_libraries_match_the_extra() -> None:
     assert set(EXPORT_MODULES) == set(extra._MODULES)

@@ -174,8 +174,8 @@ def with_more_branches(config: GenerationConfig) -> GenerationConfig:
 
 
 def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None = None) -> list[int]:
-    heard = None if steps is None else steps.append
-    *_, last = decoder.stream(prompt, config, on_step=heard)
+    callback = None if steps is None else steps.append
+    *_, last = decoder.stream(prompt, config, on_step=callback)
     assert isinstance(last, DoneEvent)
     return list(last.result.token_ids)
 
@@ -185,7 +185,7 @@ def result(decoder: Decoder, prompt: Any, config: Any, steps: list[Step] | None 
     [
         ("llada", True),
         ("sdar", True),
-        ("fast_dllm_v2", False),  # a block opens after the commit of the one before, so no block is in front
+        ("fast_dllm_v2", False),  # a block opens only after the commit of the previous one
     ],
 )
 def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: Callable[..., Path]) -> None:
@@ -199,7 +199,7 @@ def test_families_decode_the_same(family: str, *, shares: bool, family_bundle: C
             assert (shared_steps(steps) > 0) is shares
 
 
-def test_an_option_that_is_no_boolean_is_rejected(decoder: Decoder) -> None:
+def test_a_switch_of_another_type_is_rejected(decoder: Decoder) -> None:
     with pytest.raises(BadInputError, match="deduplicate_rows"):
         decoder.config(deduplicate_rows="yes")
     assert dataclasses.replace(decoder.config(), deduplicate_rows=np.True_).deduplicate_rows is True

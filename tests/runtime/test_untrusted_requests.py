@@ -125,7 +125,7 @@ def test_one_prompt_instead_of_several(decoder: Decoder, prompts: Any, hint: str
     with pytest.raises(BadInputError) as caught:
         decoder.iter_generate(prompts)
     assert hint in caught.value.remedy
-    if prompts != "text":  # which is one prompt for generate
+    if prompts != "text":  # generate takes it as one prompt
         with pytest.raises(BadInputError, match="prompts "):
             decoder.generate(prompts)
 
@@ -232,7 +232,7 @@ def test_a_text_that_cannot_fit_is_rejected_before_encoding(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     def unread(*_: Any, **__: Any) -> None:
-        raise AssertionError("the text was encoded")
+        raise AssertionError("the text must not be encoded")
 
     monkeypatch.setattr(Tokenizer, "_encoding", unread)
     with pytest.raises(BadInputError, match=f"text of {len(text)} characters"):
@@ -240,6 +240,6 @@ def test_a_text_that_cannot_fit_is_rejected_before_encoding(
 
 
 def test_a_long_text_that_may_fit_is_encoded(decoder: Decoder) -> None:
-    """It has fewer characters per position than the longest token, so its tokens are counted."""
+    """The text has fewer characters per position than the longest token, so its tokens are counted."""
     with pytest.raises(BadInputError, match=r"the prompt has [0-9]+ tokens"):
         decoder.generate("x " * 20_000)

@@ -24,7 +24,7 @@ def server(chat_bundle: Path) -> Iterator[Server]:
     ) as started:
         yield started
         code, output = started.stop()
-    # No traceback, whatever the tests did: only the stop message, and warnings about invalid HTTP.
+    # The log has only the stop message and warnings about invalid HTTP, but no traceback.
     assert (code, [line for line in output.splitlines() if INVALID not in line]) == (0, [STOPPING])
 
 

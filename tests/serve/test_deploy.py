@@ -43,7 +43,7 @@ SCRAPED = {"instance", "job"}
 def found(program: str) -> str:
     path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if path is None:
-        pytest.skip(f"needs {program}, which is not here")
+        pytest.skip(f"needs {program}, which is not installed")
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.serve.servers import Server
-from tests.serve.test_deploy import CONTAINERFILE, DEPLOYING, RULES, options_of
+from tests.serve.test_deploy import CONTAINERFILE, DEPLOY_PAGE, RULES, options_of
 
 from lopa import __version__
 from lopa.runtime.engine import QUEUE_LIMIT
@@ -19,7 +19,7 @@ KUBERNETES = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 FILES = sorted(KUBERNETES.rglob("*.yaml"))
 FOLDERS = sorted(path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
 OF_OTHERS = {"autoscaling/adapter.yaml": "prometheus-adapter", "gateway/picker.yaml": "picker"}
-"""Files that are not Kubernetes resources, and a word about their reader."""
+"""Files that are not Kubernetes resources, with a word that identifies their reader."""
 LAST_WRITES = 5
 """Seconds after --drain (serve/server_process.py)."""
 SPARE = 10
@@ -104,9 +104,9 @@ def test_mounts_match_the_server_s_paths() -> None:
     assert str(options["bundle"]) in mounts
     assert str(options["api_keys"].parent) in mounts
     secret = next(each["secret"] for each in POD["spec"]["volumes"] if "secret" in each)
-    assert f"create secret generic {secret['secretName']} --from-file={options['api_keys'].name}=" in DEPLOYING
+    assert f"create secret generic {secret['secretName']} --from-file={options['api_keys'].name}=" in DEPLOY_PAGE
     (claim,) = [each["persistentVolumeClaim"] for each in POD["spec"]["volumes"] if "persistentVolumeClaim" in each]
-    assert f"`{claim['claimName']}`" in DEPLOYING
+    assert f"`{claim['claimName']}`" in DEPLOY_PAGE
     assert read("kserve/service.yaml")["spec"]["predictor"]["model"]["storageUri"] == f"pvc://{claim['claimName']}"
 
 
@@ -227,7 +227,7 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
     """Check what kubectl would send: each resource once, with the image to run."""
     program = shutil.which("kubectl")
     if program is None:
-        pytest.skip("needs kubectl, which is not here")
+        pytest.skip("needs kubectl, which is not installed")
     done = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = [(each["kind"], each) for each in yaml.safe_load_all(done.stdout)]
@@ -240,5 +240,5 @@ def test_kubectl_builds_a_folder(folder: Path) -> None:
 
 
 def test_page_shows_how_to_apply_each_folder() -> None:
-    applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOYING))
+    applied = set(re.findall(r"kubectl apply -k deploy/kubernetes/(\w+)", DEPLOY_PAGE))
     assert applied == {folder.name for folder in FOLDERS}

@@ -27,7 +27,7 @@ NAME = "client-request.1/~!"
 
 @contextlib.contextmanager
 def logging_to(bundle: Path, errors: int | IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
-    """Run a server that logs every request to `errors`, and yield its process and a client."""
+    """Run a server that logs every request to `errors`. Yield its process and a client."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -51,7 +51,7 @@ def _hangups_as_usual() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signal_lets_running_answers_finish(chat_bundle: Path, number: int) -> None:
+def test_running_answers_finish_after_a_signal(chat_bundle: Path, number: int) -> None:
     lines: list[str] = []
     with serving(chat_bundle) as server:
         reader = start_stream(server, long_body(300, stream=True), lines)
@@ -149,7 +149,7 @@ def test_invalid_options(tiny_bundle: Path, options: tuple[object, ...], output:
     assert output in done.stderr
 
 
-def test_missing_extra_names_what_to_install(tiny_bundle: Path) -> None:
+def test_missing_extra_is_named(tiny_bundle: Path) -> None:
     program = "import sys; sys.modules['starlette'] = None; from lopa.cli.main import main; main(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", program, "serve", tiny_bundle], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Every program of tools/ starts in the same way, from the root of the repository, and its docstring says so."""
+"""Every program of tools/ starts from the root of the repository, as its docstring documents."""
 
 import ast
 import importlib

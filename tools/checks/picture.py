@@ -37,7 +37,7 @@ def diagram_from_layers(layers: dict[str, Layers]) -> str:
 
 
 def page_with_diagram(page: str) -> str:
-    """Return the text of the page with the diagram of today."""
+    """Return the text of the page with the current diagram."""
     return _DIAGRAM.sub(lambda _: diagram_from_layers(layers_by_container()), page)
 
 

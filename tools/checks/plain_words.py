@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RECORDINGS = (ROOT / "tests" / "reference", ROOT / "tests" / "reference" / "families")
 """Folders whose pages are copied with the recordings."""
 MAX_WORDS = 25
-"""Words of a sentence."""
+"""Maximum number of words in a sentence."""
 CODE_FOLDERS = ("src", "tools", "tests", "examples")
 PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 BAD_STARTS = frozenset(
@@ -162,7 +162,7 @@ def findings(paths: Iterable[Path]) -> list[Finding]:
 
 
 def main() -> int:
-    """Print the broken rules in the paths of the command line, by default in everything. Return the exit code."""
+    """Print the broken rules in the given paths, by default in all code and pages. Return the exit code."""
     given = [Path(name).resolve() for name in sys.argv[1:]]
     found = findings(given or [ROOT / name for name in (*CODE_FOLDERS, *PAGES)])
     for finding in found:

@@ -74,7 +74,7 @@ def http_routes() -> str:
 
 
 def http_fields() -> str:
-    """Return what the fields of a request body do that need no explanation on the page, by effect."""
+    """Return the fields of a request body that the page does not explain, grouped by effect."""
     from lopa.serve.openai import body_options, foreign_options
 
     effects: dict[str, list[str]] = {}

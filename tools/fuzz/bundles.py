@@ -164,7 +164,7 @@ def costs_case(rng: random.Random, folder: Path, material: Material) -> Case:
         for branches in (1, 3, 8, 1000):
             seconds = table.seconds(branches, 20, 70) + table.host_seconds(branches)
             if not seconds >= 0:
-                raise RuntimeError(f"{seconds} seconds")
+                raise RuntimeError(f"the table gives {seconds} seconds for {branches} branches")
         with Decoder.open(bundle, threads=1) as decoder:
             return answer_of_decoder(decoder, decoder.config(decoder.config(**OPTIONS), branches="auto"))
 

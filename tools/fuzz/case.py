@@ -61,7 +61,7 @@ class CaseOutcome:
 
 @dataclass
 class Material:
-    """Inputs to mutate: a bundle with two stages, a portable one, their checkpoint; and their answers."""
+    """Inputs to mutate, with their answers: a bundle with two stages, a portable one, and their checkpoint."""
 
     bundle: Path
     portable: Path

@@ -59,7 +59,7 @@ def _export(checkpoint: Path, adapter: Path, place: Path) -> None:
         bundle_from_checkpoint(checkpoint, place / "bundle", lora=adapter)
     except BaseException:
         if list(place.iterdir()):
-            raise RuntimeError(f"left behind: {list(place.iterdir())}") from None
+            raise RuntimeError(f"the failed export left {list(place.iterdir())}") from None
         raise
 
 

@@ -111,7 +111,7 @@ class _Exchange:
     end: _End
     """read: wait for answers. leave, reset: close immediately. half: close the sending side, then read."""
     is_good: bool = False
-    """True if the first request must be answered, whatever follows."""
+    """True if the first request must be answered regardless of the bytes behind it."""
 
 
 def http_case(rng: random.Random, folder: Path, material: Material) -> Case:

@@ -51,7 +51,7 @@ def template_case(rng: random.Random, folder: Path, material: Material) -> Case:
     def run() -> None:
         text = text_from_messages(template, messages, {"bos_token": "<|b|>"}, source="the template")
         if not isinstance(text, str):
-            raise RuntimeError(f"a {type(text).__name__}")
+            raise RuntimeError(f"the template gave a {type(text).__name__}, not text")
 
     return Case(short(template), run)
 
@@ -173,7 +173,7 @@ def lines_case(rng: random.Random, folder: Path, material: Material) -> Case:
         run_command("generate", material.bundle, "--prompts", folder / "in.jsonl", "--output", folder / "out", *options)
         for line in (folder / "out").read_bytes().splitlines():
             if not isinstance(json.loads(line), dict):
-                raise RuntimeError("a line of the output is not an object")
+                raise RuntimeError("a line of the output is not a JSON object")
 
     return Case(short(text), run)
 

@@ -205,14 +205,14 @@ def answers_of(client: socket.socket, *, bodies: bool) -> list[Answer]:
 
 
 def _check(answer: Answer) -> None:
-    """Raise RuntimeError for an answer that no request may get."""
+    """Raise RuntimeError for an answer that is invalid for any request."""
     wrong = sorted(set(answer.headers) - _HEADERS)
     if wrong:
         raise RuntimeError(f"unexpected headers: {wrong}")
     if not _REQUEST_ID.fullmatch(answer.headers.get("x-request-id", "-")):
         raise RuntimeError(f"invalid request id: {answer.headers}")
     if answer.status >= 500:
-        raise RuntimeError(f"{answer.status}: {answer.body[:200]!r}")
+        raise RuntimeError(f"unexpected status {answer.status}: {answer.body[:200]!r}")
     kind = answer.headers.get("content-type", "")
     if kind.startswith("text/event-stream"):
         _check_stream(answer.body.decode())

@@ -85,10 +85,12 @@ def writers_case(rng: random.Random, folder: Path, material: Material) -> Case:
             _both_race(writers, material.bundle, folder, number, delays)
         found = _answers(folder / "out") if (folder / "out").exists() else []
         if found != expected[: len(found)]:
-            raise RuntimeError(f"after both: {len(found)} lines that are not a prefix of the {len(expected)} expected")
+            raise RuntimeError(
+                f"both writers left {len(found)} lines, which are not a prefix of the {len(expected)} expected"
+            )
         _run_alone(_Writer("out", True, 1), material.bundle, folder)
         if _answers(folder / "out") != expected:
-            raise RuntimeError("resumed: results differ from an undisturbed run")
+            raise RuntimeError("results after --resume differ from those of an undisturbed run")
 
     ended = "" if number is None else f", {number.name}"
     shown = " and ".join(f"{each.name}{' resumed' if each.resumes else ''}" for each in writers)
@@ -105,14 +107,14 @@ def _one_waits(
     with fifo.open("wb") as file:  # blocks until the first process opens it, after its output
         found = writers[1].start(bundle, folder).end()
         if found != "refused":
-            raise RuntimeError(f"the second of two writers is {found}")
+            raise RuntimeError(f"the second of two writers ended as {found}, not refused")
         if number is None:
             file.write(text)
         else:
             os.kill(first.id, number)
     found = first.end(number)
     if found == "refused" or (number is None and found != "done"):
-        raise RuntimeError(f"the first of two writers is {found}")
+        raise RuntimeError(f"the first of two writers ended as {found}")
 
 
 def _both_race(
@@ -127,13 +129,13 @@ def _both_race(
         os.kill(first.id, number)
     ends = [first.end(number), second.end()]
     if ends.count("refused") == 2 or (number is None and "done" not in ends):
-        raise RuntimeError(f"two writers are {' and '.join(ends)}")
+        raise RuntimeError(f"two writers ended as {' and '.join(ends)}")
 
 
 def _run_alone(writer: _Writer, bundle: Path, folder: Path) -> None:
     found = writer.start(bundle, folder).end()
     if found != "done":
-        raise RuntimeError(f"a single writer is {found}")
+        raise RuntimeError(f"a single writer ended as {found}")
 
 
 def _answers(path: Path) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ SHAPES = tuple(
     for prefix in (512, 128, 2048)
     for branches, window in ((4, 64), (1, 32), (1, 64), (4, 32), (8, 32), (8, 64))
 )
-"""Shapes of the forward stage in order. Those of the aims come first."""
+"""Shapes of the forward stage in order. The shapes named in the goals come first."""
 TEXT_NAME = "gpu.md"
 _REASON_LENGTH = 300
 

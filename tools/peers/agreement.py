@@ -89,7 +89,7 @@ def check_agreement(name: str, precision: str, found: Agreement) -> None:
     )
     if not agrees:
         raise CheckFailedError(
-            f"{name} does not compute what our float32 bundle does: {_agreement_text(found)}",
+            f"{name} disagrees with our float32 bundle: {_agreement_text(found)}",
             expected=f"within {_agreement_text(tolerance)} at {precision}",
             remedy="compare its inputs and computation with our bundle's; nothing was timed",
         )

@@ -1,4 +1,4 @@
-"""A side of the comparison as a process.
+"""One side of the comparison, run as a process.
 
 Lines to the process, and its reply to each:
 

@@ -110,7 +110,7 @@ def check_changelog(checkout: Path) -> None:
     changelog = (checkout / "CHANGELOG.md").read_text(encoding="utf-8")
     if len(re.findall(rf"^## {re.escape(version)} - (?:{date})$", changelog, re.MULTILINE)) != 1:
         raise BadInputError(
-            f"CHANGELOG.md has not exactly one section of {version}",
+            f"CHANGELOG.md must have exactly one section for {version}",
             expected=f'"## {version} - " and a date' + ("" if tagged else ', or "unreleased"'),
             remedy="add the section, or correct __version__",
         )

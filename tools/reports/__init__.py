@@ -1,1 +1,1 @@
-"""Developer reports, each a program of its own."""
+"""Developer reports, each a separate program."""

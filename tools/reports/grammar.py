@@ -74,7 +74,7 @@ class GrammarStatistics:
             self.invalid.append(f"{json.dumps(schema)} got {result.text!r}: {str(error).splitlines()[0]}")
 
     def time(self, config: GenerationConfig, result: GenerationResult, vocabulary: Vocabulary) -> None:
-        """Read an answer again with a clock."""
+        """Read an answer again and measure the grammar's operations."""
         began = time.perf_counter()
         request = request_from_config(config, result.plan.positions)
         state = initial_state(reading_from_request(request, vocabulary), request.positions)

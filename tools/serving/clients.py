@@ -99,7 +99,7 @@ class Clients:
             self.tally.fault(f"case {number} alone: {error!r}")
 
     async def fill(self, capacity: int) -> None:
-        """Fill every slot with a long request, check that one more is rejected, then leave them all."""
+        """Fill every slot with a long request, check that one more is rejected, then disconnect from all."""
         long, number = self.cases.long, 0
         try:
             async with asyncio.timeout(self.timeout), AsyncExitStack() as held:
@@ -193,7 +193,7 @@ class Clients:
         return behaviour
 
     async def _leave_stream(self, behaviour: str) -> str:
-        """Leave at the head of a streamed answer, or while it runs."""
+        """Disconnect after the head of a streamed answer, or during it."""
         long, answers = self.cases.long, StreamedAnswers()
         body = _streamed(long, self.model, behaviour == "leaves while it runs")
         async with self._admitted(self.http, long.path, body) as reply:

@@ -4,8 +4,8 @@ Usage: python -m tools.measure soak BUNDLE [--requests N] [--distinct N] [--seed
 
 The requests are chats and completions with all strategies. They have one or more prompts and answers, greedy or
 sampled. They are streamed (some with drafts) or not, and some have stop strings. Some clients read or send slowly, or
-have a deadline. Some leave: within their body, before an answer, at its head, or while it runs. Some bodies are
-invalid. Clients beyond the server's capacity are rejected (429) and retry.
+have a deadline. Some disconnect: while sending the body, before an answer, after its head, or during it. Some bodies
+are invalid. Clients beyond the server's capacity are rejected (429) and retry.
 
 Every answer must equal the decoder's. Each request is first sent alone. An answer that a deadline or a client cut must
 be a beginning of it. At the end nothing runs, every slot is free, and the metrics match the clients' counts. Memory,

@@ -125,7 +125,7 @@ def _run_all(bundle: Bundle, device: int, peer: int | None) -> dict[str, float]:
 
 
 def _difference_behind_lent_rows(bundle: Bundle, device: int, peer: int, plain: Session) -> float:
-    """Return the difference of a forward on `peer` after rows that `device` computed and lent.
+    """Return the difference of a forward on `peer` that reads rows computed and shared by `device`.
 
     Calls are made one at a time. Devices that share branches make them in varying order.
     """

@@ -75,7 +75,7 @@ class RecordingForward:
         self._forward.close()
 
 
-def test_recorded_sizes_are_those_of_the_forward(tiny_bundle: Path) -> None:
+def test_recorded_sizes_match_the_forward(tiny_bundle: Path) -> None:
     ran: list[Sizes] = []
     progress_calls: list[int] = []
     bundle = Bundle.open(tiny_bundle)

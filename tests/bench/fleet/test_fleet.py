@@ -1,4 +1,4 @@
-"""Fate of the simulated requests: complete accounts, failures, retries and reused prompts."""
+"""Outcomes of simulated requests: complete counts, failures, retries and reused prompts."""
 
 import itertools
 from dataclasses import replace

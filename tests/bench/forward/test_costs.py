@@ -155,7 +155,7 @@ def test_points_are_medians(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -
     turns = itertools.cycle((True, False))
 
     def _binds() -> bool:
-        """Skip the first forward of a turn on a prefix."""
+        """Return True for the first forward of a turn, which binds its inputs and does not count."""
         return next(turns)
 
     found = measured_costs(decoder, Schedule((shape,), 3))
@@ -204,8 +204,8 @@ def test_prefixes_beyond_the_model_are_omitted(decoder: Decoder) -> None:
         shapes_of_grid(GRIDS[0], replace_positions(decoder, 191).bundle.manifest)
 
 
-def test_host_seconds_and_those_of_a_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the seconds of real rounds: 7 outside the forward, and 2 for each further branch."""
+def test_host_seconds_per_step_and_per_branch(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the seconds of real rounds by 7 outside the forward and 2 for each further branch."""
     original_job, original_pool, counts = Decoder._job, Decoder._pool, list[int]()
 
     def job(self: Decoder, *arguments: Any, on_step: Any, **named: Any) -> Any:

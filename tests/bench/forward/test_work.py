@@ -29,7 +29,7 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 
 @pytest.mark.parametrize(("window", "prefix"), [(32, 64), (7, 128), (96, 64)])
-def test_operations_are_those_that_torch_counts(manifest: Manifest, window: int, prefix: int) -> None:
+def test_operations_match_torch_s_count(manifest: Manifest, window: int, prefix: int) -> None:
     """The eager model computes the logits of all rows."""
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     sizes = manifest.dimensions

@@ -99,7 +99,7 @@ def test_reference_steps_and_tokens_equal_the_recorded_ones(rows: tuple[Row, ...
         assert row.steps_saved == row.published.steps - row.default.steps
 
 
-def test_ratios_equal_those_of_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
+def test_ratios_match_single_decodes(rows: tuple[Row, ...], decoder: Decoder, items: list[EvalItem]) -> None:
     for row in rows:
         chosen = [item for item in items if item.kind == row.kind]
         config = decoder.config(strategy=row.strategy, branches=row.branches, max_new_tokens=256)
@@ -190,7 +190,7 @@ def test_auto_needs_a_cost_table(tiny_bundle: Path, tmp_path: Path, items: list[
         variants = variants_that_fit(decoder, (*VARIANTS, AUTO_VARIANT))
         rows = {row.config: row for row in measured_rows(decoder, items[:1], variants)}
     assert set(rows) == {*(variant.name for variant in VARIANTS), "lopa-auto"}
-    # With a table on which branches only cost, auto decodes like d2f or saves its last round.
+    # With a table in which further branches only add cost, auto decodes like d2f or saves its last round.
     assert rows["d2f"].default.steps - 1 <= rows["lopa-auto"].default.steps <= rows["d2f"].default.steps
     assert rows["lopa-auto"].published is None
 
@@ -259,7 +259,7 @@ def test_each_kind_has_its_own_curves(items: list[EvalItem], outcomes: Outcomes)
 
 
 def test_every_prompt_is_encoded_once(decoder: Decoder, items: list[EvalItem], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the measured time of every configuration would include it for prompts but not for chats."""
+    """Otherwise every configuration's measured time would include encoding for prompts but not for chats."""
     encode, encoded = decoder.tokenizer.encode, []
 
     def recording_encode(text: str, **options: Any) -> Any:

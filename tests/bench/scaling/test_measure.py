@@ -75,7 +75,7 @@ def test_the_most_common_shape_among_steps_with_the_most_branches() -> None:
 
 
 def test_measured_figures_by_hand() -> None:
-    """A step has 1 second besides the engine's 6, 9 and 12 seconds."""
+    """Each step takes 1 second in addition to the engine's 6, 9 and 12 seconds."""
     decodes: list[Decode] = [(step(6.0), step(9.0), step(12.0))]
     found = scale_from_decodes(2, decodes, 7.0, tokens=60)
     assert (found.devices, found.step, found.tokens_per_second, found.predicted) == (2, 10.0, 2.0, 7.0)
@@ -151,7 +151,7 @@ def test_shares_alone_and_together(tiny_bundle: Path, one: Decoder, monkeypatch:
     assert all(share.alone > 0 for share in shares)
 
 
-def test_the_whole_report(one: Decoder, items: tuple[EvalItem, ...]) -> None:
+def test_the_complete_report(one: Decoder, items: tuple[EvalItem, ...]) -> None:
     report = scaling_report(
         {1: one}, one.config(branches=3), items, prompt_file(EVAL, 1), counts=[2, 5], arguments=["lopa-export", "bench"]
     )

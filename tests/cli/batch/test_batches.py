@@ -89,7 +89,7 @@ BAD = {
 }
 
 
-def test_a_bad_line_is_that_lines_error_whatever_is_wrong(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_every_kind_of_bad_line_is_an_error_of_that_line(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD, *BAD.values(), GOOD)
     result = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--parallel", 2)
     assert result.returncode == 2
@@ -164,16 +164,14 @@ def test_lines_of_openai_are_answered_in_their_shape(tiny_bundle: Path, tmp_path
     assert bad["response"]["body"]["error"]["message"] == bad["error"]["message"]
 
 
-def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_prompts_from_standard_input_or_a_fifo_are_answered_one_by_one(tiny_bundle: Path, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     program = [sys.executable, "-m", "lopa.cli.main", "generate", str(tiny_bundle), "--prompts", str(fifo)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        with open(os.open(fifo, os.O_RDWR), "wb", buffering=0) as asking:  # noqa: PTH123 (as it waits for nobody)
+        with open(os.open(fifo, os.O_RDWR), "wb", buffering=0) as asking:  # noqa: PTH123 (does not wait for a reader)
             for number in (1, 2):
                 asking.write(GOOD.encode() + b"\n")
                 assert json.loads(process.stdout.readline())["line"] == number
@@ -183,7 +181,7 @@ def test_prompts_come_from_standard_input_or_a_fifo_and_are_answered_one_by_one(
     assert [line["line"] for line in answers(piped.stdout)] == [2, 4]
 
 
-def test_special_outputs_are_written_and_stay(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_special_outputs_are_written_and_not_replaced(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, fifo, target = jsonl(tmp_path / "in.jsonl", GOOD), tmp_path / "fifo", tmp_path / "target"
     link = tmp_path / "link"
     link.symlink_to("target")
@@ -206,9 +204,7 @@ def test_special_outputs_are_written_and_stay(tiny_bundle: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("option", ["--output", "--trace", "--timeline"])
-def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_lost(
-    option: str, tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_an_unwritable_path_is_rejected_and_nothing_is_lost(option: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)
     before = jsonl(tmp_path / "before", "old")
     others = [each for each in ("--output", "--trace", "--timeline") if each != option]
@@ -231,7 +227,7 @@ def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_lost(
         ("--output", "new", "--timeline", "new.link"),
     ],
 )
-def test_one_file_for_two_things_is_refused(
+def test_one_file_for_two_outputs_is_rejected(
     arguments: tuple[str, ...], tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD)
@@ -247,7 +243,7 @@ def test_one_file_for_two_things_is_refused(
 
 
 @pytest.mark.parametrize("bad", ["bundle", "prompts", "option"])
-def test_results_of_before_stay_until_there_is_something_new(bad: str, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_earlier_results_stay_until_the_first_new_one(bad: str, tiny_bundle: Path, tmp_path: Path) -> None:
     prompts, output = jsonl(tmp_path / "in.jsonl", GOOD), jsonl(tmp_path / "out.jsonl", "old")
     result = lopa_export(
         *("generate", tmp_path if bad == "bundle" else tiny_bundle),
@@ -267,7 +263,7 @@ def test_a_full_device_ends_the_run_with_one_message(option: str, tiny_bundle: P
     assert "Traceback" not in result.stderr
 
 
-def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_failing_device_keeps_the_earlier_results(tiny_bundle: Path, tmp_path: Path) -> None:
     """The third forward fails, so that the first prompt has a result and the second has none."""
     prompts, output = jsonl(tmp_path / "in.jsonl", *[GOOD] * 5), tmp_path / "out.jsonl"
     once = json.dumps({"prompt": PROMPT, "max_new_tokens": 1, "strategy": "vanilla"})
@@ -281,7 +277,7 @@ def test_a_device_that_fails_leaves_the_results_before(tiny_bundle: Path, tmp_pa
     assert [line["line"] for line in answers(output.read_text())] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_last_line_says_what_was_done_and_how(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_last_line_is_a_summary_of_the_batch(tiny_bundle: Path, tmp_path: Path) -> None:
     prompts = jsonl(tmp_path / "in.jsonl", GOOD, GOOD)
     result = lopa_export(
         "generate", tiny_bundle, "--prompts", prompts, "--seed", "random", "--output", tmp_path / "out.jsonl"

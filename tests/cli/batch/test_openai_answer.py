@@ -15,7 +15,7 @@ from lopa.runtime.requests.result import GenerationResult
 LINE = {"custom_id": "a", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "2 + 2?"}]}}
 
 
-def test_an_answer_tells_which_line_it_is_for() -> None:
+def test_an_answer_names_its_line() -> None:
     answers = OpenAIAnswerFormat(RawLine(12, b"", "abc"), LINE, "bundle", str)
     plan = resolve(GenerationConfig())
     result = GenerationResult((1, 2), (5, 6), "text", 1, 2, 2, 2.0, "length", 0.5, plan, logprobs=(-0.5, float("nan")))
@@ -32,7 +32,7 @@ def test_an_answer_tells_which_line_it_is_for() -> None:
         assert identity_of_openai_answer(other) is None
 
 
-def test_a_length_that_cannot_be_is_told_in_the_words_of_the_line(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_an_invalid_length_is_reported_by_the_field_of_the_line(tiny_bundle: Path, tmp_path: Path) -> None:
     bodies: list[dict[str, Any]] = [
         {"prompt": "2 + 2", "max_tokens": 5000},
         {"prompt": "2 + 2", "max_completion_tokens": 0},

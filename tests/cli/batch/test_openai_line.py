@@ -37,7 +37,7 @@ def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dic
     assert parse_openai_line(chat(**body)).options == options
 
 
-def test_log_probabilities_are_asked_for_in_two_ways() -> None:
+def test_log_probabilities_are_requested_in_two_ways() -> None:
     assert parse_openai_line(chat(logprobs=True, top_logprobs=0)).options == {"logprobs": True}
     assert parse_openai_line(chat(logprobs=False)).options == {"logprobs": False}
     assert parse_openai_line(completion(logprobs=0)).options == {"logprobs": True}
@@ -66,7 +66,7 @@ def test_log_probabilities_are_asked_for_in_two_ways() -> None:
         {"lopa": [1]},
     ],
 )
-def test_what_would_change_the_answer_unheard_is_refused(body: dict[str, Any]) -> None:
+def test_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) -> None:
     for line in (completion(**body), chat(**body)):
         with pytest.raises(BadInputError):
             parse_openai_line(line)
@@ -87,7 +87,7 @@ def test_what_would_change_the_answer_unheard_is_refused(body: dict[str, Any]) -
         {"body": {"prompt": 5}},
     ],
 )
-def test_lines_of_another_form_are_refused(wrong: dict[str, Any]) -> None:
+def test_lines_of_another_form_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         parse_openai_line({**completion(), **wrong})
 

@@ -14,7 +14,7 @@ RESULT = GenerationResult((1,), (2, 3), "text", 1, 2, 2, 2.0, "eos", 0.1, resolv
 
 
 @pytest.mark.parametrize("total", [10, None])
-def test_lines_come_by_time_also_while_one_prompt_runs(
+def test_progress_lines_appear_during_a_single_prompt(
     total: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lopa.cli.batch.progress._LINE_SECONDS", 0.0)
@@ -32,7 +32,7 @@ def test_lines_come_by_time_also_while_one_prompt_runs(
     assert progress.errors == 2
 
 
-def test_nothing_is_said_before_it_is_time_or_where_it_is_not_wanted(
+def test_nothing_is_printed_too_early_or_when_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with BatchProgress(10, KeptResults(), shown=True) as progress:

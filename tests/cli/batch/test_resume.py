@@ -59,7 +59,7 @@ def test_ended_at_any_moment_and_resumed(
             process.send_signal(number)
             _, errors = process.communicate(timeout=120)
         assert "Traceback" not in errors
-        if process.returncode != 2:  # it was not done by then
+        if process.returncode != 2:  # the run had not finished
             assert process.returncode in (-number, 128 + number)
         content = output.read_bytes()
         if number != signal.SIGKILL:
@@ -75,7 +75,7 @@ def test_ended_at_any_moment_and_resumed(
     assert [stable(line) for line in answers(output.read_text())] == undisturbed
 
 
-def test_what_is_done_stays_and_a_half_line_goes(
+def test_complete_lines_stay_and_a_truncated_line_is_removed(
     tiny_bundle: Path, prompts: Path, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"
@@ -93,7 +93,7 @@ def test_what_is_done_stays_and_a_half_line_goes(
     assert (again.returncode, output.read_bytes()) == (2, whole)
 
 
-def test_results_of_something_else_are_refused_and_stay(
+def test_results_of_other_requests_are_rejected_and_unchanged(
     tiny_bundle: Path, tiny_bundle_logits: Path, undisturbed: list[dict[str, Any]], prompts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"

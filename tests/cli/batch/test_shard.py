@@ -30,7 +30,7 @@ def test_together_they_answer_every_line_once(count: int, tiny_bundle: Path, pro
     whole = lopa_export("generate", tiny_bundle, "--prompts", prompts, *OPTIONS)
     found = []
     for number in range(1, count + 1):
-        given = ("--prompts", "-") if number == 2 else ("--prompts", prompts)  # a stream has shards too
+        given = ("--prompts", "-") if number == 2 else ("--prompts", prompts)  # standard input can be sharded too
         shard = ("--shard", f"{number}/{count}")
         part = lopa_export("generate", tiny_bundle, *given, *shard, *OPTIONS, stdin=prompts.read_bytes())
         lines = answers(part.stdout)
@@ -43,7 +43,7 @@ def test_together_they_answer_every_line_once(count: int, tiny_bundle: Path, pro
     assert [line["line"] for line in expected] == [1, 3, 5, 7, 9, 11, 13]
 
 
-def test_a_shard_is_resumed_and_another_ones_results_are_refused(
+def test_a_shard_is_resumed_and_results_of_another_shard_are_rejected(
     tiny_bundle: Path, prompts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "out.jsonl"
@@ -66,13 +66,13 @@ def test_a_shard_is_resumed_and_another_ones_results_are_refused(
 @pytest.mark.parametrize(
     "text", ["0/4", "5/4", "1/0", "1", "1/2/3", "-1/4", "1/+4", " 1/4", "a/b", "", "1/1000001", "²/3"]
 )
-def test_what_is_no_shard_is_refused(text: str, tiny_bundle: Path, prompts: Path) -> None:
+def test_an_invalid_shard_is_rejected(text: str, tiny_bundle: Path, prompts: Path) -> None:
     done = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--shard", text)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{text!r} is not a shard: expected K/N with K from 1 to N" in done.stderr
 
 
-def test_a_shard_is_one_of_a_file(tiny_bundle: Path) -> None:
+def test_a_shard_needs_a_file_of_prompts(tiny_bundle: Path) -> None:
     done = lopa_export("generate", tiny_bundle, PROMPT, "--shard", "1/2")
     assert done.returncode == 2
     assert "--shard needs --prompts" in done.stderr

@@ -1,4 +1,4 @@
-"""Two processes with one output: the second is refused at once, and the first one's file is complete."""
+"""Two processes with one output: the second is rejected at once, and the first one's file is complete."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def first_process(bundle: Path, output: Path, *more: object) -> Iterator[Running
     prompts = output.parent / "prompts.fifo"
     os.mkfifo(prompts)
     with subprocess.Popen(command(bundle, prompts, output, *more), stderr=subprocess.PIPE, text=True) as process:
-        with prompts.open("w") as file:  # which waits for the process to open it: its output is locked by then
+        with prompts.open("w") as file:  # blocks until the process opens the FIFO, after it has locked its output
 
             def answer() -> None:
                 file.write("".join(json.dumps(line) + "\n" for line in LINES))
@@ -42,7 +42,7 @@ def expected(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_the_second_process_is_refused_and_the_file_is_whole(
+def test_the_second_process_is_rejected_and_the_file_is_complete(
     resumes: bool, tiny_bundle: Path, expected: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_the_second_process_is_refused_and_the_file_is_whole(
     with first_process(tiny_bundle, output, *(["--resume"] if resumes else [])) as (process, answer):
         for name in (output, "out.jsonl", "link", "hard"):
             for more in ([], ["--resume"]):
-                # Without a bundle: nothing is opened before the output is refused.
+                # There is no bundle, since nothing is opened before the output is rejected.
                 second = lopa_export("generate", tmp_path / "none", "--prompts", prompts, "--output", name, *more)
                 assert (second.returncode, second.stdout) == (2, "")
                 assert f"cannot write {name}: {REFUSED}" in second.stderr
@@ -71,7 +71,7 @@ def test_the_second_process_is_refused_and_the_file_is_whole(
     assert (again.returncode, "5 kept" in again.stderr) == (0, True), again.stderr
 
 
-def test_the_second_process_does_not_remove_what_the_first_has_just_made(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_second_process_does_not_remove_the_first_ones_new_file(tiny_bundle: Path, tmp_path: Path) -> None:
     output, prompts = tmp_path / "out.jsonl", jsonl(tmp_path / "in.jsonl", *LINES)
     with first_process(tiny_bundle, output) as (process, answer):
         second = lopa_export("generate", tiny_bundle, "--prompts", prompts, "--output", output, "--resume")
@@ -95,7 +95,7 @@ def test_a_process_that_ended_leaves_no_lock(number: signal.Signals, tiny_bundle
     assert len(answers(output.read_text())) == len(LINES)
 
 
-def test_a_trace_that_another_process_writes_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_trace_that_another_process_writes_is_rejected(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     with first_process(tiny_bundle, tmp_path / "out.jsonl", "--trace", trace) as (process, answer):
         second = lopa_export("generate", tmp_path / "none", PROMPT, "--trace", trace)
@@ -117,7 +117,7 @@ def test_devices_and_fifos_need_no_lock(tiny_bundle: Path, tmp_path: Path) -> No
         assert process.returncode == 0
 
 
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_gives_a_warning(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lopa.runtime.files.output_file.lock_file", lambda _: False)

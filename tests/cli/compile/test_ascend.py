@@ -180,7 +180,7 @@ def test_int8_is_an_om_for_each_bucket(planned_bundle: Path, atc_calls: Path, as
         assert om.buckets == []
 
 
-def test_a_dry_run_and_what_its_commands_make(
+def test_a_dry_run_and_the_files_its_commands_write(
     planned_bundle: Path, atc_calls: Path, ascend: Command, tmp_path: Path
 ) -> None:
     elsewhere, target = tmp_path / "elsewhere", tmp_path / "build"
@@ -190,7 +190,7 @@ def test_a_dry_run_and_what_its_commands_make(
     code, output, _ = ascend(elsewhere, *SOC, "--dry-run", "-o", target)
     assert code == 0
     assert output.startswith(f"{target}: 1 commands for 3 buckets")
-    assert runs(atc_calls) == built  # it ran nothing
+    assert runs(atc_calls) == built  # a dry run does not run ATC
     assert json.loads((target / "commands.json").read_text())["commands"] == built
     assert files_of(target) == [
         *("README.txt", "cache", "commands.json", "engine", "model", "model/model.onnx.data"),
@@ -198,7 +198,7 @@ def test_a_dry_run_and_what_its_commands_make(
     ]
     for path in (target / "model").iterdir():
         assert path.read_bytes() == (elsewhere / path.name).read_bytes()
-        assert path.stat().st_nlink == 1  # ONNX refuses weights with two names
+        assert path.stat().st_nlink == 1  # ONNX rejects external data with several hard links
     code, _, errors = ascend(elsewhere, *SOC, "--built", target)
     assert code == 2
     assert "has no buckets.om" in errors
@@ -217,7 +217,7 @@ def test_a_dry_run_and_what_its_commands_make(
     code, _, errors = ascend(elsewhere, *SOC, "--built", target)
     assert code == 2
     assert "differs from the current input" in errors
-    assert ascend(elsewhere, *SOC, "--dry-run", "-o", target)[0] == 0  # in its place
+    assert ascend(elsewhere, *SOC, "--dry-run", "-o", target)[0] == 0  # replaces the earlier folder
     assert not list((target / "engine").iterdir())
 
 
@@ -255,7 +255,7 @@ def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None
     )
     os.close(theirs)
     shown = b""
-    with suppress(OSError):  # the end of a terminal whose last user has left
+    with suppress(OSError):  # reading a pseudo-terminal fails when its other side is closed
         while part := os.read(ours, 4096):
             shown += part
     os.close(ours)
@@ -263,7 +263,7 @@ def test_a_terminal_shows_a_clock(planned_bundle: Path, atc_calls: Path) -> None
     assert re.search(rb"atc buckets for Ascend910B1: [1-9] s", shown)
 
 
-def test_a_dry_run_for_int8_says_what_has_to_be_made(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
+def test_a_dry_run_for_int8_names_the_required_graph(planned_bundle: Path, ascend: Command, tmp_path: Path) -> None:
     target = tmp_path / "build"
     assert ascend(planned_bundle, *SOC, "--int8", "--dry-run", "-o", target)[0] == 0
     commands = json.loads((target / "commands.json").read_text())["commands"]
@@ -273,7 +273,7 @@ def test_a_dry_run_for_int8_says_what_has_to_be_made(planned_bundle: Path, ascen
 
 
 @pytest.mark.parametrize("failure", atc_contract().failures, ids=lambda failure: "-".join(failure.codes) or "opp")
-def test_a_failure_that_is_known_is_explained(
+def test_a_known_failure_is_explained(
     planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, failure: object
 ) -> None:
     code_line = failure.codes[0] if failure.codes else "opp version mismatch"  # type: ignore[attr-defined]
@@ -291,7 +291,7 @@ def test_a_failure_that_is_known_is_explained(
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == [failed.name]
 
 
-def test_failures_that_are_not_known(
+def test_unknown_failures_of_atc(
     planned_bundle: Path, atc_calls: Path, ascend: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An existing engine stays, and the next successful build removes the remains of the failed one."""
@@ -317,7 +317,7 @@ def test_failures_that_are_not_known(
     assert [path.name for path in (planned_bundle / "engines").iterdir()] == ["ascend-910B1"]
 
 
-def test_atc_missing_or_not_to_be_run(
+def test_atc_missing_or_not_executable(
     planned_bundle: Path, ascend: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -367,7 +367,7 @@ def test_a_killed_build_is_cleared_by_the_next(planned_bundle: Path, atc_calls: 
     numbers = [int(number) for number in children[0].read_text().split()]
     process.kill()
     process.wait()
-    for number in numbers:  # nobody was left to end them
+    for number in numbers:  # a killed process cannot end its children
         os.kill(number, signal.SIGKILL)
     assert not (planned_bundle / "engines" / "ascend-910B1").exists()
     assert ascend(planned_bundle, *SOC)[0] == 0

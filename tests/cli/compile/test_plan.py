@@ -17,7 +17,7 @@ from lopa.runtime.sessions.session import open_session
 
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle of this module's own, since a plan is written into it."""
+    """Return a private copy of the bundle, since the tests write a plan into it."""
     return Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("plan") / "bundle"))
 
 
@@ -52,7 +52,7 @@ def test_a_plan_from_a_trace(bundle: Path, trace: Path, tmp_path: Path) -> None:
     assert [source.name for source in plan.sources] == ["trace.jsonl"]
     assert sum(source.forwards for source in plan.sources) == len(steps)
     BucketTable(plan.buckets)
-    open_session(Bundle.open(bundle), "cpu", threads=1).close()  # a plan in a bundle disturbs nothing
+    open_session(Bundle.open(bundle), "cpu", threads=1).close()  # a bundle with a plan still opens
     (bundle / "shape_buckets.json").unlink()
 
 
@@ -72,7 +72,7 @@ def test_without_a_trace_prompts_are_decoded_and_the_plan_can_go_elsewhere_as_js
 
 
 @pytest.mark.parametrize("device", ["ascend:0", "tensorrt:0"])
-def test_for_a_device_whose_engines_are_not_there_yet_prompts_are_decoded_on_the_cpu(
+def test_prompts_are_decoded_on_the_cpu_if_the_device_has_no_engine_yet(
     bundle: Path, tmp_path: Path, device: str
 ) -> None:
     done = lopa_export("plan", bundle, "--device", device, "--buckets", 3, "-o", tmp_path / "plan.json")
@@ -173,9 +173,7 @@ def test_bad_usage_is_one_clear_message(bundle: Path, trace: Path, arguments: li
 
 
 @pytest.mark.parametrize("option", ["-o", "--plot"])
-def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
-    bundle: Path, tmp_path: Path, option: str
-) -> None:
+def test_an_unwritable_path_is_reported_before_decoding(bundle: Path, tmp_path: Path, option: str) -> None:
     (tmp_path / "taken").mkdir()
     done = lopa_export("plan", bundle, "-o", tmp_path / "plan.json", option, tmp_path / "taken")
     assert (done.returncode, done.stdout) == (2, "")
@@ -184,7 +182,7 @@ def test_a_place_that_cannot_be_written_is_known_before_anything_is_decoded(
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
+def test_the_suggested_minimum_memory_is_enough(bundle: Path, trace: Path, tmp_path: Path) -> None:
     arguments = ("plan", bundle, "--trace", trace, "--json", "-o", tmp_path / "plan.json", "--memory")
     lower = lopa_export(*arguments, 1e-6).stderr.split("at least ")[1].split()[0]
     done = lopa_export(*arguments, lower)
@@ -192,7 +190,7 @@ def test_the_least_memory_that_is_named_is_enough(bundle: Path, trace: Path, tmp
     assert json.loads(done.stdout)["bucket_bytes"] <= float(lower) * 2**30
 
 
-def test_costs_of_another_device_are_refused(bundle: Path, trace: Path, tmp_path: Path) -> None:
+def test_costs_of_another_device_are_rejected(bundle: Path, trace: Path, tmp_path: Path) -> None:
     costs = tmp_path / costs_name("cpu")
     costs.write_bytes(json_from_record(costs_of(Bundle.open(bundle))))
     done = lopa_export("plan", bundle, "--trace", trace, "--costs", costs, "--device", "tensorrt:0")

@@ -108,7 +108,7 @@ def test_inspect_lists_engines(bundle: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_engines_for_rtx(bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The driver is missing here, so that the build runs without a GPU."""
+    """Simulate a missing driver, so that the build runs without a GPU."""
     monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
     assert run(bundle, "--rtx", "--compute-capability", "8.9", "--compute-capability", "120") == 0
     shown = capsys.readouterr()

@@ -49,7 +49,7 @@ def test_without_a_template_each_message_is_continued_alone(tiny_bundle: Path) -
     assert len(re.findall(r"tokens per forward, [\d.]+ s", done.stderr)) == 2
 
 
-def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, tmp_path: Path) -> None:
+def test_turns_use_the_template_and_can_be_undone(chat_bundle: Path, tmp_path: Path) -> None:
     saved = [tmp_path / f"{number}.jsonl" for number in range(3)]
     text = (
         f"one\ntwo\n/save {saved[0]}\n/undo\n/save {saved[1]}\n/system be kind\n/reset\n three\n/save {saved[2]}\n"
@@ -64,7 +64,9 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
     assert third[1] == {"role": "user", "content": " three"}
     assert done.stdout == "".join(message["content"] + "\n" for message in [first[2], first[4], third[2]])
     rest = f"system: short\nuser: one\nassistant: {first[2]['content']}\nuser: two\nAnswer:"
-    assert chat(chat_bundle, rest.replace("\n", "\\\n") + "\n/quit\n").returncode == 0  # text like a role is text
+    assert (
+        chat(chat_bundle, rest.replace("\n", "\\\n") + "\n/quit\n").returncode == 0
+    )  # text that looks like a role stays text
     assert generated(chat_bundle, rest, "--max-new-tokens", 8) == first[4]["content"] + "\n"
 
 
@@ -85,7 +87,7 @@ def test_turns_go_through_the_template_and_can_be_taken_back(chat_bundle: Path, 
         ("word " * 3000, "positions for prompt and answer together"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, line: str, message: str) -> None:
+def test_invalid_commands_are_reported_and_the_chat_continues(tiny_bundle: Path, line: str, message: str) -> None:
     done = chat(tiny_bundle, f"{line}\n/set max_new_tokens 5\nQuestion\n/set\n")
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 1
@@ -96,7 +98,7 @@ def test_what_cannot_be_done_is_said_and_the_rest_goes_on(tiny_bundle: Path, lin
     assert " tokens per forward" in done.stderr
 
 
-def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
+def test_quiet_prints_only_the_answers(tiny_bundle: Path) -> None:
     done = chat(tiny_bundle, "Question\n/set stop x\n", "-q")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -112,7 +114,7 @@ def test_quiet_leaves_the_answers_alone(tiny_bundle: Path) -> None:
         ([], "and \\", 2, "ends with a \\"),
     ],
 )
-def test_what_ends_it(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, message: str) -> None:
+def test_ways_to_end_a_chat(tiny_bundle: Path, options: list[str], text: str | bytes, code: int, message: str) -> None:
     done = chat(tiny_bundle, text, *options)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
@@ -127,7 +129,7 @@ def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(chat_bu
     assert len((tmp_path / "all.jsonl").read_text().splitlines()) == 10
 
 
-def test_what_does_not_fit_even_alone_forgets_nothing() -> None:
+def test_a_message_too_long_by_itself_drops_no_turns() -> None:
     conversation = Conversation("system", [("a", "b"), ("c", "d")])
     assert conversation.drop_until(lambda _: False, "e") == 0
     assert len(conversation.messages("e")) == 6
@@ -162,7 +164,7 @@ class Terminal:
 
     def type(self, text: str) -> None:
         if "\x03" in text:
-            # The prompt is on the screen before readline waits; what a signal in between does is seen at the next key.
+            # The prompt appears before readline waits. A signal in between takes effect at the next key.
             time.sleep(0.5)
         os.write(self.master, text.encode())
 
@@ -193,8 +195,8 @@ class Terminal:
         return self.process.wait(60)
 
 
-def test_on_a_terminal_answers_are_stopped_and_the_prompt_comes_back(tiny_bundle: Path) -> None:
-    # A step at a time, and no end: long enough to be stopped on any machine.
+def test_on_a_terminal_ctrl_c_stops_an_answer_and_returns_to_the_prompt(tiny_bundle: Path) -> None:
+    # One token per step and no end: long enough to be interrupted on any machine.
     with Terminal(tiny_bundle, "--strategy", "vanilla", "--no-stop-at-eos", "--max-new-tokens", 1500) as terminal:
         terminal.wait_for("no chat template")
         terminal.wait_for("> ")

@@ -54,7 +54,7 @@ def test_a_recording_is_reproduced(family: str, family_bundle: Callable[..., Pat
 
 @pytest.fixture(params=RECORDED)
 def bundle(request: pytest.FixtureRequest, family_bundle: Callable[..., Path], tmp_path: Path) -> Path:
-    """Return a bundle of this module's own, since a plan is written into it."""
+    """Return a private copy of the bundle, since the tests write a plan into it."""
     return Path(shutil.copytree(family_bundle(request.param), tmp_path / str(request.param)))
 
 

@@ -20,7 +20,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoding.decoding import Step
 
 
-def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) -> None:
+def test_the_prompt_is_an_argument_or_standard_input(tiny_bundle: Path) -> None:
     argument = lopa_export("generate", tiny_bundle, PROMPT)
     stdin = lopa_export("generate", tiny_bundle, stdin=PROMPT)
     assert (argument.returncode, stdin.returncode) == (0, 0)
@@ -30,7 +30,7 @@ def test_the_prompt_comes_as_argument_or_on_standard_input(tiny_bundle: Path) ->
     assert "stopped by eos" in argument.stderr
 
 
-def test_flags_are_those_of_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_flags_match_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     result = lopa_export(
         "generate", tiny_bundle, PROMPT, "--strategy", "lopa", "--branches", 3, "--block-size", 16, "--stop", "=",
@@ -240,7 +240,7 @@ def test_a_random_seed(tiny_bundle: Path) -> None:
     assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}
 
 
-def test_branches_that_are_chosen_step_by_step_are_told_as_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_numbers_of_branches_chosen_per_step_are_reported(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     table = costs_with(Bundle.open(bundle).manifest.weights_digest, first=1.0, each=0.3)
     (bundle / costs_name("cpu")).write_bytes(json_from_record(table))
@@ -259,7 +259,7 @@ def test_branches_that_are_chosen_step_by_step_are_told_as_numbers(tiny_bundle: 
 @pytest.mark.parametrize(
     ("branches", "message"), [([], "no step"), ([1, 1], "1 branch in every step"), ([4], "4 branches in every step")]
 )
-def test_numbers_of_branches_in_words(branches: list[int], message: str) -> None:
+def test_formatted_numbers_of_branches(branches: list[int], message: str) -> None:
     tally = BranchTally()
     for count in branches:
         tally.add(cast(Step, SimpleNamespace(branches=range(count))))

@@ -27,7 +27,7 @@ def test_the_text_is_that_of_one_process(ranks: int, tiny_bundle: Path) -> None:
 
 
 @needs_mpi
-def test_bundles_that_differ_are_refused(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+def test_bundles_that_differ_are_rejected(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
     result = job(
         (2, [*GENERATE, tiny_bundle, PROMPT, "--device", "mpi"]),
         (1, [*GENERATE, tiny_bundle_logits, PROMPT, "--device", "mpi"]),
@@ -39,7 +39,7 @@ def test_bundles_that_differ_are_refused(tiny_bundle: Path, tiny_bundle_logits: 
 
 @needs_mpi
 @pytest.mark.parametrize("lacking", [0, 1])
-def test_a_bundle_that_one_machine_lacks_ends_the_job(lacking: int, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_missing_on_one_machine_ends_the_job(lacking: int, tiny_bundle: Path, tmp_path: Path) -> None:
     paths = [tiny_bundle, tiny_bundle]
     paths[lacking] = tmp_path / "nothing"
     result = job(*((1, [*GENERATE, path, PROMPT, "--device", "mpi"]) for path in paths))
@@ -65,21 +65,21 @@ def test_bad_usage_ends_the_job(arguments: list[str], code: int, message: str, t
 
 
 @needs_mpi
-def test_ranks_that_only_generate_knows_are_refused_elsewhere(tiny_bundle: Path) -> None:
+def test_mpi_devices_are_rejected_by_other_commands(tiny_bundle: Path) -> None:
     result = job((2, ["-m", "lopa.cli.main", "bench", "costs", tiny_bundle, "--device", "mpi"]))
     assert result.returncode == 2
     assert "rank 1 opened a session on device 'mpi'" in result.stderr
 
 
 @needs_mpi
-def test_without_mpirun_it_says_how_to_start(tiny_bundle: Path) -> None:
+def test_without_mpirun_the_error_names_the_command(tiny_bundle: Path) -> None:
     result = _generate([], tiny_bundle)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert "in a job of one rank" in result.stderr
     assert "mpirun -n 2 lopa-export generate" in result.stderr
 
 
-def test_without_mpi4py_it_says_what_to_install(tiny_bundle: Path) -> None:
+def test_without_mpi4py_the_error_names_the_extra(tiny_bundle: Path) -> None:
     refuse = "import sys; sys.modules['mpi4py'] = None; from lopa.cli.main import main; main(sys.argv[1:])"
     result = _generate(["-c", refuse, "generate"], tiny_bundle)
     assert (result.returncode, result.stdout) == (3, "")

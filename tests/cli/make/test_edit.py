@@ -71,7 +71,7 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
     assert (bundle / MANIFEST_NAME).read_bytes() == before
 
 
-def test_a_chat_template_is_added_and_taken_away(bundle: Path, template: Path) -> None:
+def test_a_chat_template_is_added_and_removed(bundle: Path, template: Path) -> None:
     without = lopa_export("generate", bundle, "--chat", "Hello")
     assert (without.returncode, "lopa-export edit BUNDLE --chat-template FILE" in without.stderr) == (2, True)
     done = lopa_export("edit", bundle, "--chat-template", template)
@@ -148,7 +148,7 @@ def test_a_template_is_checked_before_anything_is_written(
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
-def test_what_cannot_be_set_is_refused(tiny_bundle: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_defaults_are_rejected(tiny_bundle: Path, arguments: tuple[str, ...], message: str) -> None:
     before = (tiny_bundle / MANIFEST_NAME).read_bytes()
     done = lopa_export("edit", tiny_bundle, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -156,7 +156,7 @@ def test_what_cannot_be_set_is_refused(tiny_bundle: Path, arguments: tuple[str, 
     assert (tiny_bundle / MANIFEST_NAME).read_bytes() == before
 
 
-def test_a_plan_of_shapes_that_is_too_small_is_said(bundle: Path) -> None:
+def test_a_plan_too_small_for_the_defaults_is_reported(bundle: Path) -> None:
     (bundle / BUCKETS_NAME).write_bytes(json_from_record(plan_of(Bundle.open(bundle), buckets=BUCKETS)))
     done = lopa_export("edit", bundle, "--default", "block_size=512", "--default", "max_new_tokens=1024")
     assert done.returncode == 0

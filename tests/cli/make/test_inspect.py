@@ -9,7 +9,7 @@ from tests.cli.command import lopa_export
 from lopa.runtime.bundle import Bundle
 
 
-def test_inspect_shows_what_the_bundle_holds(tiny_bundle: Path) -> None:
+def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
     shown = lopa_export("inspect", tiny_bundle)
     assert shown.returncode == 0
     for part in (
@@ -28,7 +28,7 @@ def test_inspect_shows_what_the_bundle_holds(tiny_bundle: Path) -> None:
     assert (plan["strategy"], plan["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
 
 
-def test_inspect_refuses_what_is_no_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> None:
     nothing = lopa_export("inspect", tmp_path)
     assert (nothing.returncode, nothing.stdout) == (2, "")
     assert "what to do:" in nothing.stderr

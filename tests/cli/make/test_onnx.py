@@ -68,7 +68,7 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     assert "Usage:" in capsys.readouterr().err
 
 
-def test_a_checkpoint_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{tmp_path / 'nowhere'} does not exist" in failed_export(capsys, tmp_path / "nowhere")
 
 

@@ -69,7 +69,7 @@ def test_a_portable_bundle_generates_the_same_text(
     assert "balloons" in texts[0][1]
 
 
-def test_lint_of_a_standard_graph_says_what_to_change(tiny_bundle: Path, lopa_export: Command) -> None:
+def test_lint_of_a_standard_graph_names_the_violations(tiny_bundle: Path, lopa_export: Command) -> None:
     code, output, errors = lopa_export("inspect", tiny_bundle, "--lint")
     lines = output.splitlines()
     assert code == 1
@@ -108,7 +108,7 @@ def test_lint_and_verify_of_an_altered_portable_graph(
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dialect", ["portable", "both"])
-def test_integers_and_portable_exclude_each_other(
+def test_quantization_and_the_portable_dialect_exclude_each_other(
     tmp_path: Path, lopa_export: Command, dialect: str, kind: str
 ) -> None:
     code, _, errors = lopa_export("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind)

@@ -251,17 +251,17 @@ MEASURED = ("hub id", "adapter", "wrong shape")
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, *ADAPTERS])
-def test_each_mistake_is_refused_before_torch_is_imported(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
+def test_each_mistake_is_rejected_before_torch_is_imported(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
     _check(refusals[name], {**CHECKPOINTS, **ADAPTERS}[name][1])
 
 
 @pytest.mark.parametrize("name", VERIFIED)
-def test_verify_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
+def test_verify_reports_the_same_errors(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
     _check(refusals[f"verify: {name}"], {**CHECKPOINTS, **ADAPTERS}[name][1])
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_bench_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
+def test_bench_reports_the_same_errors(refusals: Mapping[str, tuple[int, str]], name: str) -> None:
     _check(refusals[f"bench: {name}"], CHECKPOINTS[name][1])
 
 
@@ -275,13 +275,13 @@ def test_bench_says_the_same_of_them(refusals: Mapping[str, tuple[int, str]], na
         ("destination", "file exists"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_torch_is_imported(
+def test_conflicting_options_are_rejected_before_torch_is_imported(
     refusals: Mapping[str, tuple[int, str]], name: str, sentence: str
 ) -> None:
     _check(refusals[f"options: {name}"], (sentence,))
 
 
-def test_every_sentence_is_another(refusals: Mapping[str, tuple[int, str]]) -> None:
+def test_every_error_has_its_own_text(refusals: Mapping[str, tuple[int, str]]) -> None:
     message = [refusals[name][1].split("error: ")[1].split("\n")[0] for name in CHECKPOINTS]
     assert len(set(message)) == len(message)
 

@@ -33,7 +33,7 @@ def test_cases_are_saved_once(tiny_bundle: Path, tmp_path: Path, verify: Verify)
     code, output, errors = verify(tiny_bundle, "--save-cases", folder)
     assert (code, output) == (2, "")
     assert f"{folder} exists" in errors
-    assert "digests" not in errors  # refused before anything is read
+    assert "digests" not in errors  # rejected before anything is read
     assert files(folder) == SAVED
 
 
@@ -55,7 +55,7 @@ def test_a_wrong_graph_has_its_cases(tiny_bundle: Path, tmp_path: Path, verify: 
     assert files(tmp_path / "cases") == SAVED
 
 
-def test_without_polygraphy_it_says_what_to_install(
+def test_without_polygraphy_the_error_names_the_extra(
     tiny_bundle: Path, tmp_path: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)

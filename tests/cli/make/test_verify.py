@@ -93,7 +93,9 @@ def test_a_right_bundle_passes(tiny_bundle: Path, verify: Verify) -> None:
     assert re.search(r"^comparing: 18 in [\d. min]+ s, ", errors, re.MULTILINE)
 
 
-def test_without_a_checkpoint_it_says_what_was_not_compared(tiny_bundle: Path, verify: Verify) -> None:
+def test_without_a_checkpoint_the_output_says_that_nothing_was_compared_with_it(
+    tiny_bundle: Path, verify: Verify
+) -> None:
     code, output, _ = verify(tiny_bundle, "--device", "numpy")
     assert code == 0
     assert "numpy agrees with the references" in output
@@ -142,12 +144,12 @@ def test_a_right_quantized_bundle_passes(tiny_quantized: Path, verify: Verify) -
     assert " in steps  checkpoint " in lines[1]
     assert lines[2].split()[1] == "checkpoint"
     assert [line.split()[1] for line in lines[3:13]] == ["numpy"] * 5 + ["transformers"] * 5
-    # Rounded activations show: a table of zeros would mean that a reference rounds as the engine does.
+    # Rounded activations must be visible. Zeros would mean that the reference rounds like the engine.
     assert all(1e-3 < float(line.split()[-3]) < float(line.split()[-2]) for line in lines[3:13])
 
 
 def test_an_altered_integer_fails(altered_integers: Path, verify: Verify) -> None:
-    """The change is too small for any output to show, so that verify compares the integers themselves."""
+    """The change is too small to affect an output, so verify must compare the integers themselves."""
     record = Bundle.open(altered_integers).manifest.tensors["layers.3.mlp.down.weight"]
     data = np.memmap(altered_integers / "model.onnx.data", np.uint8, mode="r+")
     found = data[record.offset + 5]
@@ -242,7 +244,7 @@ def test_an_altered_graph_fails_against_the_checkpoint(altered: Path, verify: Ve
     assert {reference for _, reference in failed_rows(output)} == {"numpy", "transformers"}
 
 
-def test_a_checkpoint_that_is_not_the_source_fails(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
+def test_another_checkpoint_fails(tiny_bundle: Path, tmp_path: Path, verify: Verify) -> None:
     other = Path(shutil.copytree(CHECKPOINT, tmp_path / "base"))
     content = bytearray((other / "model.safetensors").read_bytes())
     content[-3] ^= 1

@@ -39,7 +39,7 @@ def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def bench_alone(*arguments: object, refuse: tuple[str, ...] = (), first: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own in which the packages in `refuse` cannot be imported.
+    """Run the command in a separate process in which the packages in `refuse` cannot be imported.
 
     `first` is Python to run before the command, in the same process.
     """
@@ -102,7 +102,7 @@ def test_speed_writes_json_and_table(tiny_bundle: Path, tmp_path: Path) -> None:
     assert (tmp_path / "speed.md").read_text() in done.stdout
 
 
-def test_costs_are_stored_in_the_bundle_beside_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_costs_are_stored_in_the_bundle_and_compared_with_the_roofline(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle, output = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle")), tmp_path / "out"
     done = bench_alone(
         *("costs", bundle, "--threads", 1, "--output", output),
@@ -139,10 +139,10 @@ costs._forward_seconds = stopped
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(("forwards", "kept"), [(15, False), (40, True)])
-def test_a_stopped_measurement_keeps_what_is_a_table(
+def test_a_stopped_measurement_keeps_a_complete_table(
     tiny_bundle: Path, tmp_path: Path, name: str, forwards: int, kept: bool
 ) -> None:
-    """The grid has 8 sizes, so that a table needs 24 forwards. 2 forwards per round are not timed."""
+    """The grid has 8 sizes, so a table needs 24 timed forwards. 2 more forwards per round are not timed."""
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     first = f"{COARSE}\n{STOPPED.format(name=name, forwards=forwards)}"
     done = bench_alone("costs", bundle, "--threads", 1, first=first)
@@ -158,7 +158,7 @@ def test_a_stopped_measurement_keeps_what_is_a_table(
     assert extra == ({"costs.cpu.json"} if kept else set())
 
 
-def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
+def test_a_bundle_that_cannot_be_written_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
@@ -180,7 +180,7 @@ def test_a_bundle_that_cannot_be_written_is_refused_before_measuring(
         ("scaling", ("--devices", "1", "--plot", "s.png"), "s.png", "prompts"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_known_before_measuring(
+def test_an_unwritable_file_is_reported_before_measuring(
     tiny_bundle: Path, tmp_path: Path, name: str, arguments: tuple[object, ...], taken: str, work: str
 ) -> None:
     (tmp_path / taken).mkdir(parents=True)
@@ -190,9 +190,7 @@ def test_a_file_that_cannot_be_written_is_known_before_measuring(
     assert work not in done.stderr
 
 
-def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
-    tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_an_unwritable_table_in_the_bundle_is_reported_before_measuring(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     (bundle / "costs.cpu.json").mkdir()
     done = bench("costs", bundle, "--threads", 1)
@@ -201,7 +199,7 @@ def test_a_table_in_the_bundle_that_cannot_be_written_is_known_before_measuring(
     assert "forwards" not in done.stderr
 
 
-def test_quiet_measures_without_a_word(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_quiet_measures_without_output(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
     done = bench_alone("costs", bundle, "--threads", 1, "--quiet", first=COARSE)
     assert (done.returncode, done.stderr) == (0, "")
@@ -262,7 +260,7 @@ def test_cold_starts_fresh_processes(tiny_bundle: Path, tmp_path: Path) -> None:
         assert 0 < start["imported"] + start["opened"] + start["forward"] < start["process"]
 
 
-def test_a_plot_without_matplotlib_is_refused_before_measuring(
+def test_a_plot_without_matplotlib_is_rejected_before_measuring(
     tiny_bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     prompts = tmp_path_factory.mktemp("prompts") / "eval.jsonl"
@@ -319,7 +317,7 @@ def test_wrong_usage(tiny_bundle: Path, name: str, arguments: tuple[object, ...]
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+def test_a_folder_without_a_bundle(tmp_path: Path) -> None:
     done = bench("quality", tmp_path, EVAL, "--output", tmp_path / "out", "--plot", tmp_path / "plots" / "q.png")
     assert done.returncode == 2
     assert "manifest.json" in done.stderr

@@ -1,4 +1,4 @@
-"""Former spellings of benchmarks: each is refused with the command line that replaces it."""
+"""Former spellings of benchmarks: each is rejected with the command line that replaces it."""
 
 import pytest
 from tests.cli.command import lopa_export

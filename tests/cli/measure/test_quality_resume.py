@@ -1,4 +1,4 @@
-"""bench quality --resume: existing outcomes are not decoded again, outcomes of another run are refused."""
+"""bench quality --resume: existing outcomes are not decoded again, outcomes of another run are rejected."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def outcomes_of(output: Path) -> dict[Key, dict[str, Any]]:
     return {(each["prompt"], each["config"], each["options"]): each for each in records}
 
 
-def test_an_interrupted_run_goes_on(
+def test_an_interrupted_run_continues(
     tiny_bundle: Path,
     prompts: Path,
     tmp_path: Path,
@@ -79,7 +79,7 @@ def test_an_interrupted_run_goes_on(
     before = [json.loads(line) for line in (output / KEPT).read_text().splitlines()[1:]]
     assert len(before) == 6
     with (output / KEPT).open("a") as file:
-        file.write('{"prompt":"12')  # the machine stopped
+        file.write('{"prompt":"12')  # simulates a crash of the machine
     made = counted()
     done = bench(tiny_bundle, prompts, output, "--resume")
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on(
         assert (output / "samples" / name).read_text() == (whole / "samples" / name).read_text()
 
 
-def test_a_finished_run_takes_more_strategies_and_prompts(
+def test_a_finished_run_accepts_more_strategies_and_prompts(
     tiny_bundle: Path, prompts: Path, tmp_path: Path, counted: Callable[..., list[None]]
 ) -> None:
     output = tmp_path / "out"
@@ -149,7 +149,7 @@ def without_outcomes(report: dict[str, Any]) -> None:
     del report["outcomes"]
 
 
-def test_outcomes_of_something_else_are_refused(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
+def test_outcomes_of_another_run_are_rejected(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
     whole = (output / REPORT).read_bytes()
@@ -171,7 +171,7 @@ def test_outcomes_of_something_else_are_refused(tiny_bundle: Path, prompts: Path
         assert not (output / KEPT).exists()
 
 
-def test_other_prompts_are_refused(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
+def test_other_prompts_are_rejected(tiny_bundle: Path, prompts: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert bench(tiny_bundle, prompts, output, "--limit", 1).returncode == 0
     prompts.write_text(prompts.read_text() + "\n")

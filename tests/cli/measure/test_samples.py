@@ -36,7 +36,7 @@ def test_samples_of_every_configuration(tiny_bundle: Path, tmp_path: Path) -> No
     assert whole.text.startswith(" ")
 
 
-def test_no_samples_where_nothing_asks_for_them(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_no_samples_for_prompts_without_task_ids(tiny_bundle: Path, tmp_path: Path) -> None:
     lines = [line | {"max_new_tokens": 8} for line in lines_of_task("shuffle", count=1, length=3, seed=0)]
     path = write_lines(tmp_path / "set.jsonl", lines)
     out, plot = tmp_path / "out", tmp_path / "plot.png"

@@ -31,7 +31,7 @@ def changed(path: Path, **fields: Any) -> Path:
     return path
 
 
-def test_tables_say_every_load_and_what_serves_it_best(scenario: Path) -> None:
+def test_tables_show_every_load_and_its_best_configuration(scenario: Path) -> None:
     done = lopa_export("bench", "simulate", scenario)
     assert done.returncode == 0, done.stderr
     for point in ("1, 1", "1, 2", "2.5, 1", "2.5, 2"):
@@ -68,7 +68,7 @@ def test_modelled_costs_need_no_table(scenario: Path, tmp_path: Path) -> None:
         ({"extra": 1}, "extra"),
     ],
 )
-def test_a_scenario_that_cannot_be_ends_with_2_and_leaves_nothing(
+def test_an_invalid_scenario_exits_with_2_and_writes_nothing(
     scenario: Path, tmp_path: Path, fields: dict[str, Any], message: str
 ) -> None:
     done = lopa_export("bench", "simulate", changed(scenario, **fields), "--plot", tmp_path / "plots" / "none.png")
@@ -78,7 +78,7 @@ def test_a_scenario_that_cannot_be_ends_with_2_and_leaves_nothing(
     assert not (tmp_path / "plots").exists()
 
 
-def test_without_simpy_it_says_what_to_install(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_simpy_the_error_names_the_extra(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     for name in [name for name in sys.modules if name.startswith(("simpy", "lopa.bench.fleet"))]:
@@ -98,7 +98,7 @@ def test_decodes_of_a_bundle_are_recorded_for_it(tiny_bundle: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("counts", ["0", "1,1", "two", "1000"])
-def test_numbers_of_branches_that_cannot_be_are_refused(tiny_bundle: Path, tmp_path: Path, counts: str) -> None:
+def test_invalid_numbers_of_branches_are_rejected(tiny_bundle: Path, tmp_path: Path, counts: str) -> None:
     done = bench("decodes", tiny_bundle, "--branches", counts, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert not (tmp_path / "out").exists()

@@ -36,7 +36,7 @@ def test_every_option_has_a_flag_with_its_documentation() -> None:
     assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 
-def test_what_is_not_given_is_left_to_the_defaults() -> None:
+def test_omitted_options_keep_their_defaults() -> None:
     assert overrides() == {}
     assert overrides("--seed", "random") == {"seed": None}
     assert overrides("--no-stop-at-eos", "--stop", "a", "--reference", "--branches", "auto") == {
@@ -59,6 +59,6 @@ def test_options_of_an_installed_strategy() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--strategy", "beam"), ("--strategy-option", "votes"), ("--branches", "1.5x")])
-def test_other_values_are_refused(arguments: tuple[str, str]) -> None:
+def test_other_values_are_rejected(arguments: tuple[str, str]) -> None:
     command = click.command()(config_options(lambda **values: GenerationConfig(**config_overrides(values))))
     assert CliRunner().invoke(command, arguments).exit_code != 0

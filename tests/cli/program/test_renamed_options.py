@@ -69,7 +69,7 @@ def test_a_bad_value_names_the_option() -> None:
     assert "--max-num-seqs" in done.stderr
 
 
-def test_every_former_name_is_one_of_some_command_and_hidden() -> None:
+def test_every_former_name_belongs_to_a_command_and_is_hidden() -> None:
     found = set()
     for name, module in COMMANDS.items():
         made = importlib.import_module(module).command

@@ -1,4 +1,4 @@
-"""Output of lopa-export demo: nothing is cut at usual widths, and there are plain lines without a terminal."""
+"""Output of lopa-export demo: no text is cut at usual widths, and without a terminal it consists of plain lines."""
 
 import io
 import re
@@ -51,7 +51,7 @@ def test_no_title_and_no_figure_is_cut(width: int) -> None:
         assert words(LONG).strip() in column
 
 
-def test_plain_lines_where_nobody_watches() -> None:
+def test_plain_lines_without_a_terminal() -> None:
     text = drawn(80, terminal=False)
     assert "\x1b" not in text
     assert "  D2F: 124 steps, 8.60 tokens per forward, 1.50 s, right\n" in text
@@ -77,6 +77,6 @@ def test_the_table_has_time_and_right_answers(width: int) -> None:
     assert re.search(r"\b1 prompt\b(?!s)", alone.getvalue())
 
 
-def test_it_is_said_that_the_model_is_a_toy() -> None:
+def test_the_output_calls_the_model_a_toy() -> None:
     assert "toy" in _TOY
     assert "often wrong" in _TOY

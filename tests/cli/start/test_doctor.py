@@ -1,4 +1,4 @@
-"""lopa-export doctor: installed abilities, and remedies that work."""
+"""lopa-export doctor: installed features, and remedies that work."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def test_doctor_lists_abilities_and_devices() -> None:
         assert part in result.stdout
     installed = re.findall(r" install (.*)", result.stdout)
     assert installed
-    assert not any("lopa" in words for words in installed)  # no remedy asks an index for this project
+    assert not any("lopa" in words for words in installed)  # no remedy installs this project from an index
 
 
 RUNTIME = ("numpy", "onnxruntime", "tokenizers")
@@ -41,7 +41,7 @@ def only_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
 
 
-def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing(
+def test_a_runtime_installation_lists_its_uses_and_misses_nothing(
     monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path
 ) -> None:
     only_installed(monkeypatch, *RUNTIME)
@@ -76,7 +76,7 @@ def test_an_install_of_the_runtime_is_told_what_it_is_for_and_nothing_is_missing
         ((*RUNTIME, "torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"), "runtime, export"),
     ],
 )
-def test_an_install_is_for_what_it_has_all_of(
+def test_an_installation_lists_only_complete_features(
     names: tuple[str, ...], uses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_installed(monkeypatch, *names)
@@ -86,7 +86,7 @@ def test_an_install_is_for_what_it_has_all_of(
     assert [line.split(":")[0] for line in missing] == (["decode (runtime)"] if "not even" in uses else [])
 
 
-def test_a_gpu_that_onnx_runtime_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_gpu_that_onnx_runtime_cannot_use_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver is installed, so that the line is shown without --all too."""
     only_installed(monkeypatch, *RUNTIME)
     monkeypatch.setattr(cuda_status, "NVIDIA_DRIVER", tmp_path)
@@ -95,7 +95,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_told(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("shadowed", [True, False])
 def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Path) -> None:
-    """A stand-in of the same name, with metadata of its own, precedes the package on sys.path."""
+    """A stand-in of the same name, with its own metadata, precedes the package on sys.path."""
     package = tmp_path / "onnxruntime"
     (package / "capi").mkdir(parents=True)
     (package / "capi" / "__init__.py").touch()
@@ -103,7 +103,7 @@ def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Pa
     (package / "capi" / "build_and_package_info.py").write_text(
         "package_name = 'onnxruntime-gpu'\n__version__ = '9.31.1'\n"
     )
-    if not shadowed:  # metadata that nothing is imported by
+    if not shadowed:  # metadata of a distribution that is not importable
         shutil.rmtree(package)
     metadata = tmp_path / "onnxruntime_gpu-9.31.1.dist-info"
     metadata.mkdir()
@@ -120,8 +120,8 @@ def test_the_onnx_runtime_that_is_imported_is_named(shadowed: bool, tmp_path: Pa
     assert "cpu: ready (ONNX Runtime on the processor)" in done.stdout
 
 
-def test_every_extra_is_looked_for() -> None:
-    """The extras for other projects' clients and for the pages are left out, since no command uses them."""
+def test_every_extra_is_checked() -> None:
+    """The extras for third-party clients and for the pages are excluded, since no command uses them."""
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"].keys() - {"clients", "docs"}
     remedies = [ability.remedy() for ability in doctor.abilities()]
@@ -133,7 +133,7 @@ def test_every_extra_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize(("version", "state"), [("2025.4.1", "missing"), ("2026.4.0", "ok"), ("2027.0.0", "ok")])
-def test_an_openvino_that_is_too_old_is_no_openvino(monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
+def test_a_too_old_openvino_counts_as_missing(monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
     def found(name: str) -> str | None:
         return version if name == "openvino" else installed_version(name)
 

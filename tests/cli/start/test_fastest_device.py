@@ -19,16 +19,16 @@ def result(side: str, seconds: float, first: float = 1.0) -> SideResult:
     ("seconds", "message"),
     [
         ((1.0, 0.5, 2.0), "b is the fastest, 2.00 times as fast as a ("),
-        ((1.0, 0.97, 2.0), "a is the fastest, within 5 % ("),  # less than machines vary by
+        ((1.0, 0.97, 2.0), "a is the fastest, within 5 % ("),  # less than the variation between runs
         ((1.0, 3.0, 2.0), "a is the fastest, within 5 % ("),
         ((1.0,), "a is the only device that opens"),
     ],
 )
-def test_the_fastest_is_one_that_is_clearly_faster(seconds: tuple[float, ...], message: str) -> None:
+def test_the_fastest_device_must_be_clearly_faster(seconds: tuple[float, ...], message: str) -> None:
     assert verdict_of([result(name, each) for name, each in zip("abc", seconds, strict=False)]).startswith(message)
 
 
-def test_every_device_is_measured_or_says_why_not(tiny_bundle: Path) -> None:
+def test_every_device_is_measured_or_has_a_reason(tiny_bundle: Path) -> None:
     pytest.importorskip("openvino")
     *lines, verdict = lines_of_fastest(Bundle.open(tiny_bundle), ("cpu", "openvino:CPU", "openvino:GPU.9"))
     assert lines[0].startswith("openvino:GPU.9: not measured: device 'openvino:GPU.9', but OpenVINO lists CPU")

@@ -38,7 +38,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> io
 
 
 @pytest.mark.parametrize("shown", [False], indirect=True)
-def test_in_a_log_every_stage_says_its_rate_its_time_left_and_its_end(shown: io.StringIO, clock: Clock) -> None:
+def test_in_a_log_every_stage_has_rate_time_left_and_end(shown: io.StringIO, clock: Clock) -> None:
     with StageProgress(bytes_text) as progress:
         progress("tracing", 0, 0)
         clock.now += 12

@@ -117,7 +117,7 @@ class PlainCaches:
             return self._by_position(every, logits, length)
         assert self._kept is not None
         own = every[inside]
-        kept = rows_of(self._kept, every[~inside])  # of the first round: indices are positions
+        kept = rows_of(self._kept, every[~inside])  # rows of the first round, indexed by position
         logits, _ = self._network.rows(state.tokens[own], own, np.ones((len(own), length), bool), kept)
         return self._by_position(own, logits, length)
 

@@ -18,7 +18,7 @@ class PlainStep:
     """The choices of a step."""
 
     rows: list[list[int]]
-    """For each hypothesis, positions of the rows behind the committed ones, in the order of their causal attention."""
+    """Positions of each hypothesis's rows behind the committed ones, in the order of their causal attention."""
     winner: int
     committed: int
     """Number of leading rows that are committed."""
@@ -89,14 +89,14 @@ def wedlm(
 ) -> tuple[list[int], list[PlainStep]]:
     """Return the answer up to its end, and the steps.
 
-    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses besides the
-    one without an unverified token. The one with the lowest mean score wins, or one with nothing masked.
+    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses that
+    have an unverified token; one more has none. The lowest mean score wins, or a hypothesis with nothing masked.
     """
     text = list(prompt)  # committed
     total = len(prompt) + new
     steps: list[PlainStep] = []
     live = [_Hypothesis([])]
-    run = 0  # that all of them agree on
+    run = 0  # positions unmasked in all hypotheses
     while True:
         _add_masks(live, min(run + window, total - len(text)))
         whole = [each for each in live if each.cells and None not in each.cells]

@@ -29,7 +29,7 @@ class SmallNetwork:
         with torch.no_grad():
             network.lm_head.weight.mul_(sharpness)
             network.lm_head.weight[MASK] = 0  # no trained network proposes it
-        network.config._attn_implementation = "eager"  # which adds the given mask
+        network.config._attn_implementation = "eager"  # eager attention adds the given mask
         self.weights = {
             name: np.ascontiguousarray(weight.detach().numpy())
             for name, weight in as_in_bundle(weights_of_network(network)).items()

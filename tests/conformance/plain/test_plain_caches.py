@@ -144,7 +144,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
             assert found.entropies is not None
             np.testing.assert_allclose(found.entropies, entropy, atol=4 * TOLERANCE, err_msg=where)
             opened = np.arange(len(branch.tokens)) < branch.blocks[-1].end
-            if plan.cache != "sub_block":  # where some wait for their sub-block
+            if plan.cache != "sub_block":  # there, closed sub-blocks are not sampled
                 np.testing.assert_array_equal(sampled, np.flatnonzero(~branch.unmasked & opened), err_msg=where)
             checked += len(sampled)
         for branch, position, token in zip(
@@ -189,7 +189,7 @@ def random_default_config(rng: np.random.Generator, manifest: Manifest) -> Gener
             plan_of(config)
         except BadInputError:
             continue
-        if config.strategy != "credit":  # whose probabilities are no longer the model's
+        if config.strategy != "credit":  # credit changes the model's probabilities
             return config
 
 
@@ -264,7 +264,7 @@ SCHEMA = {
 
 @pytest.mark.parametrize("cache", ["sub_block", "dual", "prefix"])
 def test_tokens_of_a_grammar_leave_no_stale_rows(cache: Any, tiny_bundle: Any) -> None:
-    """It may write the first position of a sub-block around which no rows were kept."""
+    """A grammar may write the first position of a sub-block for which no surrounding rows were kept."""
     pytest.importorskip("llguidance")
     again = 0
     with Decoder.open(tiny_bundle, ["numpy"]) as decoder:

@@ -70,7 +70,7 @@ def test_every_step_matches_the_plain_loop(
     print(f"{compared} steps, {near_ties} near-ties, {several} several, {other_winners} lookaheads won, {ends} ends")
     assert near_ties <= len(prompts(each)) // 4
     assert compared > 50
-    assert several > 20  # both rules are used: all below the threshold, and the best
+    assert several > 20  # both rules occur: all positions below the threshold, and the best one
     assert ends < len(prompts(each))
     assert ends or new < 30
     assert (other_winners > 0) == (lookaheads > 0)
@@ -78,7 +78,7 @@ def test_every_step_matches_the_plain_loop(
 
 @pytest.mark.parametrize("branches", [1, 3])
 def test_committed_rows_equal_one_causal_pass_over_the_answer(network: SmallNetwork, branches: int) -> None:
-    """Whatever was masked when a row was computed, and whichever branch computed it."""
+    """This holds for any masks at the time when a row was computed, and for any branch that computed it."""
     for prompt in prompts(1)[::4]:
         keys: list[Floats] = []
 

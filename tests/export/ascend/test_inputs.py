@@ -71,13 +71,13 @@ def test_outputs(model: onnx.ModelProto) -> None:
 
 
 def test_one_head_for_each_request(model: onnx.ModelProto) -> None:
-    """Check the case in which the exporter gives the axis no factor."""
+    """Check a single key-value head, whose axis is exported as `requests` without a factor."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "requests"
     assert [numbers[-2:] for numbers in bucketed_inputs(model, BUCKETS).tuples] == [(1, 64), (1, 128), (2, 128)]
 
 
-def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto) -> None:
+def test_a_graph_with_an_input_for_each_array_is_rejected(model: onnx.ModelProto) -> None:
     """Check an earlier version of the portable form."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     past = model.graph.input.pop()
@@ -89,7 +89,7 @@ def test_a_graph_with_an_input_for_each_array_is_refused(model: onnx.ModelProto)
     assert "export the checkpoint again" in caught.value.remedy
 
 
-def test_a_graph_of_the_standard_dialect_is_refused(tiny_bundle: Path) -> None:
+def test_a_graph_of_the_standard_dialect_is_rejected(tiny_bundle: Path) -> None:
     standard = onnx.load(Bundle.open(tiny_bundle).graph, load_external_data=False)
     with pytest.raises(BadInputError, match="dynamic axes branches"):
         bucketed_inputs(standard, BUCKETS)

@@ -89,10 +89,10 @@ def other_type(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
 
 
-@pytest.mark.parametrize(("alter", "said"), [(without_an_output, "other outputs"), (other_type, "other inputs")])
-def test_a_quantized_graph_of_another_form(bundle: Bundle, tmp_path: Path, alter: object, said: str) -> None:
+@pytest.mark.parametrize(("alter", "message"), [(without_an_output, "other outputs"), (other_type, "other inputs")])
+def test_a_quantized_graph_of_another_form(bundle: Bundle, tmp_path: Path, alter: object, message: str) -> None:
     graph = altered_graph(bundle.graph, tmp_path / "int8.onnx", alter)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match=said):
+    with pytest.raises(BadInputError, match=message):
         job_from_bundle(bundle, AscendRequest("Ascend910B1", BUCKETS, None, True, graph))
 
 

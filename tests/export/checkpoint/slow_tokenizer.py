@@ -26,7 +26,7 @@ BASE = 480
 IDS = {content: BASE + i for i, content in enumerate(ADDED)}
 CONFIG_IDS = {
     "vocab_size": 512,
-    "bos_token_id": IDS["<|endoftext|>"],  # as in Dream's config.json, though its tokenizer has another
+    "bos_token_id": IDS["<|endoftext|>"],  # as in Dream's config.json, although Dream's tokenizer has another id
     "eos_token_id": IDS["<|endoftext|>"],
     "pad_token_id": IDS["<|endoftext|>"],
     "mask_token_id": IDS["<|mask|>"],

@@ -29,7 +29,7 @@ def test_the_tiny_checkpoint() -> None:
         {"eos_token_id": [0]},
     ],
 )
-def test_settings_that_change_nothing_are_taken(tmp_path: Path, harmless: dict[str, Any]) -> None:
+def test_settings_without_effect_are_accepted(tmp_path: Path, harmless: dict[str, Any]) -> None:
     config = config_from_checkpoint(small_checkpoint(tmp_path, changes=harmless))
     assert config.dimensions.head_size == 8
     assert config.dimensions.rope_theta == (5e5 if "rope_parameters" in harmless else 1e4)

@@ -79,7 +79,7 @@ def test_an_unknown_model_type_names_the_families(model_type: Any) -> None:
     ("model_type", "words"),
     [("sdar_moe", "mixture of experts"), ("llada2_moe", "mixture of experts"), ("diffusion_gemma", "random tokens")],
 )
-def test_diffusion_models_that_are_known_and_refused(model_type: str, words: str) -> None:
+def test_known_but_unsupported_diffusion_models(model_type: str, words: str) -> None:
     for requested in (None, "sdar", "llada"):
         assert model_type in _refusal(_config(model_type), requested)
     assert words in _refusal(_config(model_type))

@@ -1,4 +1,4 @@
-"""Maliciously changed checkpoints: each quickly gives one error with a remedy, and nothing is left behind."""
+"""Maliciously changed checkpoints: each quickly gives one error with a remedy, and leaves no files."""
 
 import json
 import os

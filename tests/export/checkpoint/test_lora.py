@@ -67,7 +67,7 @@ def _saved_adapter(
         if "lora_" in name or "modules_to_save" in name:
             nn.init.normal_(parameter, std=0.3)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the base has no configuration of its own
+        warnings.simplefilter("ignore")  # the base has no own configuration
         model.save_pretrained(folder, safe_serialization=True)
         loaded = PeftModel.from_pretrained(_Modules(load_file(checkpoint / "model.safetensors")), folder)
         return dict(loaded.to(dtype).merge_and_unload().state_dict())
@@ -265,7 +265,7 @@ def test_unsupported_and_broken_configurations(
     assert message in failed_export(capsys, pair[0], "--lora", pair[1])
 
 
-def test_a_missing_half(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_without_one_of_its_matrices(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     _edit(pair[1], {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight": None})
     message = failed_export(capsys, pair[0], "--lora", pair[1])
     assert "no tensor model.layers.1.mlp.down_proj.lora_B.weight" in message

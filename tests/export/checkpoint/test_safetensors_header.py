@@ -41,7 +41,7 @@ def _edit(path: Path, change: Callable[[Header], object]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
 
 
-def test_every_tensor_lies_where_its_header_says(file: Path) -> None:
+def test_tensors_are_at_the_offsets_of_the_header(file: Path) -> None:
     content = file.read_bytes()
     headers = headers_from_file(file)
     assert set(headers) == set(TENSORS)
@@ -96,7 +96,7 @@ def test_a_header_longer_than_the_file(file: Path, length: int) -> None:
         headers_from_file(file)
 
 
-def test_values_too_many(file: Path) -> None:
+def test_extra_values(file: Path) -> None:
     with file.open("ab") as opened:
         opened.write(b"\0")
     with pytest.raises(BadInputError, match="bytes, but its header describes"):

@@ -104,13 +104,13 @@ def test_a_wrong_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "[48, 32]" in message
 
 
-def test_a_tensor_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     edit_weights(checkpoint, {"model.layers.0.self_attn.k_proj.bias": None})
     assert "no tensor model.layers.0.self_attn.k_proj.bias" in failed_export(capsys, checkpoint)
 
 
-def test_a_tensor_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_extra_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     edit_weights(checkpoint, {"model.layers.2.mlp.up_proj.weight": torch.randn(48, 32)})
     assert "model.layers.2.mlp.up_proj.weight" in failed_export(capsys, checkpoint)

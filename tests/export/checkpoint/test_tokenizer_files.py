@@ -142,7 +142,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(tmp_path: Path, capsys: pyt
     assert "token with the id 24" in failed_export(capsys, checkpoint)
 
 
-def test_a_missing_tokenizer_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_tokenizer_error_names_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     (checkpoint / "tokenizer.json").unlink()
     assert "save_pretrained" in failed_export(capsys, checkpoint)
@@ -208,7 +208,7 @@ def test_a_config_that_contradicts_a_slow_tokenizer(
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
-def test_half_a_slow_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_slow_tokenizer_with_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     checkpoint = _slow_checkpoint(tmp_path / "checkpoint")
     (checkpoint / name).unlink()
     assert f"{name} does not exist" in failed_export(capsys, checkpoint)

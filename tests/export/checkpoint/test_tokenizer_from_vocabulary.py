@@ -48,7 +48,7 @@ def theirs(folder: Path) -> Any:
 
 
 @given(text=ANY_TEXT)
-def test_ids_and_text_are_those_of_transformers(ours: Tokenizer, theirs: Any, text: str) -> None:
+def test_ids_and_text_match_transformers(ours: Tokenizer, theirs: Any, text: str) -> None:
     ids = ours.encode(text, add_special_tokens=False).ids
     assert ids == theirs.encode(text, add_special_tokens=False)
     # Compare the pieces too: few merges of the small vocabulary cross their borders.
@@ -59,7 +59,7 @@ def test_ids_and_text_are_those_of_transformers(ours: Tokenizer, theirs: Any, te
 
 
 @given(text=ANY_TEXT)
-def test_text_comes_back_composed(ours: Tokenizer, text: str) -> None:
+def test_decoded_text_is_composed(ours: Tokenizer, text: str) -> None:
     decoded = ours.decode(ours.encode(text).ids, skip_special_tokens=False)
     # Special tokens are split off before the rest is composed (NFC), so parts of the text may be composed separately.
     assert unicodedata.normalize("NFC", decoded) == unicodedata.normalize("NFC", text)
@@ -91,7 +91,7 @@ def slow_ids(folder: Path, text: str) -> list[int]:
 
 
 @given(text=st.one_of(st.sampled_from(TEXTS), st.text(alphabet=_ALPHABET)))
-def test_ids_are_those_of_the_slow_algorithm(ours: Tokenizer, folder: Path, text: str) -> None:
+def test_ids_match_the_slow_algorithm(ours: Tokenizer, folder: Path, text: str) -> None:
     assert ours.encode(text).ids == slow_ids(folder, text)
 
 

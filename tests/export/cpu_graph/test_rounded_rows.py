@@ -109,7 +109,7 @@ def test_float16_rows_are_the_same() -> None:
     assert _operators(model)["MatMulIntegerToFloat"] == 4
 
 
-def test_a_sum_takes_the_scales_and_stays_the_same() -> None:
+def test_a_sum_absorbs_the_scales_and_is_unchanged() -> None:
     model = _rounded_products()
     RoundedRowsPass()(model)
     x = _hard_rows()
@@ -150,7 +150,7 @@ def test_a_float_graph_is_unchanged(tiny_bundle: Path, kept: ir.passes.InPlacePa
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-# Complete bundles.
+# Tests of complete bundles
 
 
 def _answers(bundle: Bundle, device: str) -> Statistics:

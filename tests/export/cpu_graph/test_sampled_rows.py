@@ -103,7 +103,7 @@ def test_families(family_bundle: Callable[..., Path], family: str) -> None:
         assert_agrees(bundle.path / stage.graph, bundle, part, 1e-5)
 
 
-def test_a_graph_without_statistics_stays(tiny_staged: Path) -> None:
+def test_a_graph_without_statistics_is_unchanged(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     first = bundle.manifest.stages[0]
     model = ir.load(bundle.path / first.graph)

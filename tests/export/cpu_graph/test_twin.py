@@ -96,7 +96,7 @@ def test_an_export_without_a_faster_form_has_no_twins(tmp_path: Path, monkeypatc
     assert bundle.graph_for_cpu() == bundle.graph
 
 
-def test_twins_that_contradict_the_manifest_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_twins_that_contradict_the_manifest_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
     first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["cpu_graphs"]
     for fields, received in (
         ({"cpu_graphs": [first | {"source": "model.onnx.data"}]}, "cpu_graphs with 1 of 'model.onnx.data'"),

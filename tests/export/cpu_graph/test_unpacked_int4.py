@@ -56,7 +56,7 @@ def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
         session.close()
 
 
-def with_the_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
+def with_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
     """Return `int8` with the unpacked integers and scales of `int4`."""
     for record in int8.manifest.files:
         (folder / record.path).write_bytes(int8.file(record.path).read_bytes())
@@ -73,7 +73,7 @@ def test_unpacked_is_an_int8_bundle_of_the_same_numbers(
     bundles: dict[IntegerDtype, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
-    same = with_the_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
+    same = with_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
     unpacked = log_probabilities(bundles["int4"])
     assert (unpacked == log_probabilities(same)).all()
     monkeypatch.setenv(int4_form.VARIABLE, "packed")
@@ -92,7 +92,7 @@ def test_stages_have_the_matrices_of_their_layers(bundles: dict[IntegerDtype, Bu
     assert first + second == int4_tensor_names(manifest, whole_model(2))
 
 
-def test_verify_judges_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_checks_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
     report = report_from_bundle(bundles["int4"])
     names = {error.output: error.tolerance for error in report.errors}
@@ -118,7 +118,7 @@ def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], m
         assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
 
 
-def test_too_little_memory_and_unknown_forms_are_refused(
+def test_too_little_memory_and_unknown_forms_are_rejected(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int4_form, "free_memory", lambda: 1000)
@@ -130,7 +130,7 @@ def test_too_little_memory_and_unknown_forms_are_refused(
         open_session(bundles["int4"], "cpu", threads=1)
 
 
-def test_a_full_temporary_folder_is_refused(
+def test_a_full_temporary_folder_is_rejected(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(int4_form.VARIABLE, "unpacked")

@@ -106,7 +106,7 @@ def test_random_logits_of_several_requests(head: bytes, vocabulary: int) -> None
 
 
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
-def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> None:
+def test_equal_logits_are_ordered_by_lower_id(head: bytes, vocabulary: int) -> None:
     """Check logits with few distinct values, all equal, and equal maxima whose groups are not in the order of ids."""
     rng = np.random.default_rng(5)
     logits = rng.integers(-3, 4, (1, 1, 5, vocabulary)).astype(np.float32)
@@ -127,7 +127,9 @@ def test_equal_logits_are_taken_by_lower_id(head: bytes, vocabulary: int) -> Non
 @pytest.mark.parametrize("vocabulary", [LARGE, PRIME])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 777, slice(None)])
-def test_a_row_that_is_no_distribution_shows(head: bytes, vocabulary: int, broken: float, place: int | slice) -> None:
+def test_a_row_that_is_not_a_distribution_is_visible(
+    head: bytes, vocabulary: int, broken: float, place: int | slice
+) -> None:
     logits = np.random.default_rng(6).normal(0, 3, (1, 2, 1, vocabulary)).astype(np.float32)
     logits[0, 1, 0, place] = broken
     ids, logprobs, entropy = _answers(_by_row(head, vocabulary), _inputs(logits, np.array([1.0])))
@@ -141,7 +143,7 @@ def test_groups_divide_the_vocabulary() -> None:
         assert group_of_vocabulary(vocabulary) == group
 
 
-def test_small_vocabularies_and_graphs_without_statistics_stay(head: bytes) -> None:
+def test_small_vocabularies_and_graphs_without_statistics_are_unchanged(head: bytes) -> None:
     model = ir.from_proto(onnx.load_from_string(head))
     assert not VocabularyStatisticsPass(MIN_VOCABULARY - 1)(model).modified
     assert model.graph.outputs[0].producer().op_type == "TopK"  # type: ignore[union-attr]
@@ -156,7 +158,7 @@ def bundle(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.usefixtures("any_vocabulary")
-def test_whole_bundles(bundle: Path, tmp_path: Path) -> None:
+def test_complete_bundles(bundle: Path, tmp_path: Path) -> None:
     _assert_same_answers(bundle, tmp_path, tolerance=5e-6)
 
 

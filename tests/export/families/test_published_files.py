@@ -216,7 +216,7 @@ def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path,
         ({"include_qkv_bias": True}, "no tensor model.transformer.blocks.0.q_proj.bias"),
     ],
 )
-def test_nothing_is_left_of_an_export_that_fails(
+def test_a_failed_export_leaves_nothing(
     checkpoints: dict[str, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -83,6 +83,6 @@ def test_an_absent_setting_is_allowed_unless_required(tmp_path: Path, family: st
         {"num_experts": 0},
     ],
 )
-def test_what_changes_nothing_is_taken(tmp_path: Path, family: str, harmless: dict[str, Any]) -> None:
+def test_neutral_settings_are_accepted(tmp_path: Path, family: str, harmless: dict[str, Any]) -> None:
     write_config(tmp_path, family, **harmless)
     assert config_from_checkpoint(tmp_path).dimensions == MINIATURES[family].dimensions

@@ -39,7 +39,7 @@ def some_mix(seed: int, decoder: Decoder) -> list[tuple[list[int], GenerationCon
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mix_gives_what_each_gives_alone(wedlm: Bundle, seed: int) -> None:
+def test_a_batch_gives_the_results_of_single_decodes(wedlm: Bundle, seed: int) -> None:
     """Compare decodes alone, batched in an engine, in numpy, and with branches over two devices."""
     with Decoder.open(wedlm.path, threads=1) as decoder:
         asked = some_mix(seed, decoder)
@@ -83,7 +83,7 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     assert verified.returncode == 0, verified.stderr
 
 
-def test_the_other_one_by_the_command_line(stable_diffcoder: Bundle, stable_diffcoder_checkpoint: Path) -> None:
+def test_the_other_family_by_the_command_line(stable_diffcoder: Bundle, stable_diffcoder_checkpoint: Path) -> None:
     with Decoder.open(stable_diffcoder.path, ["numpy"]) as decoder:
         assert (decoder.plan().alignment, decoder.plan().block_size) == ("absolute", 4)
         (result,) = decoder.generate(["w5 w9 w11"], decoder.config(max_new_tokens=18))

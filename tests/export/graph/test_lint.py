@@ -25,7 +25,7 @@ def _graph(*imports: tuple[str, int]) -> LintedGraph:
     ("imports", "opset"),
     [([("", 17), ("com.microsoft", 1)], 17), ([("", 16), ("ai.onnx", 23)], 23), ([("", 23), ("", 17)], 23), ([], 0)],
 )
-def test_types_and_sizes_are_known_whatever_is_imported(imports: list[tuple[str, int]], opset: int) -> None:
+def test_types_and_sizes_are_known_for_any_imported_opset(imports: list[tuple[str, int]], opset: int) -> None:
     graph = _graph(*imports)
     assert graph.opset == opset
     assert [graph.sizes(name) for name in ("x", "w", "y", "z", "?")] == [[2, None], [4, 3], [2, 3], None, None]

@@ -95,7 +95,7 @@ def test_windows_in_the_portable_form(kind: LayerKind, sizes: tuple[int, int, in
 
 @pytest.mark.parametrize("form", [ContractForward, PortableContractForward])
 @torch.no_grad()
-def test_layers_may_differ(form: type[Any], tiny_bundle_logits: Path) -> None:
+def test_layers_can_have_different_sizes(form: type[Any], tiny_bundle_logits: Path) -> None:
     """Check that a network whose second layer has a wider MLP computes the same in torch and in numpy."""
     sizes = LayerKind(qkv_bias=True, qk_norm=False, head_size=8).dimensions
     narrow = network_from_dimensions(sizes)

@@ -176,7 +176,7 @@ def test_the_portable_dialect_has_no_plugins(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "bundle").exists()
 
 
-def test_an_attention_of_another_form_is_refused() -> None:
+def test_an_attention_of_another_form_is_rejected() -> None:
     model = ir.from_onnx_text(
         """<ir_version: 10, opset_import: ["" : 23]>
         plain (float[1, 2, 3, 16] q) => (float[1, 2, 3, 16] y) { y = Attention (q, q, q) }"""
@@ -221,7 +221,7 @@ def test_the_body_of_branch_attention_is_the_reference() -> None:
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=2e-6)
 
 
-def test_the_body_of_the_merge_takes_several_splits() -> None:
+def test_the_body_of_the_merge_accepts_several_splits() -> None:
     """Merge partial results of three parts of a vocabulary, computed by the body for one part."""
     rng = np.random.default_rng(4)
     hidden, weight = rng.standard_normal((2, 3, 4, 12)).astype(np.float32), rng.standard_normal((12, 90))

@@ -150,7 +150,7 @@ def test_verify_sees_a_wrong_portable_graph(both: Bundle, tmp_path: Path, consta
 
 @pytest.mark.parametrize("dialects", [("portable",), ("standard", "portable")])
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_integers_are_refused_before_any_work(tmp_path: Path, dialects, kind) -> None:
+def test_integers_are_rejected_before_any_work(tmp_path: Path, dialects, kind) -> None:
     with pytest.raises(BadInputError, match=kind) as caught:
         bundle_from_checkpoint(
             tmp_path / "nowhere", tmp_path / "bundle", dialects=dialects, quantization=QuantizationChoice(kind)
@@ -165,7 +165,7 @@ def test_other_sets_of_dialects_raise_value_error(tmp_path: Path, dialects) -> N
         bundle_from_checkpoint(tmp_path, tmp_path / "bundle", dialects=dialects)
 
 
-def test_stages_of_a_portable_graph_are_refused(tmp_path: Path) -> None:
+def test_stages_of_a_portable_graph_are_rejected(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(BadInputError, match="--stages 2 with the portable dialect only"):
         bundle_from_checkpoint(checkpoint, tmp_path / "bundle", dialects=("portable",), stages=2)

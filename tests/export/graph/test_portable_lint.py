@@ -215,7 +215,7 @@ def test_the_exporter_stops_at_a_violation(clean: onnx.ModelProto) -> None:
     assert caught.value.exit_code == 1
 
 
-def test_nothing_is_left_of_an_export_that_breaks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_violates_a_rule_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     monkeypatch.setattr("lopa.export.graph.portable_lint.MAX_AXES", 3)
     with pytest.raises(CheckFailedError, match="has 4 axes"):

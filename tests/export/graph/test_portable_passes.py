@@ -46,7 +46,7 @@ def test_the_same_function_in_opset_17() -> None:
     assert {value.name for value in model.graph.initializers.values()} == {"axes", "scale"}
 
 
-def test_computed_axes_are_refused() -> None:
+def test_computed_axes_are_rejected() -> None:
     text = REDUCED.replace("float[n, 6] x", "float[n, 6] x, int64[1] axes").replace(
         "  axes = Constant <value_ints = [-1]> ()\n", ""
     )

@@ -149,13 +149,13 @@ def _two_uses(kind: str) -> ir.Model:
 
 
 @pytest.mark.parametrize("kind", ["added", "first factor"])
-def test_a_matrix_with_another_use_is_refused(kind: str) -> None:
+def test_a_matrix_with_another_use_is_rejected(kind: str) -> None:
     replacement = QuantizedMatrix(ir.tensor(np.ones((4, 4), np.int8), name="w"), ir.tensor(np.ones(4, np.float32)))
     with pytest.raises(ir.passes.PreconditionError, match="must only be the second factor"):
         QuantizedMatricesPass({"w": replacement})(_two_uses(kind))
 
 
-def test_an_unknown_matrix_is_refused() -> None:
+def test_an_unknown_matrix_is_rejected() -> None:
     replacement = QuantizedMatrix(ir.tensor(np.ones((4, 4), np.int8), name="v"), ir.tensor(np.ones(4, np.float32)))
     with pytest.raises(ir.passes.PreconditionError, match="no initializer v"):
         QuantizedMatricesPass({"v": replacement})(_two_uses("added"))

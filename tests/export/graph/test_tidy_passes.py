@@ -95,7 +95,7 @@ def test_a_product_of_axes_is_inferred() -> None:
     assert before[0].shape == (6, 5)
 
 
-def test_two_products_stay() -> None:
+def test_two_products_are_unchanged() -> None:
     model = _model(TWO_PRODUCTS)
     DirectShapesPass()(model)
     assert not ConstantReshapesPass()(model).modified
@@ -112,7 +112,7 @@ def test_nodes_are_named_after_their_modules() -> None:
     assert [node.name for node in model.graph][:4] == ["layers.0.mlp/Shape", "Squeeze", "Shape", "Squeeze"]
 
 
-def test_other_operators_are_refused() -> None:
+def test_other_operators_are_rejected() -> None:
     model = _model(HEADS_APART)
     StandardOperatorsPass()(model)
     model.graph.node(0).domain = "com.microsoft"

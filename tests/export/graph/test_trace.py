@@ -132,7 +132,7 @@ def test_any_sizes(
     _check_against_torch(session.run(None, inputs), _from_torch(module, inputs), tolerance=1e-4)
 
 
-def test_statistics_are_those_of_the_tempered_logits(session: onnxruntime.InferenceSession) -> None:
+def test_statistics_match_the_tempered_logits(session: onnxruntime.InferenceSession) -> None:
     inputs = _random_inputs(2, 3, 9, TILE, 5, seed=3)
     ids, logprobs, entropy, *_, logits = session.run(None, inputs)
     tempered = torch.tensor(logits).double() / torch.tensor(inputs["temperature"]).double()[:, None, None, None]

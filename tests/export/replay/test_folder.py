@@ -58,7 +58,7 @@ def test_bfloat16_is_kept_bit_by_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(folded["topk_ids"], statistics.topk_ids.reshape(12, 8))
 
 
-def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_exists_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "file"):
         (tmp_path / "file").touch()
         with pytest.raises(BadInputError, match="exists") as caught:

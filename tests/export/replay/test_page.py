@@ -19,12 +19,12 @@ RUN = [command for command in COMMANDS if "  # " not in command]
 NOT_RUN = [command for command in COMMANDS if "  # " in command]
 
 
-def test_every_command_is_run_or_says_why_not() -> None:
+def test_every_command_runs_or_has_a_reason() -> None:
     assert (len(RUN), len(NOT_RUN)) == (9, 6)
     assert {command.partition("  # ")[2] for command in NOT_RUN} == set(REASONS)
 
 
-def test_the_commands_for_the_cpu_do_what_the_page_says(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_commands_for_the_cpu_work_as_documented(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "BUNDLE").symlink_to(tiny_bundle)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -71,7 +71,7 @@ def test_the_options_of_the_others_exist(command: str) -> None:
             assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_of(tool)), f"{tool} has no {option}"
 
 
-def test_the_options_that_the_shapes_are_written_as_exist() -> None:
+def test_the_options_in_the_shapes_file_exist() -> None:
     for which in ("min", "opt", "max"):
         assert f"--trt-{which}-shapes" in help_of("run")
         assert f"--trt-{which}-shapes" in help_of("convert")

@@ -36,7 +36,7 @@ def test_a_forward_can_be_run_again(tiny_bundle: Path, recorded: RecordedSession
     recorded.forward(random_windows((4,), (1, 8, 8), vocabulary, rng, start=80))
     alone = recorded.last_forward()
     recorded.commit(4, 0, 8)
-    assert alone.prefix.mask.sum() == 80  # without the later commit
+    assert alone.prefix.mask.sum() == 80  # the later commit is not part of the recording
     assert alone.prefix.mask.shape == (1, 128)
     batch = random_windows((9, 4), (2, 6, 3), vocabulary, rng, start=90)
     statistics = recorded.forward(batch)
@@ -64,7 +64,7 @@ def test_a_forward_can_be_run_again(tiny_bundle: Path, recorded: RecordedSession
     assert not recorded.last_forward().prefix.mask.any()
 
 
-def test_a_forward_that_failed_was_none(recorded: RecordedSession) -> None:
+def test_a_failed_forward_is_not_recorded(recorded: RecordedSession) -> None:
     rng = np.random.default_rng(0)
     recorded.forward(random_windows((1,), (1, 4, 1), 50, rng, start=0))
     with pytest.raises(ValueError, match="expected"):

@@ -56,9 +56,9 @@ def state_after_interrupt(bundle: Path, rtx: ModuleType | None = None) -> Seen:
         assert process.stdout is not None
         begun = process.stdout.readline().strip()
         process.send_signal(SIGINT)
-        said, errors = process.communicate(timeout=2 * _SECONDS)
+        output, errors = process.communicate(timeout=2 * _SECONDS)
     assert (begun, process.returncode) == (_BUILDING, 0), errors
-    seen = json.loads(said)
+    seen = json.loads(output)
     return Seen(**{**seen, "reports": [tuple(each) for each in seen["reports"]]})
 
 

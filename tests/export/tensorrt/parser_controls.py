@@ -35,7 +35,7 @@ class Control:
     """Part of our message."""
     real: Verdict
     said: str = ""
-    """Part of the real one's message."""
+    """Part of the real parser's or builder's message."""
     why: str = ""
     """Reason why our check rejects a model that the real one builds."""
 

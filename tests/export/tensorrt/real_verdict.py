@@ -50,7 +50,7 @@ def _verdict_of_model(
 def _with_typed_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """Give outputs the types that ONNX infers, or float32: an output without a type would be rejected for that."""
     typed = onnx.ModelProto.FromString(model.SerializeToString())
-    with contextlib.suppress(onnx.shape_inference.InferenceError):  # for models that are invalid ONNX too
+    with contextlib.suppress(onnx.shape_inference.InferenceError):  # the models may be invalid ONNX
         typed = onnx.shape_inference.infer_shapes(typed)
     for value in typed.graph.output:
         value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT

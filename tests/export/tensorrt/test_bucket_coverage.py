@@ -16,7 +16,7 @@ def _bucket(window: int, prefix: int, wanted: int) -> ShapeBucket:
     return msgspec.structs.replace(bucket(1, 1, window, prefix, 1.0), wanted=wanted)
 
 
-def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
+def test_the_limits_match_the_defaults(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     limits = min_limits(manifest)
     assert (limits.window, limits.prefix, limits.wanted) == (256, 320, 256)
@@ -29,7 +29,7 @@ def test_the_limits_are_those_of_the_defaults(tiny_bundle: Path) -> None:
     [_bucket(255, 320, 255), _bucket(256, 256, 256), _bucket(256, 320, 255)],
     ids=["window", "prefix", "wanted"],
 )
-def test_a_plan_that_is_too_small_is_refused(tiny_bundle: Path, short: ShapeBucket) -> None:
+def test_a_plan_that_is_too_small_is_rejected(tiny_bundle: Path, short: ShapeBucket) -> None:
     with pytest.raises(BadInputError, match=r"buckets\.json covers windows of") as caught:
         check_buckets_cover_defaults([short], Bundle.open(tiny_bundle).manifest, "shape_buckets.json")
     assert "256, 256 and 320" in caught.value.expected

@@ -41,7 +41,7 @@ def request_of_tiny(tiny_bundle: Path) -> BuildRequest:
     )
 
 
-def test_a_plan_is_written_as_it_comes(
+def test_a_plan_is_written_piece_by_piece(
     request_of_tiny: BuildRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = [np.random.default_rng(seed).bytes(size) for seed, size in enumerate((300, 1, 100_000))]
@@ -55,7 +55,7 @@ def test_a_plan_is_written_as_it_comes(
 
 
 def test_a_plan_on_a_full_disk(request_of_tiny: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the error: TensorRT itself would only say that it could not build."""
+    """Check the error. TensorRT itself would only report that the build failed."""
     monkeypatch.setattr(builder, "_build", _writes(bytes(100_000)))
     with pytest.raises(OSError, match="No space left"):
         plan_from_request(TRT, request_of_tiny, Path("/dev/full"), silent)
@@ -86,7 +86,7 @@ print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
 def test_freed_memory_is_returned() -> None:
     kept, back = (
         int(subprocess.run([sys.executable, "-c", FREED, how], check=True, capture_output=True, text=True).stdout)
@@ -100,11 +100,11 @@ NAMES = {"ids": ["R", "B", "W"], "mask": ["R", "B", "W", "W"], "other": ["", "R"
 
 def test_axes_of_one_name_have_one_size() -> None:
     check_named_dimensions(NAMES, {"ids": (2, 3, 4), "mask": (2, 3, 4, 4), "other": (9, 2)}, 0)
-    for shapes, said in (
+    for shapes, message in (
         ({"mask": (2, 3, 4, 5)}, "profile 7 gives W the size 4 in mask, axis 2 and 5 in mask, axis 3"),
         ({"ids": (2, 3, 4), "other": (9, 1)}, "profile 7 gives R the size 2 in ids, axis 0 and 1 in other, axis 1"),
     ):
-        with pytest.raises(BadInputError, match=said):
+        with pytest.raises(BadInputError, match=message):
             check_named_dimensions(NAMES, shapes, 7)
 
 

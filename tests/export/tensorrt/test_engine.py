@@ -81,15 +81,15 @@ def test_requested_plugins_are_registered_for_the_gpu(
     assert registered == ([((9, 0), ["BranchAttention", "ConfidenceHead"])] if wanted else [])
     assert made.found.engine.flags.plugins == wanted
     assert engine_from_job(job, TRT, target(TRT), None, silent).cached
-    assert len(registered) == wanted  # nothing is built, so nothing is required
+    assert len(registered) == wanted  # without a build no library is required
 
 
-def test_plugins_for_a_graph_without_them_are_refused(bundle: Bundle) -> None:
+def test_plugins_for_a_graph_without_them_are_rejected(bundle: Bundle) -> None:
     with pytest.raises(BadInputError, match="whose graph calls no plugins"):
         job_from_bundle(bundle, BUCKETS, BuildFlags(plugins=True))
 
 
-def test_profiles_are_those_of_the_buckets_and_the_range(bundle: Bundle, job: EngineJob) -> None:
+def test_profiles_match_the_buckets_and_the_range(bundle: Bundle, job: EngineJob) -> None:
     folder = engine_from_job(job, TRT, target(TRT), None, silent).found.folder
     profiles = _description(folder)["profiles"]
     layers = bundle.manifest.dimensions.layers
@@ -188,7 +188,7 @@ def test_a_timing_cache_is_read_and_written(job: EngineJob, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "content", [b"nonsense", b"timed 10.14.1 Stand-in GPU more\n", b"timed 10.15.1.29 Other GPU more\n"]
 )
-def test_a_timing_cache_of_something_else_is_refused(
+def test_a_timing_cache_of_another_build_is_rejected(
     bundle: Bundle, job: EngineJob, tmp_path: Path, content: bytes
 ) -> None:
     cache = tmp_path / "timing.cache"
@@ -234,7 +234,7 @@ def test_a_stored_error_keeps_no_builder(job: EngineJob) -> None:
     assert ([each() for each in builders], kept.value.exit_code) == ([None], 2)
 
 
-def test_a_build_that_fails_says_why_and_leaves_the_old_engine(bundle: Bundle, job: EngineJob) -> None:
+def test_a_failed_build_names_the_reason_and_keeps_the_old_engine(bundle: Bundle, job: EngineJob) -> None:
     first = engine_from_job(job, TRT, target(TRT), None, silent)
     names = _left(bundle)
     failing = stand_in_tensorrt(10, cannot_build="Could not find any implementation for node head")
@@ -274,13 +274,13 @@ def test_rounded_rows_are_signed_for_the_parser(tiny_quantized: Path, tmp_path: 
     assert _description(made.found.folder)["zero_points"] == expected
 
 
-def test_a_portable_bundle_is_refused(tiny_portable: Path) -> None:
+def test_a_portable_bundle_is_rejected(tiny_portable: Path) -> None:
     with pytest.raises(BadInputError, match="only a graph in the portable dialect"):
         job_from_bundle(Bundle.open(tiny_portable), BUCKETS, BuildFlags())
 
 
 @pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
-def test_an_int8_build_computes_what_an_int8_bundle_does(tiny_bundle: Path, tiny_quantized: Path) -> None:
+def test_an_int8_build_agrees_with_an_int8_bundle(tiny_bundle: Path, tiny_quantized: Path) -> None:
     """Compare the models for the parser, run by ONNX Runtime."""
     plain, quantized = Bundle.open(tiny_bundle), Bundle.open(tiny_quantized)
     in_floating_point, in_integers = (job_from_bundle(each, BUCKETS, BuildFlags()) for each in (plain, quantized))
@@ -317,7 +317,7 @@ def _logprobs(job: EngineJob) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("products", ["int8", "fp8"])
-def test_8_bit_products_of_integers_are_refused(tiny_quantized: Path, products: Products) -> None:
+def test_8_bit_products_of_integers_are_rejected(tiny_quantized: Path, products: Products) -> None:
     with pytest.raises(BadInputError, match=f"--{products} for .*, whose matrices are int"):
         job_from_bundle(Bundle.open(tiny_quantized), BUCKETS, BuildFlags(products=products))
 

@@ -23,7 +23,7 @@ from lopa.tiny import CHECKPOINT
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is not None])
-def test_what_the_parser_rejects_is_named(case: str) -> None:
+def test_nodes_that_the_parser_rejects_are_named(case: str) -> None:
     control = CONTROLS[case]
     found = refusals_of_model(control.make(), tensorrt_operators())
     assert control.rule in {each.rule for each in found}
@@ -31,11 +31,11 @@ def test_what_the_parser_rejects_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [name for name, control in CONTROLS.items() if control.rule is None])
-def test_what_the_parser_accepts_is_accepted(case: str) -> None:
+def test_nodes_that_the_parser_accepts_are_accepted(case: str) -> None:
     assert refusals_of_model(CONTROLS[case].make(), tensorrt_operators()) == []
 
 
-def test_a_refusal_names_node_operator_opset_type_axes_and_remedy() -> None:
+def test_an_error_names_node_operator_opset_type_axes_and_remedy() -> None:
     (refusal,) = refusals_of_model(attention_model(softcap=2.0), tensorrt_operators())
     assert str(refusal) == "Attention node (opset 23, FLOAT16, 4 axes): has the attribute softcap; remove it"
     with pytest.raises(BadInputError, match=r"TensorRT's parser rejects 1 places of .*model\.onnx: Attention node"):

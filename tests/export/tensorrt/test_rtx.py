@@ -18,24 +18,24 @@ from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags
 
 
 @pytest.mark.parametrize(
-    ("asked", "capabilities", "folder"),
+    ("requested", "capabilities", "folder"),
     [
         ((), [], "tensorrt-rtx-1.7.1.116"),
         (("8.6",), ["8.6"], "tensorrt-rtx-sm86-1.7.1.116"),
         (("120", "sm75", " SM121 ", "8.9", "89"), ["7.5", "8.9", "12.0", "12.1"], None),
     ],
 )
-def test_compute_capabilities(asked: tuple[str, ...], capabilities: list[str], folder: str | None) -> None:
-    target = target_of_rtx(stand_in_tensorrt(RTX), asked, BuildFlags())
+def test_compute_capabilities(requested: tuple[str, ...], capabilities: list[str], folder: str | None) -> None:
+    target = target_of_rtx(stand_in_tensorrt(RTX), requested, BuildFlags())
     assert (target.library, target.version, target.gpu) == ("tensorrt-rtx", "1.7.1.116", None)
     assert target.capabilities == capabilities
     assert folder in (None, target.folder_name)
 
 
-@pytest.mark.parametrize("asked", ["9.0", "8.60", "", "rtx 4090", "8.7", "-86", "８６", "current"])
-def test_unknown_capabilities(asked: str) -> None:
-    with pytest.raises(BadInputError, match=f"--compute-capability {asked}") as caught:
-        target_of_rtx(stand_in_tensorrt(RTX), [asked], BuildFlags())
+@pytest.mark.parametrize("requested", ["9.0", "8.60", "", "rtx 4090", "8.7", "-86", "８６", "current"])
+def test_unknown_capabilities(requested: str) -> None:
+    with pytest.raises(BadInputError, match=f"--compute-capability {requested}") as caught:
+        target_of_rtx(stand_in_tensorrt(RTX), [requested], BuildFlags())
     assert caught.value.expected.endswith("builds for: 7.5, 8.0, 8.6, 8.9, 12.0, 12.1")
 
 
@@ -48,15 +48,15 @@ def test_fp8_requires_gpus_with_fp8() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "timing_cache", "said"),
+    ("flags", "timing_cache", "message"),
     [
         (BuildFlags(version_compatible=True), False, "--version-compatible with --rtx"),
         (BuildFlags(plugins=True), False, "--plugins with --rtx"),
         (BuildFlags(), True, "--timing-cache with --rtx"),
     ],
 )
-def test_unsupported_options(flags: BuildFlags, timing_cache: bool, said: str) -> None:
-    with pytest.raises(BadInputError, match=said):
+def test_unsupported_options(flags: BuildFlags, timing_cache: bool, message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
         check_rtx_takes(flags, timing_cache=timing_cache)
     check_rtx_takes(BuildFlags(weight_streaming=True, strip_weights=True, products="int8"), timing_cache=False)
 

@@ -122,7 +122,7 @@ def test_errors_of_the_real_builder_are_reported(tiny_bundle: Path, real_rtx: Mo
 
 
 def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Check that it has the oldest capability's kernels for all of them, by their names."""
+    """Check by kernel names that the engine uses the oldest capability's kernels for all capabilities."""
     names = [name[2:] for name in real_rtx.ComputeCapability.__members__ if name.startswith("SM")]
     assert len(names) == 6
     _built(real_rtx, _job(tiny_half), tmp_path / PLAN_NAME, names)
@@ -130,7 +130,7 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
 
 
 @pytest.mark.parametrize(
-    ("in_floating_point", "said"),
+    ("in_floating_point", "message"),
     [
         ("tiny_bundle", r"Turing \(SM75\): FP32 GEMM is not supported"),
         ("tiny_bfloat16", "Cannot compile for target.* sm75, because the model contains HW-specific datatypes: b16"),
@@ -138,15 +138,17 @@ def test_one_engine_for_every_capability_in_float16(tiny_half: Path, real_rtx: M
     ids=["float32", "bfloat16"],
     indirect=["in_floating_point"],
 )
-def test_other_floats_are_not_for_7_5(in_floating_point: Path, said: str, real_rtx: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=said) as raised:
+def test_other_floats_are_not_for_7_5(
+    in_floating_point: Path, message: str, real_rtx: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInputError, match=message) as raised:
         _built(real_rtx, _job(in_floating_point), tmp_path / PLAN_NAME, ["7.5"])
     assert "export in another dtype" in raised.value.remedy
     assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_that_stay_on_the_host(tiny_bundle: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
-    """Check that such engines are built without capture, because the builder rejects both together."""
+    """Check that engines with streamed weights are built without capture, since the builder rejects both together."""
     job = _job(tiny_bundle, BuildFlags(weight_streaming=True))
     _built(real_rtx, job, tmp_path / PLAN_NAME)
     assert (tmp_path / PLAN_NAME).stat().st_size > job.bundle.weights.stat().st_size

@@ -32,7 +32,7 @@ def test_pieces_fit_the_contract(cases: list[Case]) -> None:
             assert {piece.requests for piece in pieces} <= {(batch.requests[slot],)}
 
 
-def test_whole_sequences_are_the_pieces_in_order(cases: list[Case]) -> None:
+def test_complete_sequences_are_the_pieces_in_order(cases: list[Case]) -> None:
     for case in cases:
         for slot, whole in enumerate(case.sequences):
             for branch in range(case.shape.branches):
@@ -48,7 +48,7 @@ def test_whole_sequences_are_the_pieces_in_order(cases: list[Case]) -> None:
                 )
 
 
-def test_whole_masks_say_what_the_pieces_may_see(cases: list[Case]) -> None:
+def test_complete_masks_match_those_of_the_pieces(cases: list[Case]) -> None:
     for case in cases:
         for slot, whole in enumerate(case.sequences):
             committed = sum(case.shape.prefixes[slot])
@@ -72,7 +72,7 @@ def test_every_row_sees_itself_and_padding_is_inert(cases: list[Case]) -> None:
         if case.shape.padded:
             others = mask & ~np.eye(case.shape.width, dtype=np.bool_)
             alone = ~others.any(axis=-1)
-            last = np.argmax(np.cumsum(~alone, axis=-1), axis=-1)  # the last row that sees another
+            last = np.argmax(np.cumsum(~alone, axis=-1), axis=-1)  # the last row that attends to another row
             for index in np.ndindex(*mask.shape[:2]):
                 behind = slice(int(last[index]) + 1, None)
                 assert not others[index][:, behind].any() or case.shape.mask == "random"

@@ -49,7 +49,7 @@ def test_order_counts_by_gaps_between_candidates() -> None:
     assert found.absolute == pytest.approx(gap, rel=1e-4)
 
 
-def test_near_ties_may_be_in_either_order_and_at_either_side_of_the_last_rank() -> None:
+def test_near_ties_can_swap_order_and_cross_the_last_rank() -> None:
     logits = LOGITS[:1, :1, :1].copy()
     logits[..., :10] = 30 - np.arange(10) * 1e-7  # float32 cannot distinguish neighbours
     statistics = statistics_from_logits(logits, TEMPERATURE[:1], keep_logits=False)

@@ -49,7 +49,7 @@ def test_another_adapter_is_named(origin: Origin, tmp_path: Path) -> None:
     assert "adapter_config.json does not exist" in caught.value.received
 
 
-def test_an_adapter_of_a_bundle_without_one_is_refused(origin: Origin) -> None:
+def test_an_adapter_of_a_bundle_without_one_is_rejected(origin: Origin) -> None:
     without = Origin(checkpoint=origin.checkpoint, adapter={}, tools={})
     check_origin(without, CHECKPOINT, None)
     with pytest.raises(CheckFailedError, match="names no weights files"):
@@ -66,7 +66,7 @@ def test_a_missing_folder_is_bad_usage(origin: Origin, tmp_path: Path) -> None:
         check_origin(origin, tmp_path / "absent", ADAPTER)
 
 
-def test_a_manifest_without_weights_or_with_paths_is_refused(origin: Origin) -> None:
+def test_a_manifest_without_weights_or_with_paths_is_rejected(origin: Origin) -> None:
     digest = origin.checkpoint["model.safetensors"]
     for checkpoint, message in (
         ({}, "names no weights"),

@@ -58,9 +58,11 @@ def test_rows_see_later_rows(reference: TransformersReference) -> None:
     assert (largest_difference(reference, whole, with_another_last_token(whole)) > 1e-2).all()
 
 
-def test_rows_do_not_see_what_the_mask_forbids(reference: TransformersReference) -> None:
+def test_rows_do_not_attend_to_masked_rows(reference: TransformersReference) -> None:
     mask = sequences().mask.copy()
-    mask[:, :4, -1] = False  # rows 0 to 3 may not reach the last one, not even through other rows; 4 to 7 see it
+    mask[:, :4, -1] = (
+        False  # rows 0 to 3 must not depend on the last row, even through other rows; rows 4 to 7 attend to it
+    )
     mask[:, :4, 4:-1] = False
     whole = replace(sequences(), mask=mask)
     difference = largest_difference(reference, whole, with_another_last_token(whole))
@@ -68,7 +70,7 @@ def test_rows_do_not_see_what_the_mask_forbids(reference: TransformersReference)
     assert (difference[4:] > 1e-2).all()
 
 
-def test_a_causal_mask_gives_what_the_model_does_by_itself(reference: TransformersReference) -> None:
+def test_a_causal_mask_gives_the_models_default_behaviour(reference: TransformersReference) -> None:
     causal = replace(sequences(), mask=np.tril(sequences().mask))
     config = Qwen2Config(
         vocab_size=1024,
@@ -112,7 +114,7 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
     np.testing.assert_allclose(here[9], there[9], atol=1e-3)
 
 
-def test_other_architectures_have_no_such_reference(manifest: Manifest) -> None:
+def test_other_architectures_have_no_reference_model(manifest: Manifest) -> None:
     with pytest.raises(BadInputError, match="architecture 'unheard-of'"):
         weights_from_origin(msgspec.structs.replace(manifest, architecture="unheard-of"), CHECKPOINT, ADAPTER)
 

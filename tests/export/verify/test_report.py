@@ -40,10 +40,10 @@ def test_float32_agrees_with_both_references(tiny_bundle_logits: Path) -> None:
 
 
 def test_a_reference_computes_a_case_once_for_all_graphs(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, forward = [], NumpyReference.forward
+    computed, forward = [], NumpyReference.forward
 
     def counted(reference: NumpyReference, sequences: Sequences) -> WholeForward:
-        asked.append(sequences)
+        computed.append(sequences)
         return forward(reference, sequences)
 
     monkeypatch.setattr(NumpyReference, "forward", counted)
@@ -51,7 +51,7 @@ def test_a_reference_computes_a_case_once_for_all_graphs(tiny_bundle: Path, monk
     report = report_from_bundle(bundle)
     assert report.ok
     assert report.cases == 2 * len(SHAPES)
-    assert len(asked) == sum(len(case.sequences) for case in cases_from_manifest(bundle.manifest))
+    assert len(computed) == sum(len(case.sequences) for case in cases_from_manifest(bundle.manifest))
 
 
 def test_float16_agrees_within_its_own_tolerance(tmp_path: Path) -> None:

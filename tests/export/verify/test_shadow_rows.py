@@ -150,7 +150,7 @@ def test_more_layers_read_the_real_rows(network: Any, shift: int, window: str) -
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_the_judged_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
+def test_the_checked_token_acts_through_other_rows_only(network: Any, first_layer: Any, shift: int) -> None:
     """Change that token: nothing changes in one layer, but later layers see rows that have read it."""
     context = context_with(shift, "full")
     anchor = anchor_of(3, context)
@@ -191,7 +191,7 @@ def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
         if position > PROMPT:  # the row before the first is committed, and every row sees the cache
             sees[0, position - 1] = False
         token, at = anchor.tokens[position - 1 : position], np.array([position - 1])
-        said = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
-        best = said.topk(8)
+        logprobs = torch.from_numpy(logits_of(network, token, at, sees, copy.deepcopy(rows))[0]).log_softmax(-1)
+        best = logprobs.topk(8)
         np.testing.assert_array_equal(answered.topk_ids[0, 0, columns][number], best.indices.numpy())
         np.testing.assert_allclose(answered.topk_logprobs[0, 0, columns][number], best.values.numpy(), atol=2e-4)

@@ -36,7 +36,7 @@ def test_written_bytes_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert digest == hashlib.sha256(content).hexdigest()
 
 
-def test_memory_may_be_used_again_after_a_write(tmp_path: Path) -> None:
+def test_memory_can_be_reused_after_a_write(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     memory = np.empty(1 << 22, np.uint8)
     with HashedFile(tmp_path / "file") as file:
@@ -77,7 +77,7 @@ def test_digests_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found == {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with (
         digests_in_background([tmp_path / "nothing"]) as background,
         pytest.raises(BadInputError, match="cannot be read"),

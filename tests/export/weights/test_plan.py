@@ -61,7 +61,7 @@ def checkpoint(request: pytest.FixtureRequest) -> Path:
     return recorded if recorded.exists() else request.getfixturevalue(f"{request.param}_checkpoint")
 
 
-def test_shapes_are_those_of_the_checkpoint_and_of_the_modules(checkpoint: Path) -> None:
+def test_shapes_match_the_checkpoint_and_the_modules(checkpoint: Path) -> None:
     source = source_from_checkpoint(checkpoint, None)
     network = network_from_dimensions(source.config.dimensions)
     for weight in source.planned:

@@ -49,13 +49,13 @@ def test_a_head_that_is_excluded_twice() -> None:
         quantized_plan(PLAN, QuantizationChoice("int8", head=False, exclude=("head.weight",)))
 
 
-def test_nothing_left() -> None:
+def test_excluding_every_matrix_is_rejected() -> None:
     with pytest.raises(BadInputError, match="leaves no tensor to quantize"):
         quantized_plan(PLAN, QuantizationChoice("int8", exclude=("*",)))
 
 
 def test_inputs_that_cannot_be_cut_into_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})  # an MLP of 48
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})  # the MLP is 48 wide
     message = failed_export(capsys, checkpoint, "--quantize", "int4")
     assert "layers.0.mlp.down.weight has 48 inputs" in message
     assert "--quantize int8" in message

@@ -117,7 +117,7 @@ def test_two_int4_share_a_byte(numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_the_runtime_reads_what_was_written(kind: str) -> None:
+def test_the_runtime_reads_the_written_weights(kind: str) -> None:
     values = _matrix(3, 6, 0.05, zeros=True, seed=5)
     integers, scales = integers_from_values("int8" if kind == "int8" else "int4", torch.from_numpy(values), "float32")
     found = values_from_integers(integers.numpy(), scales.numpy())

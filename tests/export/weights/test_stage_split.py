@@ -13,7 +13,7 @@ from lopa.runtime.errors import BadInputError
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.data())
-def test_no_other_way_is_more_even(costs: list[int], data: st.DataObject) -> None:
+def test_no_other_split_is_more_even(costs: list[int], data: st.DataObject) -> None:
     parts = data.draw(st.integers(1, len(costs)))
     ends = even_ends(costs, parts)
     assert len(ends) == parts

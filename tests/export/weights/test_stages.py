@@ -180,7 +180,7 @@ def test_more_stages_than_layers_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", [(3,), (3, 3), (3, 6), (4, 3), (1, 1, 5)])
-def test_a_manifest_whose_stages_are_not_all_layers_is_refused(
+def test_a_manifest_whose_stages_are_not_all_layers_is_rejected(
     tiny_staged: Path, tmp_path: Path, ends: tuple[int, ...]
 ) -> None:
     manifest = Bundle.open(tiny_staged).manifest

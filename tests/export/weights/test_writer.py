@@ -40,7 +40,7 @@ def _values(data: bytes, record: TensorRecord) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("block", "strip"), [(1, 1), (100, 1000), (1 << 20, 1 << 30)])
-def test_every_tensor_lies_where_its_record_says(
+def test_tensors_are_at_their_recorded_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, block: int, strip: int
 ) -> None:
     monkeypatch.setattr(merged_blocks, "_BLOCK_ITEMS", block)
@@ -74,7 +74,7 @@ def test_integers_do_not_depend_on_the_blocks(tmp_path: Path, monkeypatch: pytes
     assert _written(checkpoint, quantization=quantization)[0] == whole
 
 
-def test_torch_has_its_threads_back(tmp_path: Path) -> None:
+def test_torch_threads_are_restored(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -117,7 +117,7 @@ def test_values_that_are_not_finite(tmp_path: Path, value: float) -> None:
         _written(checkpoint)
 
 
-def test_a_whole_export_of_values_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_with_non_finite_values_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
     edit_weights(checkpoint, {"model.norm.weight": torch.full((32,), float("nan"))})
     assert "model.norm.weight has values that are NaN" in failed_export(capsys, checkpoint)

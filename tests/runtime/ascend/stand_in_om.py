@@ -29,7 +29,7 @@ class OmOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class StandInModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """Content of the file."""
 
     atc_cmdline: list[str]
     soc_version: str

@@ -61,7 +61,7 @@ def test_table_matches_exhaustive_search() -> None:
             assert found in fitting
 
 
-def test_split_branches_keep_room_for_sampled_positions() -> None:
+def test_split_branches_fit_the_sampled_positions() -> None:
     buckets = [bucket(1, 1, 16, 64, 0.1), bucket(1, 1, 64, 64, 1.0)]
     assert BucketTable(buckets).bucket_for(Sizes(1, 2, 10, 64, 40)) == buckets[1]
 
@@ -150,7 +150,9 @@ def test_buckets_beyond_the_model_raise(tiny_bundle: Path, tmp_path: Path) -> No
 def test_huge_buckets_cost_neither_memory_nor_time() -> None:
     """Memory and time do not grow with the numbers in a table."""
     huge = [bucket(2**62, 2**62, 2**62, 2**62), bucket(1, 1, 64, 64)]
-    assert BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]  # six forwards, and still cheaper
+    assert (
+        BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]
+    )  # six forwards in it are cheaper than one huge one
 
 
 def test_a_plan_of_an_earlier_version_is_read(tiny_bundle: Path, tmp_path: Path) -> None:

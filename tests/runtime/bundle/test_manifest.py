@@ -173,7 +173,7 @@ REQUIRED = {
     "CpuGraph": "graph source source_sha256",
     "Origin": "checkpoint adapter tools",
 }
-"""Fields without a default in schema 2. Every bundle of this schema has them, whichever version made it."""
+"""Fields without a default in schema 2. Every bundle of this schema has them, whatever version wrote it."""
 
 
 @pytest.mark.parametrize("record", REQUIRED)

@@ -38,7 +38,7 @@ def test_every_window_is_in_one_part(requests: int, branches: int, wanted: int) 
         assert len(parts) == min(wanted, requests * branches)
 
 
-def test_whole_requests_are_split_before_branches() -> None:
+def test_requests_are_split_before_branches() -> None:
     cut = [(part.requests.stop - part.requests.start, part.branches.stop) for part in micro_batches(5, 3, 2)]
     assert cut == [(3, 3), (2, 3)]
 

@@ -124,7 +124,7 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("first", "each", "max_branches"), [(1.0, 0.0, 8), (0.0, 1.0, 1)])
-def test_whole_decodes_follow_the_table(copy: Path, first: float, each: float, max_branches: int) -> None:
+def test_complete_decodes_follow_the_table(copy: Path, first: float, each: float, max_branches: int) -> None:
     digest = Bundle.open(copy).manifest.weights_digest
     (copy / costs_name("cpu")).write_bytes(json_from_record(costs_with(digest, first=first, each=each)))
     with tiny.EVAL.open(encoding="utf-8") as lines:
@@ -149,10 +149,10 @@ REMASKING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", REMASKING, ids=lambda options: "-".join(map(str, options.values())))
 @pytest.mark.parametrize("each", [0.0, 0.4, 9.0])
-def test_the_expected_rows_are_those_of_the_next_round(
+def test_the_expected_rows_match_the_next_round(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
 ) -> None:
-    """Shadow rows included. The observed yields are those of the rounds, without remasked tokens."""
+    """Shadow rows are included. The observed yields are those of the rounds, without remasked tokens."""
     budget, calls = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
     table = budget._table
 

@@ -104,7 +104,7 @@ def test_random_decodes_follow_the_rule_and_end(
     limit = given_options["max_new_tokens" if given_options["remask_limit"] is None else "remask_limit"]
     before: dict[int, int] = {}
     total = 0
-    said: dict[int, float] = {}
+    logprob_of: dict[int, float] = {}
     streamed: list[int] = []
     max_window, max_asked = max_rows(PROMPT, plan)
     while decoding.stop_reason is None:
@@ -160,22 +160,22 @@ def test_random_decodes_follow_the_rule_and_end(
         assert not after.unmasked[expected].any()
         assert (after.tokens[expected] == MASK).all()
         assert step.unmasked.logprobs is not None
-        said |= dict(zip(step.unmasked.positions.tolist(), step.unmasked.logprobs.tolist(), strict=True))
+        logprob_of |= dict(zip(step.unmasked.positions.tolist(), step.unmasked.logprobs.tolist(), strict=True))
         if winner.lookahead is not None and winner.lookahead.logprob is not None:
-            said[winner.lookahead.position] = winner.lookahead.logprob
+            logprob_of[winner.lookahead.position] = winner.lookahead.logprob
         # Streamed text is final.
         committed = decoding.committed().tolist()
         assert committed[: len(streamed)] == streamed
         streamed = committed
     if decoding.anchor.lookahead is not None:  # the last token, which no round verified
-        said.pop(decoding.anchor.lookahead.position, None)
+        logprob_of.pop(decoding.anchor.lookahead.position, None)
     assert len(streamed) <= plan.positions
     logprobs = decoding.logprobs()
     assert logprobs is not None
-    lookaheads = {p for p in range(len(logprobs)) if PROMPT + p not in said}
+    lookaheads = {p for p in range(len(logprobs)) if PROMPT + p not in logprob_of}
     for place in range(len(streamed)):
         if place not in lookaheads:
-            assert logprobs[place] == np.float32(said[PROMPT + place])
+            assert logprobs[place] == np.float32(logprob_of[PROMPT + place])
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_streamed_text_is_final_while_drafts_change(decoder: Decoder, submitted:
         assert text == last.result.text
         records = [record_from_step(step) for step in steps]
         assert [each.get("remasked", []) for each in records] == [step.remasked.tolist() for step in steps]
-        if not each.config.stop:  # which may end it earlier
+        if not each.config.stop:  # an end of text may end the answer earlier
             assert sum(len(step.remasked) for step in steps) > 0
             unmasked = [event.unmasked for event in events if isinstance(event, DraftEvent)]
             filled = [

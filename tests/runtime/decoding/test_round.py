@@ -143,7 +143,7 @@ def test_branches_copy_the_winner() -> None:
 
 
 def test_outside_the_published_loop_a_branch_with_nothing_masked_continues_alone() -> None:
-    """It would win the round in any case, and its finished block becomes due at once."""
+    """The branch would win the round in any case, and its finished block becomes due at once."""
     winner = replace(branch_with([True, True, True, False], 4, [True]), layout=layout_of(4, positions=4))
     outcome = outcome_with(winner, [8], [33], [-0.5])
     found = spawn(next_anchor(winner), outcome, 1, context_of(mask_token=MASK, ends=(EOS,)))
@@ -215,7 +215,7 @@ def test_a_mask_token_in_the_prompt_makes_only_the_published_loop_cache_once_mor
     context = reference_context(block_size=1, max_new_tokens=1)
     assert published_stop_reason((branch,), 1, context) is None
     assert stop_reason(branch, (EOS,)) == "length"
-    # Loops that keep the rows of the whole answer do not, since no block needs them any more.
+    # Loops that keep the rows of the whole answer do not cache once more, since no block needs these rows.
     whole = replace(branch, layout=replace(branch.layout, whole=True))
     assert published_stop_reason((whole,), 1, context) == "length"
     without_mask = replace(branch, tokens=np.array([10, 10, 11, 12]))

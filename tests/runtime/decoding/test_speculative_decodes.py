@@ -158,10 +158,10 @@ def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
     result = done.result  # type: ignore[union-attr]
     found = {}
     for step in steps:
-        for position, token, said in zip(
+        for position, token, logprob in zip(
             step.unmasked.positions, step.unmasked.tokens, step.unmasked.logprobs, strict=True
         ):  # type: ignore[arg-type]
-            found[int(position) - len(result.prompt_ids)] = int(token), float(said)
+            found[int(position) - len(result.prompt_ids)] = int(token), float(logprob)
     assert [found[place] for place in range(32)] == list(zip(result.token_ids, result.logprobs, strict=True))
     assert max(len(step.unmasked.positions) for step in steps) > 1
     assert {step.branches[step.winner].lookahead for step in steps} == {None}

@@ -47,16 +47,18 @@ def test_the_tokens_that_a_step_unmasks_make_the_answer(
         assert options.get("speculative") or set(of_winner) <= {step.winner}
 
 
-def test_probabilities_are_those_of_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_probabilities_match_the_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     steps: list[Step] = []
     config = decoder.config(strategy="lopa", branches=3, logprobs=True, max_new_tokens=40)
     *_, done = decoder.stream(prompt, config, on_step=steps.append)
     table = trace_table(steps)
-    said = dict(zip(table["position"][table["unmasked"]], table["probability"][table["unmasked"]], strict=True))
+    probability_of = dict(
+        zip(table["position"][table["unmasked"]], table["probability"][table["unmasked"]], strict=True)
+    )
     assert any(step.branches[step.winner].lookahead for step in steps)
     logprobs = done.result.logprobs  # type: ignore[union-attr]
     np.testing.assert_allclose(
-        [said[len(prompt) + place] for place in range(len(logprobs))], np.exp(logprobs), rtol=1e-5
+        [probability_of[len(prompt) + place] for place in range(len(logprobs))], np.exp(logprobs), rtol=1e-5
     )
 
 
@@ -86,20 +88,20 @@ def test_no_steps_give_an_empty_table() -> None:
 
 
 def test_steps_of_several_prompts_are_distinguishable(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    heard: dict[int, list[int]] = {}
+    numbers_by_request: dict[int, list[int]] = {}
     prompts = [list(prompt), list(prompt)[:9], list(prompt)[:5]]
     results = list(
         decoder.generate(
             prompts,
             decoder.config(max_new_tokens=16),
             parallel=2,
-            on_step=lambda number, step: heard.setdefault(number, []).append(step.number),
+            on_step=lambda number, step: numbers_by_request.setdefault(number, []).append(step.number),
         )
     )
-    assert {number: len(steps) for number, steps in heard.items()} == {
+    assert {number: len(steps) for number, steps in numbers_by_request.items()} == {
         number: result.steps for number, result in enumerate(results)
     }
-    assert all(steps == list(range(1, len(steps) + 1)) for steps in heard.values())
+    assert all(steps == list(range(1, len(steps) + 1)) for steps in numbers_by_request.values())
 
 
 def test_an_exception_of_on_step_is_raised(decoder: Decoder, prompt: tuple[int, ...]) -> None:

@@ -150,7 +150,7 @@ def test_unwritable_path_raises_and_nothing_changes(
 
 @both_ways
 def test_folder_that_looks_writable_raises_early(write: Write) -> None:
-    """For root, /proc looks like a writable folder."""
+    """Root may write to /proc according to its permissions, but cannot."""
     with pytest.raises(BadInputError, match="cannot write"):
         write(Path("/proc/new"), b"text\n")
     reached = []

@@ -57,7 +57,7 @@ def test_every_strategy_and_its_options_may_be_the_default(strategy: str) -> Non
     assert planned(kept) == planned({}, **defaults)
 
 
-def test_every_option_may_have_a_default_except_those_per_request() -> None:
+def test_every_option_can_have_a_default_except_per_request_options() -> None:
     used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
     of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"}
     others = {"entropy_threshold", "distance_penalty", "strategy_options"}
@@ -147,7 +147,7 @@ def test_random_defaults_and_requests(tiny_bundle: Path) -> None:
             except BadInputError:
                 continue
             found = merged_options(requested, own=own, defaults=defaults)
-            # Dream's own loop has one block, whatever these options are.
+            # Dream's own loop has one block, regardless of these options.
             fixed = ("block_size", "cache") if STRATEGIES[found["strategy"]].whole else ()
             assert all(found[name] == alone[name] for name in names if name not in fixed)
             held = {name: value for name, value in defaults.items() if name not in names and name not in fixed}

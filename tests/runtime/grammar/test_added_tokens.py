@@ -1,4 +1,4 @@
-"""A grammar names an added token such as <tool_call>; text that spells it is something else."""
+"""A grammar can name an added token such as <tool_call>, which differs from text that spells it."""
 
 import hashlib
 import json
@@ -106,7 +106,7 @@ def test_free_text_never_contains_the_token(marked: Vocabulary) -> None:
     assert state.after(token("<tool_call>"), 50) is None
 
 
-def test_call_after_free_text_ends_within_its_room(marked: Vocabulary) -> None:
+def test_call_after_free_text_ends_within_the_remaining_tokens(marked: Vocabulary) -> None:
     """Check any room: an open call can be closed, and a required call can be written."""
     rng = np.random.default_rng(0)
     for room in (13, 14, 20, 40):

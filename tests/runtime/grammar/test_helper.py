@@ -141,7 +141,7 @@ def test_grammar_too_costly_for_this_process_is_rejected(tiny_bundle: Path) -> N
 
 
 def test_cheap_grammars_overtake_costly_ones(patient: GrammarHelper) -> None:
-    """Prepare two grammars that outlast this test and another meanwhile; both stop when no longer wanted."""
+    """Prepare two grammars that outlast this test and another meanwhile; both stop when they are cancelled."""
     stop = threading.Event()
     ends: list[BaseException] = []
 

@@ -67,7 +67,7 @@ def test_schema_names_are_forced_in_the_tokenizer_s_tokens(vocabulary: Vocabular
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_walk_ends_within_its_room(vocabulary: Vocabulary, seed: int) -> None:
+def test_any_sequence_of_tokens_ends_within_the_limit(vocabulary: Vocabulary, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(3):
         schema = random_schema(rng)
@@ -94,7 +94,7 @@ def test_pattern_anywhere_in_a_string_is_found(vocabulary: Vocabulary) -> None:
     assert b"quvw" in initial(vocabulary, regex=".*quv+w.*").ending
 
 
-def test_room_for_the_end_is_kept(vocabulary: Vocabulary) -> None:
+def test_tokens_for_the_end_are_reserved(vocabulary: Vocabulary) -> None:
     state = state_after(initial(vocabulary, 9, regex="[a-f]+!"), "a", 9)
     room = 8
     while room > 2:
@@ -105,7 +105,7 @@ def test_room_for_the_end_is_kept(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize(("room", "fits"), [(4, True), (3, False)])
-def test_grammar_without_room_is_rejected_at_the_start(vocabulary: Vocabulary, room: int, fits: bool) -> None:
+def test_grammar_longer_than_the_limit_is_rejected_at_the_start(vocabulary: Vocabulary, room: int, fits: bool) -> None:
     regex = "#~#"  # no token has two of these characters
     assert vocabulary.fewest_tokens(b"#~#") == tuple(vocabulary.ids[each] for each in (b"#", b"~", b"#"))
     if fits:

@@ -53,7 +53,7 @@ def _record_commits(branches: list[int]) -> Callable[[Step], None]:
 
 
 def session(bundle: Path) -> None:
-    """Compare the session of all ranks with one of a single process in all methods."""
+    """Compare all methods of the session over all ranks with those of a single process's session."""
     opened = Bundle.open(bundle)
     distributed, single = open_session(opened, "mpi", threads=1), open_session(opened, "cpu", threads=1)
     assert distributed.device == "mpi"
@@ -136,7 +136,7 @@ def _same_rows(rng: np.random.Generator, distributed: Session, single: Session) 
 
 
 def fault(bundle: Path, rank: str, kind: str, method: str) -> None:
-    """Decode without end on rank 0, while `rank` dies, raises or stops at its third call of `method`."""
+    """Decode endlessly on rank 0, while `rank` dies, raises or stops at its third call of `method`."""
     if kind == "stop":
         opened = Bundle.open(bundle)
         engine = open_session(opened, "cpu", threads=1)

@@ -82,7 +82,7 @@ def test_half_precision(tiny_half: Path, opened: Callable[[Path, str], Session])
 
 
 def test_bfloat16_bundle(tiny_bfloat16: Path, opened: Callable[[Path, str], Session]) -> None:
-    """It is computed in float32. Rows are stored as bfloat16 bits."""
+    """The bundle is computed in float32. Rows are stored as bfloat16 bits."""
     assert report_from_bundle(Bundle.open(tiny_bfloat16), device=DEVICE).ok
     ours = opened(tiny_bfloat16, DEVICE)
     ours.forward(random_batch(np.random.default_rng(0), [1], 2, 9, 2))
@@ -233,7 +233,7 @@ def test_cpu_has_one_branch_by_default() -> None:
 def test_auto_keeps_the_fastest_precision(
     tiny_quantized: Path, opened: Callable[[Path, str], Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each fastest device: its exact results, its name, all figures, and no other open model."""
+    """Whichever device is fastest, check its exact results, its name, all figures, and that no other model is open."""
     bundle = Bundle.open(tiny_quantized)
     devices = model.devices_to_choose_from(bundle, AUTO)
     assert devices[0] == DEVICE

@@ -110,7 +110,7 @@ def test_only_devices_without_the_rows_receive_them(bundle: Bundle, devices: int
         session.forward(window_batch(full=full, branches=5))
         session.commit(5, winner, 8)
         found = session.forward(same_on_every_branch(devices))
-        for branch in range(1, devices):  # one on every device: so their prefixes are the same
+        for branch in range(1, devices):  # one branch on every device, so their prefixes are equal
             assert_close(found.topk_logprobs[:, branch], found.topk_logprobs[:, 0])
         session.close()
         append = [device for device in range(devices) if counted[device].calls.get("append_rows")]

@@ -27,7 +27,7 @@ from lopa.runtime.sessions.session import Session, open_session
 
 DEVICE = "cpu+cpu"
 SAME = 1e-6
-"""The vocabulary product is split differently, so float32 sums differ; everything before it has the same bits."""
+"""Tolerance. The vocabulary product is split differently, so float32 sums differ; everything before it is bit-equal."""
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_threads_end_at_close(bundle: Bundle) -> None:
         session.forward(random_batch(np.random.default_rng(7), [1], 2, 5, 1))
 
 
-def test_caches_take_as_much_memory_as_those_of_the_whole_graph(session: Session, whole: Session) -> None:
+def test_caches_use_as_much_memory_as_with_the_whole_graph(session: Session, whole: Session) -> None:
     rows = CacheRows(tuple(np.ones((2, 4096, 32), np.float32) for _ in range(10)))
     sizes = []
     for each in (session, whole):

@@ -23,7 +23,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items())
-def test_an_option_is_taken_and_read_by_its_former_name(old: str, new: str) -> None:
+def test_an_option_is_accepted_and_read_by_its_former_name(old: str, new: str) -> None:
     value = VALUES[old]
     current = GenerationConfig(**{new: value})  # type: ignore[arg-type]
     assert getattr(current, new) == value
@@ -53,7 +53,7 @@ def test_a_bundle_keeps_its_defaults_under_current_names() -> None:
     assert options_from_defaults({"lossless": True}) == {"speculative": True}
 
 
-def test_a_plan_answers_to_former_names() -> None:
+def test_a_plan_can_be_read_by_former_names() -> None:
     plan = plan_of(remask_threshold=0.5)
     with pytest.warns(DeprecationWarning, match="use remask_threshold"):
         assert plan.take_back_threshold == plan.remask_threshold == 0.5
@@ -69,7 +69,7 @@ def test_configs_and_plans_are_copied_without_warnings(recwarn: pytest.WarningsR
     assert not recwarn.list
 
 
-def test_an_engine_takes_its_former_arguments(decoder: Decoder) -> None:
+def test_an_engine_accepts_its_former_arguments(decoder: Decoder) -> None:
     with pytest.warns(DeprecationWarning, match="is deprecated: use") as given:
         engine = Engine(decoder, slots=2, joining_rows=50, prompt_rows=0)  # type: ignore[call-arg]
     assert {str(each.message).split()[-1] for each in given} == {

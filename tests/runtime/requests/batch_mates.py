@@ -23,7 +23,7 @@ def result_of(handle: RequestHandle) -> GenerationResult:
 
 
 def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> GenerationResult:
-    """Return the result `alone` as a request gives it whose `result` may use stored rows.
+    """Return the result `alone`, adjusted to a request whose `result` may use stored rows.
 
     Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. It is skipped where all of them are
     stored.
@@ -79,25 +79,25 @@ class CountingSession:
         self._session.append_rows(request, rows)
 
 
-class HeldSession(CountingSession):
+class StalledSession(CountingSession):
     """A session that stalls every forward until it is allowed."""
 
     def __init__(self, session: Any, allowed: int) -> None:
         super().__init__(session)
         self._changed = threading.Condition()
-        self._allowed, self._held = allowed, False
+        self._allowed, self._stalled = allowed, False
 
     def forward(self, batch: WindowBatch) -> Statistics:
         with self._changed:
-            self._held = True
+            self._stalled = True
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: len(self.forwards) < self._allowed, WAIT)
-            self._held = False
+            self._stalled = False
         return super().forward(batch)
 
-    def wait_until_held(self) -> None:
+    def wait_until_stalled(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._held and len(self.forwards) >= self._allowed, WAIT)
+            assert self._changed.wait_for(lambda: self._stalled and len(self.forwards) >= self._allowed, WAIT)
 
     def allow(self, more: int) -> None:
         with self._changed:

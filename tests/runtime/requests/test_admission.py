@@ -37,13 +37,13 @@ def test_random_queues_join_completely_within_the_limits() -> None:
 
 
 @pytest.mark.parametrize(("rows", "rounds"), [(10, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
-def test_a_long_prompt_waits_for_its_rows_and_no_longer(rows: int, rounds: int) -> None:
+def test_a_long_prompt_waits_only_until_its_rows_are_available(rows: int, rounds: int) -> None:
     admission = Admission(100)
     joined = [admission.number_joining([rows], nothing_runs=False) for _ in range(rounds)]
     assert joined == [0] * (rounds - 1) + [1]
 
 
-def test_one_joins_at_once_if_nothing_runs() -> None:
+def test_a_prompt_joins_at_once_if_nothing_runs() -> None:
     admission = Admission(10)
     assert admission.number_joining([1000, 1], nothing_runs=True) == 1
     assert admission.number_joining([11, 1], nothing_runs=False) == 0
@@ -132,7 +132,7 @@ def test_stored_prompts_join_without_being_counted(decoder: Decoder, prompt: tup
             handle.result(WAIT)
         running.result(WAIT)
     assert not any(seen.prompt_rows[rounds + 1 :])
-    assert seen.requests[rounds : rounds + 2] == [1, 5]  # all at once
+    assert seen.requests[rounds : rounds + 2] == [1, 5]  # all prompts join at once
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "many", 2**50])

@@ -109,7 +109,7 @@ def test_the_loop_is_not_blocked_by_a_wait() -> None:
     assert ticks > 3
 
 
-def test_a_gone_reader_or_closed_loop_does_not_affect_the_writer() -> None:
+def test_a_lost_reader_or_closed_loop_does_not_affect_the_writer() -> None:
     handle = RequestHandle()
 
     async def read_one() -> Event:

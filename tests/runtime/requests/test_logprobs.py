@@ -65,7 +65,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     for step, recorded in zip(steps, session.recorded, strict=True):
         rows = rows_of_winner(recorded, step)
         kept = rows[0] if step.windows.commit else kept
-        said = {
+        row_of = {
             int(position): kept if position - shift < step.windows.prefix and not step.windows.commit else rows[column]
             for column, position in enumerate(step.windows.logits_positions[step.winner])
         }
@@ -73,9 +73,9 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
         if ahead is not None:
             found[ahead.position] = proposed[ahead.position, ahead.token]
         for position, token in zip(step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), strict=True):
-            found[position] = row_logprob(said[position], token)
+            found[position] = row_logprob(row_of[position], token)
         proposed = {
-            (each.position, each.token): row_logprob(said[each.position], each.token) for each in step.lookaheads
+            (each.position, each.token): row_logprob(row_of[each.position], each.token) for each in step.lookaheads
         }
     # A lookahead that unmasks the last position is accepted without another round.
     final = {position: logprob for (position, _), logprob in proposed.items()}
@@ -104,7 +104,7 @@ def recomputed(decoder: Decoder, prompt: str, **options: Any) -> tuple[Generatio
     ],
     ids=str,
 )
-def test_logprobs_are_those_of_the_proposing_step(decoder: Decoder, options: dict[str, Any]) -> None:
+def test_logprobs_come_from_the_proposing_step(decoder: Decoder, options: dict[str, Any]) -> None:
     with tiny.EVAL.open(encoding="utf-8") as lines:
         prompts = [json.loads(line)["prompt"] for line, _ in zip(lines, range(3), strict=False)]
     for prompt in prompts:

@@ -13,7 +13,7 @@ from tests.runtime.requests.batch_mates import (
     WAIT,
     CountingSession,
     Gate,
-    HeldSession,
+    StalledSession,
     alone,
     result_of,
     with_stored_prompt,
@@ -97,13 +97,13 @@ def test_different_requests_are_decoded_separately(counted: Counted, prompt: tup
 
 
 def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = HeldSession(decoder.session, allowed=6)
+    session = StalledSession(decoder.session, allowed=6)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=24, stop_at_eos=False)
     whole = alone(decoder, prompt, config)
     with Engine(held, max_num_seqs=1) as engine:
         first, second, third = engine.submit_many([prompt] * 3, config)
-        session.wait_until_held()
+        session.wait_until_stalled()
         second.cancel()
         session.allow(1)
         cut = second.result(WAIT)
@@ -121,19 +121,19 @@ def test_a_cancelled_copy_leaves_and_the_others_get_the_whole_answer(decoder: De
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_the_decode_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int, ...], waiting: bool) -> None:
-    session = HeldSession(decoder.session, allowed=1)
+    session = StalledSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     slow = decoder.config(strategy="vanilla", max_new_tokens=60, stop_at_eos=False)
     with Engine(held, max_num_seqs=1) as engine:
         before = [engine.submit(prompt[:-1], slow)] if waiting else []
         if waiting:
-            session.wait_until_held()
+            session.wait_until_stalled()
         handles = engine.submit_many([prompt] * 3, slow)
-        session.wait_until_held()
+        session.wait_until_stalled()
         handles[0].cancel()
         session.allow(1)
         assert handles[0].result(WAIT).stop_reason == "cancelled"
-        session.wait_until_held()
+        session.wait_until_stalled()
         assert not handles[1].done
         assert not handles[2].done
         for handle in (*handles, *before):
@@ -148,12 +148,12 @@ def test_the_decode_ends_with_the_last_copy(decoder: Decoder, prompt: tuple[int,
 
 
 def test_closing_cancels_every_copy(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = HeldSession(decoder.session, allowed=1)
+    session = StalledSession(decoder.session, allowed=1)
     held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     engine = Engine(held, max_num_seqs=1)
     slow = decoder.config(strategy="vanilla", stop_at_eos=False)
     handles = [*engine.submit_many([prompt] * 3, slow), *engine.submit_many([prompt[:-1]] * 2, slow)]
-    session.wait_until_held()
+    session.wait_until_stalled()
     closing = threading.Thread(target=engine.close)
     closing.start()
     while not engine.closed:
@@ -297,7 +297,7 @@ def test_events_between_the_check_and_the_queueing(decoder: Decoder, prompt: tup
         (None, {}, "prompts None"),
         ({"prompt": "text"}, {}, "prompts"),
         ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: prompt ids"),
-        ([5, 6], {}, "in prompt 0, counted from 0: prompt 5, a number"),
+        ([5, 6], {}, "in prompt 0, counted from 0: prompt 5 is a number"),
         ([PromptRequest([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
         ([[5]], {"config": 3}, "a config of type int"),
         ([[5]], {"deadline": -1}, "deadline -1"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, HeldSession, alone, result_of
+from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, StalledSession, alone, result_of
 from tools.random_configs import random_config, random_prompt
 
 from lopa.runtime import (
@@ -80,8 +80,8 @@ def test_reports_of_a_random_mix_agree_with_steps_forwards_and_results(decoder: 
     waits = [each.queue_seconds for each in noted.admissions]
     assert waits == sorted(waits)  # submitted at one moment, admitted in order
     assert waits[0] >= 0
-    told = Counter((e.stop_reason, e.prompt_tokens, e.tokens, e.steps) for e in noted.ends)
-    assert told == Counter((r.stop_reason, len(r.prompt_ids), r.tokens, r.steps) for r in results)
+    reported = Counter((e.stop_reason, e.prompt_tokens, e.tokens, e.steps) for e in noted.ends)
+    assert reported == Counter((r.stop_reason, len(r.prompt_ids), r.tokens, r.steps) for r in results)
     assert {(each.error, each.cancelled) for each in noted.ends} == {(None, False)}
     for each in noted.ends:
         assert each.first_text_seconds is None or 0 < each.first_text_seconds <= each.seconds
@@ -97,7 +97,7 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
         raise ZeroDivisionError("its own fault")
 
     with Engine(decoder, max_num_seqs=1, observer=noted) as engine:
-        held = engine.submit(prompt, config, on_step=gate)
+        cached = engine.submit(prompt, config, on_step=gate)
         assert gate.reached.wait(WAIT)
         late = engine.submit(prompt[:-1], config, deadline=0)
         gone = engine.submit(prompt[:-2], config)
@@ -106,14 +106,14 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
         gone.cancel()
         copies[1].cancel()
         gate.open()
-        for handle in (held, late, gone, *copies):
+        for handle in (cached, late, gone, *copies):
             handle.result(WAIT)
         with pytest.raises(ZeroDivisionError) as caught:
             failed.result(WAIT)
-        held.cancel()
+        cached.cancel()
     count = len(prompt)
     ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error) for e in noted.ends}
-    reason, of_copies = held.result().stop_reason, copies[0].result().stop_reason
+    reason, of_copies = cached.result().stop_reason, copies[0].result().stop_reason
     assert ends == {
         (count, reason, False, None),
         (count - 1, "time_limit", False, None),
@@ -190,21 +190,21 @@ def test_invalid_observers(decoder: Decoder, observer: Any) -> None:
 
 
 def test_the_status_is_up_to_date(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    session = HeldSession(decoder.session, allowed=0)
-    held = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
+    session = StalledSession(decoder.session, allowed=0)
+    cached = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     config = decoder.config(strategy="vanilla", max_new_tokens=6, window="block_causal", stop_at_eos=False)
-    engine = Engine(held, max_num_seqs=2, queue_limit=5)
+    engine = Engine(cached, max_num_seqs=2, queue_limit=5)
     idle = engine.status
     assert (idle.running, idle.waiting, idle.max_num_seqs, idle.queue_limit) == (0, 0, 2, 5)
     assert (idle.rounds, idle.cache_rows, idle.prompt_rows, idle.stored_rows, idle.saved_rows) == (0,) * 5
     assert idle.cache_rows_limit == 2 * engine.manifest.dimensions.max_positions
     assert (idle.draining, idle.closed, idle.failure) == (False, False, None)
     first = engine.submit(prompt, config)
-    session.wait_until_held()
+    session.wait_until_stalled()
     engine.submit_many([prompt[:-1], prompt[:-2], prompt[:-2]], config)
     assert (engine.status.running, engine.status.waiting) == (1, 2)
     session.allow(1)
-    session.wait_until_held()  # in the second round
+    session.wait_until_stalled()  # in the second round
     status = engine.status
     assert (status.running, status.waiting, status.rounds) == (2, 1, 1)
     assert status.cache_rows == status.prompt_rows == status.stored_rows == len(prompt)
@@ -232,12 +232,12 @@ class WatchedSession:
     def forward(self, batch: WindowBatch) -> Statistics:
         assert self.engine is not None
         status = self.engine.status
-        held = sum(self._session.prefix_length(request) for request in list(self._session._caches))
-        self.seen.setdefault(status.rounds, (status.cache_rows, held))
+        cached = sum(self._session.prefix_length(request) for request in list(self._session._caches))
+        self.seen.setdefault(status.rounds, (status.cache_rows, cached))
         return self._session.forward(batch)  # type: ignore[no-any-return]
 
 
-def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
+def test_cache_rows_match_the_session(decoder: Decoder, prompt: tuple[int, ...]) -> None:
     session = WatchedSession(decoder.session)
     watched = Decoder(decoder.bundle, session, decoder.tokenizer, threads=1)  # type: ignore[arg-type]
     configs = [decoder.config(block_size=4, max_new_tokens=30, branches=branches) for branches in (1, 2, 3)]
@@ -247,7 +247,7 @@ def test_cache_rows_are_those_of_the_session(decoder: Decoder, prompt: tuple[int
             handle.result(WAIT)
     assert len(session.seen) == engine.status.rounds
     assert len(set(session.seen.values())) > 3
-    assert all(told == held for told, held in session.seen.values())
+    assert all(reported == cached for reported, cached in session.seen.values())
 
 
 def test_prompts_found_in_the_store_are_reported(decoder: Decoder, prompt: tuple[int, ...]) -> None:

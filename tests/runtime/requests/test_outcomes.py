@@ -21,7 +21,7 @@ def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
 
 
 def requests(decoder: Decoder) -> list[PromptRequest]:
-    """Two requests with the same length, then a much longer one, each with one token per step."""
+    """Return two requests of equal length, then a much longer one, each with one token per step."""
     return [
         PromptRequest(IDS, decoder.config(strategy="vanilla", max_new_tokens=length, stop_at_eos=False))
         for length in LENGTHS

@@ -97,7 +97,7 @@ def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: 
 
 
 def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None:
-    """Its rows attend to the masked positions behind the prompt, which depend on the block size."""
+    """The prompt's rows attend to masked positions behind it, whose number depends on the block size."""
     rng = np.random.default_rng(3)
     with Decoder.open(tiny_bundle, threads=1) as decoder:
         steps: list[Step] = []

@@ -27,8 +27,8 @@ def branch_with(unmasked: list[int], plan: DecodingPlan) -> Branch:
         (4, [3, 4, 5], (3, 7)),
         (4, [3, 4, 5, 6], (7, 11)),
         (4, [7, 8], (3, 7)),  # left to right
-        (3, [3, 4, 5, 6, 7, 8], (9, 11)),  # the last one is shorter
-        (4, list(range(3, 11)), (7, 11)),  # all unmasked: the last one
+        (3, [3, 4, 5, 6, 7, 8], (9, 11)),  # the last sub-block is shorter
+        (4, list(range(3, 11)), (7, 11)),  # everything is unmasked, so the last sub-block
     ],
 )
 def test_sub_blocks_open_left_to_right(sub_block: int | None, unmasked: list[int], span: tuple[int, int]) -> None:

@@ -66,7 +66,7 @@ def test_finished_blocks_become_due_in_order() -> None:
     finish=st.lists(st.booleans(), min_size=6, max_size=6),
 )
 def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: list[bool], finish: list[bool]) -> None:
-    """Blocks are cached, then due, then active, whatever was unmasked; masks equal a plain count."""
+    """Blocks are cached, then due, then active, for any unmasked positions. The masks equal a plain count."""
     blocks: tuple[Block, ...] = (prompt_block(3),)
     for size in sizes:
         blocks = with_new_block(blocks, size)

@@ -151,11 +151,13 @@ def test_a_shared_window_includes_shadow_rows(unmasked: list[bool], due: bool) -
     answers = []
     for each in (windows, shared):
         batch = batch_from_windows([each], [1], [0.0])
-        said = np.take_along_axis(
+        identities = np.take_along_axis(
             _identities_of_rows(batch.input_ids, batch.position_ids, batch.window_mask), batch.logits_index, axis=2
         )
         rows = rows_of_windows(
-            Statistics(said[..., None], said[..., None].astype(np.float32), said.astype(np.float32)), 0, each
+            Statistics(identities[..., None], identities[..., None].astype(np.float32), identities.astype(np.float32)),
+            0,
+            each,
         )
         answers.append(_needed(windows, rows))
     assert answers[0] == answers[1]

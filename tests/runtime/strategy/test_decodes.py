@@ -64,7 +64,7 @@ def test_a_branch_has_its_strategys_memory(
 
 
 def test_the_memory_follows_the_winner_and_its_rows() -> None:
-    """Every branch made from the winner gets it; positions behind an unmasked end of text are dropped."""
+    """Every branch made from the winner gets its memory. Positions behind an unmasked end of text are dropped."""
     context = context_of(
         mask_token=2, ends=(99,), strategy="lopa", branches=3, block_size=6, max_new_tokens=12, block_add_threshold=1.0
     )

@@ -92,7 +92,7 @@ def test_every_step_matches_dreams_loop(
     for number in range(steps):
         count = int(left * (1 - times[number + 1] / times[number])) if number < steps - 1 else left
         if not count:
-            continue  # a forward that changes nothing
+            continue  # a forward that unmasks nothing
         step = next(rounds)
         tokens = step.branches[0].tokens
         assert len(tokens) == len(prompt) + new
@@ -124,7 +124,7 @@ def test_every_step_matches_dreams_loop(
 
 
 def test_origin_unmasks_by_its_draws_alone(decoder: Decoder, prompt: tuple[int, ...]) -> None:
-    """Another seed unmasks other positions. The same seed unmasks the same ones, whatever else is decoded."""
+    """Another seed unmasks other positions. The same seed unmasks the same ones, regardless of batch mates."""
     order: dict[int, list[list[int]]] = {}
     for seed in (1, 1, 2):
         steps: list[Step] = []

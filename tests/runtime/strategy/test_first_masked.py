@@ -90,7 +90,7 @@ def first_masked_of(step: Step) -> int:
 
 @pytest.mark.parametrize("strategy", WITH_OPTION)
 def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
-    """Even where nothing exceeds the threshold."""
+    """This holds even where nothing exceeds the threshold."""
     for more in ({}, {"block_size": 8, "window": "block_causal"}):
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:
@@ -116,9 +116,9 @@ def test_speculative_decodes_give_the_same_tokens(decoder: Decoder, prompt: tupl
     for strategy in ("d2f", "threshold", "top_n", "eb"):
         options = {"strategy": strategy, "unmask_first_masked": True, "max_new_tokens": 40}
         alone = decoder.generate(prompt, decoder.config(**options))
-        beside = decoder.generate(prompt, decoder.config(**options, speculative=True, branches=3))
-        assert beside.token_ids == alone.token_ids
-        assert beside.steps <= alone.steps
+        with_drafts = decoder.generate(prompt, decoder.config(**options, speculative=True, branches=3))
+        assert with_drafts.token_ids == alone.token_ids
+        assert with_drafts.steps <= alone.steps
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_OPTION)

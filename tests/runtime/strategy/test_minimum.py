@@ -34,7 +34,7 @@ def test_steps_are_equal_with_the_remainder_first(size: int, steps: int | None, 
         return len(chosen(block, strategy="vanilla", block_size=size, block_steps=steps))
 
     assert [count_in(number) for number in range(len(expected))] == expected
-    assert count_in(99) >= 1  # where more rounds were needed, they end
+    assert count_in(99) >= 1  # decodes that needed more rounds end here
 
 
 def plain_choice(p: Floats, ranks: Floats, masked: Bool, threshold: float, minimum: int) -> list[int]:
@@ -50,7 +50,7 @@ cases = st.tuples(
 
 
 @given(cases)
-def test_what_each_strategy_unmasks(case: tuple[int, int, int, float]) -> None:
+def test_positions_unmasked_by_each_strategy(case: tuple[int, int, int, float]) -> None:
     seed, size, steps, threshold = case
     rng = np.random.default_rng(seed)
     p = rng.choice(np.float32([0.1, 0.3, 0.5, 0.8, 0.9]), size)

@@ -31,7 +31,7 @@ from lopa.runtime.strategy import (
 
 
 @pytest.fixture(autouse=True)
-def _no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def _built_in_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test with the built-in strategies only."""
     monkeypatch.setattr(strategies, "_registered", {})
     monkeypatch.setattr(strategies, "_entry_points", dict)
@@ -81,7 +81,7 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
     assert (refused > 0) == (agreeing > 1)
 
 
-def test_branches_unmask_together_what_none_does_alone(
+def test_branches_unmask_tokens_that_none_would_alone(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
 ) -> None:
     """Some step unmasks two positions by agreement, and skips one where only the winner proposes its token."""
@@ -119,7 +119,7 @@ def test_a_bad_name_is_rejected(agreement: Strategy, name: Any) -> None:
     assert strategy_names() == tuple(STRATEGIES)
 
 
-def test_an_object_that_is_no_strategy_is_rejected() -> None:
+def test_an_object_of_another_type_is_rejected() -> None:
     with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} as a strategy"):
         register_strategy({"name": "mine"})  # type: ignore[arg-type]
 

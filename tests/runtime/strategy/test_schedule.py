@@ -52,7 +52,7 @@ def test_origin_unmasks_each_position_with_the_share_of_the_step() -> None:
         drawn = drawn_in_step(step, left, plan)
         share = 1.0 if number == steps - 1 else 0.0999 / (1 - 0.0999 * number)
         assert abs(drawn.mean() - share) < 5 * (share * (1 - share) / len(left)) ** 0.5 + 1e-9
-        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # whatever else is sampled
+        np.testing.assert_array_equal(drawn[::2], drawn_in_step(step, left[::2], plan))  # independent of other samples
         left = left[~drawn]
     assert not len(left)
 

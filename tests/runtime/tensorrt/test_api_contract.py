@@ -48,7 +48,7 @@ def _record(major: str) -> str:
 @pytest.mark.parametrize("major", [*MAJORS, RTX])
 def test_all_used_names_exist(major: int | str) -> None:
     recorded = surface(major)
-    module = "rtx" if major == RTX else "trt"  # RTX-only calls use a module named rtx in the source
+    module = "rtx" if major == RTX else "trt"  # the source calls the module rtx where it uses RTX-only functions
     used = {name for path in SOURCES for name in _used_names(ast.parse(path.read_text()), module)}
     known = {"trt.Builder", "trt.BuilderFlag.TF32", "trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED"}
     assert known | {"trt.Refitter", "trt.ExecutionContextAllocationStrategy.USER_MANAGED"} <= used

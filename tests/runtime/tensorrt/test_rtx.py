@@ -75,7 +75,7 @@ def test_kernels_are_compiled_once_per_gpu(path: Path, rtx: ModuleType, monkeypa
         open_session(bundle, "tensorrt-rtx:0")
     fields = json.loads((found.folder / "engine.json").read_bytes())
     (found.folder / "engine.json").write_text(json.dumps(fields | {"verified_on": [DEVICE.name, "Other GPU"]}))
-    shutil.copy(cache, found.folder / "kernels-other-gpu.cache")  # TensorRT recognizes it as another GPU's
+    shutil.copy(cache, found.folder / "kernels-other-gpu.cache")  # TensorRT recognizes that it belongs to another GPU
     decode(bundle)
     assert engines.compiled == {(0, "EAGER"), (2, "LAZY")}
     assert "Other GPU" in (found.folder / "kernels-other-gpu.cache").read_text()

@@ -65,7 +65,7 @@ def test_failed_forwards_of_a_wrong_engine_are_saved(
     found = re.search(r"/cases/failed: (\d) of \1 forwards that differ, with the results of cpu$", output, re.MULTILINE)
     assert found is not None
     count = int(found[1])
-    assert count > 1  # of the decode, and the one in the bucket's full shape
+    assert count > 1  # forwards of the decode, and the one in the bucket's full shape
     done = replayed(path / "model.onnx", cases)
     assert done.returncode == 0
     done = replayed(path / "model.onnx", cases / "failed")

@@ -189,7 +189,7 @@ def test_engine_with_plugins_commits_with_the_kernel(
     [
         BuildFlags(weight_streaming=True),
         BuildFlags(strip_weights=True),
-        BuildFlags(strip_weights=True, products="int8"),  # whose graph has other weights than the bundle's
+        BuildFlags(strip_weights=True, products="int8"),  # its graph has other weights than the bundle
         BuildFlags(version_compatible=True),
     ],
 )

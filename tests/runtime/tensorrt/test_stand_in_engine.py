@@ -32,7 +32,7 @@ BUCKET = bucket(1, 2, 8, 64)
 
 
 class Bench:
-    """A context of a plan with one shape bucket, with all memory, ready to run."""
+    """A context of a plan with one shape bucket, with all its memory and ready to run."""
 
     def __init__(self, bundle: Bundle, trt: ModuleType, cuda: StandInGraphs) -> None:
         self.trt, self.cuda, manifest = trt, cuda, bundle.manifest

@@ -1,6 +1,6 @@
 """Chat templates that try to use up memory or time, one per line. As a program it prints their outcomes.
 
-It is a separate program, so that the test can limit the resources of templates that get through.
+It is a separate program, so that the test can limit its resources if a template is not rejected.
 """
 
 import json

@@ -118,7 +118,7 @@ def test_decoder_with_a_special_first_token(spaced: Tokenizer, ids: list[int], c
 
 
 @given(text=TRICKY)
-def test_final_text_is_never_held(tokenizer: Tokenizer, text: str) -> None:
+def test_final_text_is_never_delayed(tokenizer: Tokenizer, text: str) -> None:
     """Check that after every token only incomplete characters are held, which decode to U+FFFD at the end."""
     stream = TextStream(tokenizer)
     ids = tokenizer.encode(text, add_bos=False)
@@ -152,7 +152,7 @@ def test_text_before_a_single_stop_string(tokenizer: Tokenizer, text: str, stop:
 
 
 @given(text=FEW, stops=STOPS)
-def test_only_prefixes_of_stop_strings_are_held(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
+def test_only_prefixes_of_stop_strings_are_delayed(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
     stream = TextStream(tokenizer, stops)
     ids = tokenizer.encode(text, add_bos=False)
     given_out = ""

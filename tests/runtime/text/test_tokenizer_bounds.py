@@ -106,7 +106,7 @@ def test_text_growth_is_bounded(normalizer: dict[str, Any], harmless: str, grown
         ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "x"}, "repeat inside an"),
     ],
 )  # fmt: skip
-def test_errors_name_the_problem_and_what_is_accepted(field: str, part: dict[str, Any], received: str) -> None:
+def test_errors_name_the_problem_and_the_accepted_values(field: str, part: dict[str, Any], received: str) -> None:
     with pytest.raises(BadInputError, match=received) as caught:
         opened({**TINY, field: part})
     assert caught.value.received.startswith("tokenizer.json: ")

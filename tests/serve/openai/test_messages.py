@@ -64,7 +64,7 @@ def test_decoder_accepts_hugging_face_messages() -> None:
     assert QWEN.chat_text(without) == RENDERED
     assert '"arguments": {"city": "Oslo", "days": 2}' in QWEN.chat_text(
         history()
-    )  # as text, as Qwen's template writes it
+    )  # as JSON text, in the form of Qwen's template
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def long_body(tokens: int = 400, number: int = 9, **more: Any) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    pytest.importorskip("ray", reason="Ray is not installed here: `make test-ray`", exc_type=ImportError)
+    pytest.importorskip("ray", reason="Ray is not installed; run `make test-ray`", exc_type=ImportError)
     if BUNDLE not in os.environ:
-        pytest.skip(f"{BUNDLE} names no bundle: `make test-ray`")
+        pytest.skip(f"{BUNDLE} names no bundle; run `make test-ray`")
     tiny = Path(os.environ[BUNDLE]).resolve()
     return {"tiny": tiny, "chat": with_chat_template(tiny, tmp_path_factory.mktemp("ray") / "chat", TEMPLATE)}
 
@@ -57,7 +57,7 @@ def cluster(bundles: dict[str, Path]) -> Iterator[None]:
         try:
             start_ray(Path(folder))
         except Exception as error:
-            pytest.skip(f"Ray does not start here: {type(error).__name__}: {error}")
+            pytest.skip(f"Ray does not start on this machine: {type(error).__name__}: {error}")
         yield
         stop_ray()
 
@@ -85,7 +85,7 @@ def main(shared: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def text_of(bundles: dict[str, Path]) -> Iterator[Callable[..., str]]:
-    """Return a function that decodes with a decoder of its own."""
+    """Return a function that decodes with a separate decoder."""
     with Decoder.open(bundles["tiny"], threads=1) as decoder:
 
         def text(number: int = 9, tokens: int = 24, **options: Any) -> str:

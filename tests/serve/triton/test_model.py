@@ -192,8 +192,8 @@ def test_unloading_fails_waiting_requests(
     triton_bundle: Path, write_model: Callable[..., Path], load_model: Callable[..., Loaded], tmp_path: Path
 ) -> None:
     found = load_model(write_model(triton_bundle, tmp_path / "models", "--max-num-seqs", 1, "--threads", 1))
-    asked = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
-    running, waiting = (found.ask(**asked) for _ in range(2))
+    inputs_of_request = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
+    running, waiting = (found.ask(**inputs_of_request) for _ in range(2))
     until(lambda: running.parts)
     found.model.finalize()
     for sender in (running, waiting):

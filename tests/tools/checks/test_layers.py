@@ -1,4 +1,4 @@
-"""The house: import-linter finds what breaks layers.toml, folders are packages, few strings name modules."""
+"""Layers: import-linter finds violations of layers.toml, folders are packages, few strings name modules."""
 
 import ast
 import re
@@ -48,7 +48,7 @@ def contracts_of(text: str, *names: str) -> str:
     ids=["a layer above", "a package above", "a module in no layer"],
 )
 def test_a_forbidden_import_is_found(contract: str, was: str, changed: str, found: str, tmp_path: Path) -> None:
-    """Check the source against contracts that it breaks."""
+    """Check the source against contracts that it violates."""
     text = contracts_of(LAYERS.read_text(encoding="utf-8"), contract)
     assert was in text
     (tmp_path / "layers.toml").write_text(text.replace(was, changed), encoding="utf-8")
@@ -86,7 +86,7 @@ def modules() -> Iterator[Path]:
 
 
 def dotted(path: Path) -> str:
-    """Return the name by which a file is imported."""
+    """Return the dotted module name of a file."""
     return ".".join(path.with_suffix("").parts).removeprefix("src.")
 
 
@@ -97,7 +97,7 @@ def test_folders_are_packages_and_not_deep() -> None:
 
 
 def named_modules(path: Path) -> set[str]:
-    """Modules of the project, but itself, that a file names in a string, whole or put together."""
+    """Return the modules of the project, except itself, that a file names in strings, complete or joined from parts."""
     text = (PROJECT / path).read_text(encoding="utf-8")
     strings = {
         node.value
@@ -108,7 +108,7 @@ def named_modules(path: Path) -> set[str]:
 
 
 def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
-    """And nowhere else: import-linter sees no import behind a string."""
+    """No other file does, since import-linter sees no import behind a string."""
     found = {str(path) for path in modules() if named_modules(path)}
     assert found == {
         "src/lopa/__init__.py",  # the table of public names, whose imports type checkers read
@@ -118,10 +118,10 @@ def test_modules_are_named_in_strings_where_a_backend_is_chosen() -> None:
         "src/lopa/runtime/grammar/helper.py",  # the program of the helper process
         "src/lopa/cli/commands.py",  # the table of commands
         "src/lopa/cli/measure/bench.py",  # the table of benchmarks
-        # Names that are looked at, and import nothing:
-        "src/lopa/runtime/strategy/strategies.py",  # of a group of entry points
-        "src/lopa/cli/main.py",  # of a logger, and of a module that may have been imported
+        # Names that are compared or passed on and import nothing:
+        "src/lopa/runtime/strategy/strategies.py",  # the name of a group of entry points
+        "src/lopa/cli/main.py",  # names of a logger, and of a module that may have been imported
         "tools/measure.py",  # the table of measurements
-        "tools/serving/server.py",  # of the program to start
+        "tools/serving/server.py",  # the name of the program to start
         "tools/serving/soak.py",  # the same
     }

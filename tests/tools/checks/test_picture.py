@@ -1,9 +1,9 @@
-"""The diagram of the architecture page is that of layers.toml, to which the real imports are held."""
+"""The diagram of the architecture page matches layers.toml, which import-linter enforces."""
 
 from tools.checks.picture import PAGE, diagram_from_layers, layers_by_container, page_with_diagram
 
 
-def test_the_page_shows_the_layers_of_today() -> None:
+def test_the_page_shows_the_current_layers() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.count("```mermaid\n") == 1
     assert page_with_diagram(page) == page, "run python -m tools.checks.picture"

@@ -1,4 +1,4 @@
-"""The check for plain English: it finds broken rules, and the project has none."""
+"""The check for plain English finds violations, and the project has none."""
 
 import ast
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_the_project_has_no_findings() -> None:
     assert [str(each) for each in found] == []
 
 
-def test_the_program_ends_with_1_where_it_finds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_exits_with_1_on_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = ROOT / "README.md"
     monkeypatch.setattr("sys.argv", ["plain_words", str(page)])
     assert plain_words.main() == 0

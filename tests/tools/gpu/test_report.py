@@ -197,7 +197,7 @@ def test_the_first_stage_alone_gives_a_report(tmp_path: Path) -> None:
         assert f"- stage {stage}: not run yet" in text
 
 
-def test_nothing_is_started_without_time(tmp_path: Path) -> None:
+def test_nothing_is_started_after_the_time_limit(tmp_path: Path) -> None:
     log: list[str] = []
     results = gpu_report(settings_in(tmp_path, limit_seconds=1e-9), log.append)
     assert results.stages == ()

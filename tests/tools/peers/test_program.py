@@ -31,7 +31,7 @@ def test_groups_have_every_side_once() -> None:
     assert groups_of_sides(SIDES[1:2]) == [[BASELINE]]
 
 
-def test_a_peer_that_is_not_built(tmp_path: Path) -> None:
+def test_a_missing_build_of_a_peer_is_reported(tmp_path: Path) -> None:
     llama = next(side for side in SIDES if side.peer == "llama.cpp")
     materials = Materials(tmp_path)
     with pytest.raises(MissingBackendError, match="llama_side"):

@@ -40,7 +40,7 @@ def test_a_clean_commit_with_a_section_is_accepted(checkout: Path) -> None:
 
 def test_a_tag_requires_a_date(checkout: Path) -> None:
     git(checkout, "tag", "v0.2.0")
-    with pytest.raises(BadInputError, match=r"not exactly one section of 0\.2\.0") as caught:
+    with pytest.raises(BadInputError, match=r"exactly one section for 0\.2\.0") as caught:
         check_changelog(checkout)
     assert caught.value.expected == '"## 0.2.0 - " and a date'
     (checkout / "CHANGELOG.md").write_text("## 0.2.0 - 2026-11-22\n")
@@ -50,7 +50,7 @@ def test_a_tag_requires_a_date(checkout: Path) -> None:
 @pytest.mark.parametrize("text", ["", "## 0x2.0 - unreleased\n", "## 0.2.0 - soon\n", "## 0.2.0 - unreleased\n" * 2])
 def test_a_changelog_without_the_version(checkout: Path, text: str) -> None:
     (checkout / "CHANGELOG.md").write_text(text)
-    with pytest.raises(BadInputError, match=r"not exactly one section of 0\.2\.0"):
+    with pytest.raises(BadInputError, match=r"exactly one section for 0\.2\.0"):
         check_changelog(checkout)
 
 

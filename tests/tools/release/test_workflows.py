@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.release_programs import release_program, said
+from tests.release_programs import release_program, run_program
 
 PROJECT = Path(__file__).resolve().parents[3]
 FILES = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
@@ -81,13 +81,15 @@ SCHEMA = ("--builtin-schema", "vendor.github-workflows")
 
 @pytest.mark.release
 def test_workflows_match_the_schema(tmp_path: Path) -> None:
-    code, output = said([release_program("check-jsonschema"), *SCHEMA, *FILES])
+    code, output = run_program([release_program("check-jsonschema"), *SCHEMA, *FILES])
     assert code == 0, output
     (tmp_path / "wrong.yml").write_text(FILES[0].read_text().replace("runs-on:", "run-on:"))
-    assert said([release_program("check-jsonschema"), *SCHEMA, tmp_path / "wrong.yml"])[0] == 1
+    assert run_program([release_program("check-jsonschema"), *SCHEMA, tmp_path / "wrong.yml"])[0] == 1
 
 
 @pytest.mark.release
 def test_the_workflow_linter_finds_nothing() -> None:
-    code, output = said([release_program("zizmor"), "--offline", "--no-progress", PROJECT / ".github" / "workflows"])
+    code, output = run_program(
+        [release_program("zizmor"), "--offline", "--no-progress", PROJECT / ".github" / "workflows"]
+    )
     assert code == 0, output
