@@ -1,7 +1,7 @@
 """Checks of single values from a caller. Each returns a plain Python value or raises BadInputError.
 
-Values may come from untrusted sources. Nothing is computed from a value, or allocated for it, before its check, and
-errors show a bounded part of it.
+Values may come from untrusted sources. A value is checked before anything is computed from it or allocated for it.
+Errors show a bounded part of it.
 """
 
 import math
@@ -29,8 +29,8 @@ def shown(value: object) -> str:
 
 
 def check_int(name: str, value: Any, *, min: int, max: int) -> int:
-    """Return `value`, an int or numpy integer, as an int. Raises BadInputError for others and outside `least` to
-    `most`."""
+    """Return `value`, an int or numpy integer, as an int. Raises BadInputError for other types and outside `min` to
+    `max`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not min <= value <= max:
         raise BadInputError(
@@ -40,7 +40,7 @@ def check_int(name: str, value: Any, *, min: int, max: int) -> int:
 
 
 def check_float(name: str, value: Any, *, min: float, max: float = math.inf, above: bool = False) -> float:
-    """Return `value`, a finite number from `least` to `most`, as a float; with `above` it must exceed `least`.
+    """Return `value`, a finite number from `min` to `max`, as a float; with `above` it must exceed `min`.
 
     Raises BadInputError for other values.
     """
@@ -63,7 +63,9 @@ def check_callback(on_step: Any) -> None:
     """Raise BadInputError unless `on_step` is callable or None."""
     if on_step is not None and not callable(on_step):
         raise BadInputError(
-            f"on_step {shown(on_step)}", expected="a function of one step, or None", remedy="correct on_step"
+            f"invalid on_step {shown(on_step)}",
+            expected="a function that takes one step, or None",
+            remedy="pass a function",
         )
 
 

@@ -182,7 +182,7 @@ class Engine:
 
     @property
     def status(self) -> EngineStatus:
-        """Current load, limits and failure. Does not wait for a round."""
+        """Current load, limits and failure. Reading it does not wait for a round."""
         with self._changed:
             return EngineStatus(
                 running=_unfinished(self._admitted),

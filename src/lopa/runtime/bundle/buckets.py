@@ -78,7 +78,7 @@ class ShapeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class BucketPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Origin of the seconds that a plan was made with."""
+    """Origin of the forward times on which a plan is based."""
 
     kind: str
     """"measured" or "modelled"."""
@@ -103,7 +103,7 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole plan file. The last shape bucket holds every window and prefix within the planned limits."""
+    """Content of a plan file. The last shape bucket holds every window and prefix within the planned limits."""
 
     weights_sha256: str
     """SHA-256 of the weights of the planned bundle."""

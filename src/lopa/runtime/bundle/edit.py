@@ -65,7 +65,7 @@ def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
     for name in unset:
         if name not in names:
             raise BadInputError(
-                f"{name!r:.80} to unset, but it is not set",
+                f"cannot unset {name!r:.80}: it is not set",
                 expected="one of " + ", ".join(names) if names else "nothing to unset: the bundle is as exported",
                 remedy="correct or remove this name",
             )

@@ -1,4 +1,4 @@
-"""Form of int4 matrices on CPUs: packed, or unpacked to int8, by user choice or free memory.
+"""Form of int4 matrices on CPUs: packed, or unpacked to int8, as the user chose or as free memory allows.
 
 Unpacked matrices are faster (docs/how-to/devices.md) but take one byte per weight, twice the packed size. All sessions
 of a process on one bundle use the same form, so that devices that share branches compute alike.

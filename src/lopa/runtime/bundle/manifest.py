@@ -103,7 +103,7 @@ ROLES = ("mask", "eos", "pad", "bos")
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Decoding options that the checkpoint was trained for, with the names and values of GenerationConfig.
 
-    GenerationConfig starts from these. `Manifest.defaults` may override any option.
+    `Manifest.defaults` may override any option.
     """
 
     block_size: Size
@@ -157,7 +157,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     activation: Literal["none", "int8_per_row"]
     """Quantization of activations in the graph: none, or int8 with one scale per row."""
     head: bool
-    """True if the vocabulary projection is quantized too."""
+    """True if the vocabulary projection is also quantized."""
     excluded: list[str]
     """Patterns of tensor names that stay unquantized."""
 
@@ -168,7 +168,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     graph: Name
     first_layer: Annotated[int, Meta(ge=0, le=4096)]
     end_layer: Layers
-    """Index after the last layer."""
+    """End of the layers, exclusive."""
 
 
 class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -181,7 +181,7 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: Name
     """The graph that it replaces: the bundle's or a stage's."""
     source_sha256: Sha256
-    """SHA-256 of the source file. The twin replaces no other file."""
+    """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     unpacked: bool = False
     """True if int4 matrices are int8 here. A session unpacks them when it opens (lopa.runtime.bundle.int4_form)."""
 

@@ -18,7 +18,7 @@ Reasons = Iterator[tuple[str, str]]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fields that every such file starts with."""
+    """First fields of every such file."""
 
     schema: int
     contract: int

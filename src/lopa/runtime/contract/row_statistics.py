@@ -42,7 +42,7 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 
 def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """Replace the rows [B, Q] that are `lacking` [B, Q] with the row `kept` [K] of the last commit, if there is one."""
+    """Replace the rows where `lacking` [B, Q] is True with the row `kept` [K] of the last commit, if there is one."""
     if kept is None or not lacking.any():
         return rows
     has_logits = kept.logits is not None and rows.logits is not None

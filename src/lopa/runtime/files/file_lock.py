@@ -17,7 +17,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, err
 
 
 class FileIsLockedError(Exception):
-    """A conflicting lock is held by another process, or by another open file of this one."""
+    """Another process, or another open file of this process, holds a conflicting lock."""
 
 
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:

@@ -1,8 +1,8 @@
 """Write to paths that users give.
 
-A special file (device, FIFO) is opened and written, never replaced. Links are followed, also to targets that do not
-exist yet. An unwritable path raises an error before anything changes. Line output is on disk line by line. Content
-written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
+A special file (device, FIFO) is opened and written, never replaced. Links are followed, even to targets that do not
+exist yet. An unwritable path raises an error before anything changes. Line output reaches the operating system line by
+line. Content written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
 
 A regular file is locked while lines are written. A second process that writes or replaces it gets an error.
 """
@@ -32,7 +32,7 @@ _CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A writable path, as far as this is known without opening it."""
+    """A path that seems writable, judged without opening it."""
 
     path: Path
     status: os.stat_result | None

@@ -167,7 +167,7 @@ def _accept_former_names() -> None:
         former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
         for name in former:
             warn_renamed(name, RENAMED_OPTIONS[name])
-        init(self, **(options | current_names(former)))  # dataclasses.replace gives every current name too
+        init(self, **(options | current_names(former)))  # dataclasses.replace also passes every current name
 
     def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
         """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
@@ -184,7 +184,7 @@ _accept_former_names()
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
 _NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "reference"})
-"""Options without a default elsewhere; None is checked like any other value."""
+"""Options for which None selects no default; it is checked like any other value."""
 
 
 def check_names(options: Mapping[str, Any]) -> None:

@@ -139,7 +139,7 @@ def rank_of_job() -> Iterator[int]:
         where = f"rank {comm.rank} of {comm.size} on {socket.gethostname()}"
         code, text = _exit_from_error(error)
         _LOG.debug("the error of %s", where, exc_info=error)
-        with contextlib.suppress(OSError):  # the reader of our output may have gone
+        with contextlib.suppress(OSError):  # the reader of our output may have exited
             sys.stdout.flush()
         with contextlib.suppress(OSError):
             print(f"error: {where}: {text}", file=sys.stderr, flush=True)

@@ -97,7 +97,7 @@ def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, thread
         model = core.read_model(os.fspath(bundle.graph))
         _check_contract(bundle, part, model)
         return core.compile_model(model, requested.name, settings(requested, threads))
-    except RuntimeError as error:  # OpenVINO raises it for everything
+    except RuntimeError as error:  # OpenVINO raises RuntimeError for every failure
         raise BadInputError(
             f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {requested.name}: {error_text(error)}",
             expected="a device that supports the operators and dynamic shapes of a standard graph",
@@ -148,7 +148,7 @@ def _supports_int8(bundle: Bundle, name: str) -> bool:
 
 
 def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
-    """Return the compile settings. They set everything that affects results, instead of using OpenVINO's defaults.
+    """Return the compile settings. They set every property that affects results, instead of using OpenVINO's defaults.
 
     The defaults use bfloat16 where the processor has it, and round rows to 8 bits in products with integer weights.
     They also pin threads to cores that another session may use.
@@ -161,7 +161,7 @@ def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
         return common
     return common | {
         "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # 0: its own choice
+        "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # with 0, OpenVINO chooses
         "ENABLE_CPU_PINNING": False,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if requested.rounding == "int8" else 0,
     }

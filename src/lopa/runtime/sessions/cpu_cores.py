@@ -71,7 +71,7 @@ def check_devices(devices: Sequence[str]) -> None:
 
 
 def _conflict(first: str, second: str) -> str | None:
-    """Return the reason why two devices or pipeline stages cannot be used together, or None."""
+    """Return why two devices or pipeline stages cannot be used together, or None."""
     cores, others = cores_from_device(first), cores_from_device(second)
     if first == second:
         return f"device {first!r} twice"

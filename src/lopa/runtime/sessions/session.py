@@ -50,7 +50,7 @@ class Session(Protocol):
         """Free the request's cache. An unknown request is ignored."""
 
     def close(self) -> None:
-        """Free everything. The session cannot be used afterwards."""
+        """Free all resources. The session cannot be used afterwards."""
 
 
 @runtime_checkable

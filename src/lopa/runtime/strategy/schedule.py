@@ -43,7 +43,7 @@ def next_step(last: ScheduleStep | None, positions: Int64, plan: DecodingPlan) -
 
 
 def count_of_step(step: ScheduleStep, num_masked: int, plan: DecodingPlan) -> int:
-    """Return how many of `num_masked` positions a step unmasks when it takes the first by rank."""
+    """Return how many of `num_masked` positions a step unmasks when it chooses them by rank."""
     return int(np.float32(num_masked) * _shares(plan)[step.number])
 
 
@@ -54,7 +54,8 @@ def drawn_in_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> B
 
 
 def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Floats:
-    """Return Gumbel noise, [n]. The largest sums of log-weights and noise are draws without replacement."""
+    """Return Gumbel noise, [n]. The positions with the largest sums of log-weight and noise are a draw without
+    replacement."""
     uniform = np.clip(_uniform(_NOISE, step.number, positions, plan), 1e-12, 1 - 1e-12)
     noise: Floats = -np.log(-np.log(uniform))
     return noise

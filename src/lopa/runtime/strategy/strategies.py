@@ -203,14 +203,14 @@ def register_strategy(strategy: Strategy) -> None:
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
-            f"{shown(strategy)} as a strategy",
+            f"{shown(strategy)} is not a strategy",
             expected="an instance of lopa.runtime.strategy.Strategy",
             remedy="pass a Strategy (docs/concepts/decoding.md, Your own strategy)",
         )
     name = strategy.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadInputError(
-            f"strategy name {shown(name)}",
+            f"invalid strategy name {shown(name)}",
             expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
             remedy="rename the strategy",
         )
@@ -242,7 +242,7 @@ def strategy_from_name(name: object) -> Strategy:
             register_strategy(strategy)
             return strategy
     raise BadInputError(
-        f"strategy {shown(name)}", expected="one of " + ", ".join(strategy_names()), remedy="choose one"
+        f"unknown strategy {shown(name)}", expected="one of " + ", ".join(strategy_names()), remedy="choose one"
     )
 
 

@@ -1,6 +1,6 @@
 """Methods of texts, lists and mappings in chat templates. This module does not depend on syntax.
 
-Each takes the budget, the value and the arguments of the call, and behaves as in Python.
+Each function takes the budget, the value and the arguments of the call, and behaves as in Python.
 """
 
 import json

@@ -54,7 +54,7 @@ def text_from_messages(
 
     `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
     tool calls. `special_tokens` are texts such as that of "bos_token"; `source` names the template in errors.
-    lopa.runtime.template.text.get_marks tells which characters came from messages. Raises BadInputError for invalid
+    lopa.runtime.template.text.get_marks returns which characters came from messages. Raises BadInputError for invalid
     messages, and for a template that rejects them, fails or exceeds its budget.
     """
     return _render(
@@ -111,7 +111,7 @@ def template_from_file(path: Path) -> str:
     with errors_as_bad_input(str(path), expected=expected, remedy=remedy):
         text = content.decode("utf-8")
     with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json
+        if isinstance(json.loads(text), dict):  # a chat_template.json or tokenizer_config.json, not a template
             raise BadInputError(
                 f"{path} is a JSON object", expected=expected, remedy="use a file with the text of its chat_template"
             )

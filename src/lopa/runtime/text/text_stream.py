@@ -35,7 +35,7 @@ class TextStream:
         self._context = 0
         """Number of context IDs in the window."""
         self._returned_characters = 0
-        """Number of characters after the context that were returned as well: those before an incomplete character."""
+        """Number of characters after the context that were already returned, because only a later one is incomplete."""
         self._held = ""
         """Final text that may be the beginning of a stop string."""
 
