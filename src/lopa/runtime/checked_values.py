@@ -34,7 +34,7 @@ def check_int(name: str, value: Any, *, min: int, max: int) -> int:
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not min <= value <= max:
         raise BadInputError(
-            f"{name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
+            f"invalid {name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
         )
     return int(value)
 
@@ -48,14 +48,14 @@ def check_float(name: str, value: Any, *, min: float, max: float = math.inf, abo
     if number is None or not min <= number <= max or (above and number == min):
         low = f"above {min:g}" if above else f"at least {min:g}"
         span = low if math.isinf(max) else f"{low}, at most {max:g}"
-        raise BadInputError(f"{name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
+        raise BadInputError(f"invalid {name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
     return number
 
 
 def check_bool(name: str, value: Any) -> bool:
     """Return `value`, a bool or numpy bool, as a bool. Raises BadInputError for other values."""
     if not isinstance(value, (bool, np.bool_)):
-        raise BadInputError(f"{name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
+        raise BadInputError(f"invalid {name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
     return bool(value)
 
 
@@ -72,7 +72,11 @@ def check_callback(on_step: Any) -> None:
 def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
     """Return `value` if it is one of `words`. Raises BadInputError for other values."""
     if not isinstance(value, str) or value not in words:
-        raise BadInputError(f"{name} {shown(value)}", expected="one of " + ", ".join(words), remedy="choose one")
+        raise BadInputError(
+            f"invalid {name} {shown(value)}",
+            expected="one of " + ", ".join(words),
+            remedy=f"set {name} to one of these",
+        )
     return str(value)
 
 

@@ -1,5 +1,4 @@
-"""Preparation of a request's grammar in two parts: a costly one that returns plain data, and a cheap one that uses
-these data in a decoder.
+"""Preparation of a request's grammar: a costly part that returns plain data, and its use in a decoder.
 
 The costly part may run in another process (`helper`), within limits. This module does not depend on processes.
 """

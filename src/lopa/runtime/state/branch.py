@@ -150,8 +150,8 @@ def with_first_of_next_block(branch: Branch, token: Int64, logprob: Float32 | No
 def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
     """Return `branch` with `positions` [n], unmasked ones of active blocks, masked again.
 
-    `ended` is computed again. If no end of text is left, the positions that it cut off return to the last block, or
-    with a `whole` layout to the answer. Completion flags do not change. Raises ValueError for other positions.
+    `ended` is computed again. If no end of text is left, the last block regains the positions that it cut off. With a
+    `whole` layout, the answer regains them. Completion flags do not change. Raises ValueError for other positions.
     """
     can = np.zeros(len(branch.tokens), np.bool_)
     for block in branch.active:
