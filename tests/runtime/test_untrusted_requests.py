@@ -189,7 +189,7 @@ def test_callbacks_configs_and_switches_of_another_type(decoder: Decoder, value:
             next(decoder.outcomes(5 if value == [] else value, decoder.config(max_new_tokens=8)))
 
 
-@pytest.mark.parametrize("name", ["max_num_seqs", "queue_limit", "prompt_rows"])
+@pytest.mark.parametrize("name", ["max_num_seqs", "queue_limit", "prefix_cache_tokens"])
 @pytest.mark.parametrize("value", [-1, 2**60, 10**30, 1.5, "3", None, True])
 def test_options_of_an_engine(decoder: Decoder, name: str, value: Any) -> None:
     with pytest.raises(BadInputError, match=name):
@@ -235,7 +235,7 @@ def test_a_text_that_cannot_fit_is_rejected_before_encoding(
         raise AssertionError("the text was encoded")
 
     monkeypatch.setattr(Tokenizer, "_encoding", unread)
-    with pytest.raises(BadInputError, match=f"a text of {len(text)} characters"):
+    with pytest.raises(BadInputError, match=f"the text has {len(text)} characters"):
         decoder.generate(text)
 
 

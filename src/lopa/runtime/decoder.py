@@ -326,7 +326,7 @@ class Decoder:
             raise missing_logits(plan)
         if plan.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
-                f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
+                f"cannot use alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
                 expected="a model whose rows predict their own positions",
                 remedy="remove alignment, to use the bundle's own",
             )
@@ -515,7 +515,7 @@ def _checked_config(config: Any) -> GenerationConfig:
         return GenerationConfig()
     if not isinstance(config, GenerationConfig):
         raise BadInputError(
-            f"a config of type {type(config).__name__}",
+            f"invalid config: a config of type {type(config).__name__}",
             expected="a GenerationConfig, or None for the bundle's own",
             remedy="make one with decoder.config(...)",
         )

@@ -33,10 +33,12 @@ def session_from_devices(
     Sessions that were opened are then closed.
     """
     check_devices(devices)
-    stall_seconds = check_float("the time limit of a device", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
+    stall_seconds = check_float("device_timeout", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if timeline is not None and not isinstance(timeline, Timeline):
         raise BadInputError(
-            f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="pass Timeline()"
+            f"invalid timeline of type {type(timeline).__name__}",
+            expected="a Timeline, or None",
+            remedy="pass Timeline()",
         )
     if threads is not None:
         threads = check_int("threads", threads, min=1, max=MAX_THREADS)

@@ -78,7 +78,7 @@ def test_the_command_line(wedlm: Bundle, wedlm_checkpoint: Path) -> None:
     assert ahead.returncode == 0, ahead.stderr
     refused = lopa_export("generate", wedlm.path, prompt, "--reference")
     assert refused.returncode != 0
-    assert "published True with alignment 'sliding'" in refused.stderr
+    assert "reference True with alignment 'sliding'" in refused.stderr
     verified = lopa_export("verify", wedlm.path, "--checkpoint", wedlm_checkpoint)
     assert verified.returncode == 0, verified.stderr
 

@@ -81,7 +81,7 @@ class BucketPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Origin of the forward times on which a plan is based."""
 
     kind: str
-    """"measured" or "modelled"."""
+    """Origin of the seconds: "measured" or "modelled"."""
     device: str
     machine: str
     measured: str | None

@@ -14,7 +14,7 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 
 VARIABLE = "LOPA_INT4"
-"""Environment variable with the form: packed, unpacked or auto (the default)."""
+"""Name of the environment variable that sets the form: packed, unpacked or auto (the default)."""
 _LOG = logging.getLogger(__name__)
 _FORMS = ("auto", "packed", "unpacked")
 _MEMORY_FACTOR = 2.0

@@ -380,7 +380,7 @@ def _find_default_errors(manifest: Manifest) -> Reasons:
     try:
         check_defaults(manifest)
     except BadInputError as error:
-        yield f"defaults with {error.received}", error.expected
+        yield f"invalid defaults: {error.received}", error.expected
 
 
 def _find_shift_errors(manifest: Manifest) -> Reasons:

@@ -23,7 +23,7 @@ def defer_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: a handler that was not set from Python, and that Python cannot restore.
+            # A handler is None if it was not set from Python. Python cannot restore such a handler.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for each in received:
             signal.raise_signal(each)

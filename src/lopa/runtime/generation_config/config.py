@@ -174,7 +174,7 @@ def _accept_former_names() -> None:
         warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)")
         return cls(**{**options, "reference": True})
 
-    # Set behind the dataclass, whose field `reference` an instance finds first.
+    # Set after the dataclass was created. On an instance, its field `reference` hides this method.
     for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
         setattr(GenerationConfig, name, member)
 
@@ -191,7 +191,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     """Raise BadInputError unless `options` is a mapping whose keys are option names."""
     if not isinstance(options, Mapping):
         raise BadInputError(
-            f"options {shown(options)}",
+            f"invalid options {shown(options)}",
             expected="a mapping of option names to values",
             remedy='e.g. {"max_new_tokens": 64}',
         )

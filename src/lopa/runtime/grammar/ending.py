@@ -110,9 +110,10 @@ def _next(
 ) -> tuple[bytes, int]:
     """Return the bytes to write at a choice, empty if nothing may follow, and the number of candidates tried.
 
-    Normally it is the first byte by rank. After `idle` bytes without effect, as in a string or number that is too
-    short, it is the first candidate that changes the view. If there is none, strings get spaces, which take few tokens,
-    and other forms their first and later other bytes. In a cycle it is the first candidate that leads elsewhere.
+    Normally the first byte by rank is returned. After `idle` bytes without effect, as in a string or number that is too
+    short, the first candidate that changes the view is returned. If there is none, strings get spaces, which take few
+    tokens, and other forms get their first byte, and later other bytes. In a cycle, the first candidate that leads to a
+    new view is returned.
     """
     allowed = rank_bytes(view.mask)
     many = len(allowed) > MAX_STRUCTURE_BYTES

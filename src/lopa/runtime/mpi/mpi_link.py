@@ -169,7 +169,7 @@ def _exit_from_error(error: BaseException) -> tuple[int, str]:
 def _mpi() -> Any:
     """Return mpi4py.MPI, which starts MPI on its first import."""
     # If a rank ends before MPI has started everywhere, the others hang in this import, which holds the interpreter.
-    # Only a thread outside Python can end that.
+    # Only a thread outside Python can end that import.
     faulthandler.dump_traceback_later(_START_SECONDS, exit=True)
     try:
         from mpi4py import MPI

@@ -88,7 +88,7 @@ def checked_observer(observer: Any) -> EngineObserver | None:
     missing = [name for name in methods if not callable(getattr(observer, name, None))]
     if missing or isinstance(observer, type):
         raise BadInputError(
-            f"observer {shown(observer)}",
+            f"invalid observer {shown(observer)}",
             expected="an object with the methods " + ", ".join(methods),
             remedy="add " + ", ".join(missing) if missing else "pass an instance, not its class",
         )

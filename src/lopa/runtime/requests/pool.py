@@ -143,7 +143,7 @@ class RequestPool:
         self._remove_ended()
 
     def hand_out_ended(self) -> None:
-        """Give the requests that have ended their results. Needs no session, so it works after the session failed."""
+        """Give every ended request its result. This does not use the session, so it works after the session failed."""
         for running in self._running:
             if running.decoding.stop_reason is not None:
                 for handle, reason in running.job.ending_handles(running.decoding.stop_reason).handles:

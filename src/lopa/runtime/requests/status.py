@@ -13,7 +13,7 @@ class PoolLoad:
     cache_rows: int = 0
     """Rows in prefix caches: prompts and finished blocks."""
     prompt_rows: int = 0
-    """Number of prompt ids of running requests."""
+    """Number of prompt tokens of running requests."""
     stored_rows: int = 0
     """Stored prompt rows for future requests."""
     saved_rows: int = 0
@@ -41,7 +41,7 @@ class EngineStatus:
     cache_rows_limit: int
     """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
     prompt_rows: int
-    """Number of prompt ids of running decodes."""
+    """Number of prompt tokens of running decodes."""
     stored_rows: int
     """Stored prompt rows for future requests."""
     saved_rows: int

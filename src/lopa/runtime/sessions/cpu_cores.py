@@ -49,14 +49,14 @@ def check_devices(devices: Sequence[str]) -> None:
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
     if not is_list or not all(isinstance(device, str) for device in devices) or not len(devices):
         raise BadInputError(
-            f"devices {shown(devices)}",
+            f"invalid devices {shown(devices)}",
             expected="a list of at least one device",
             remedy='pass a list, e.g. devices=["cpu"]',
         )
     count = sum(len(stages_of_device(device)) for device in devices)
     if count > MAX_DEVICES:
         raise BadInputError(
-            f"{count} devices and stages", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
+            f"too many devices and stages: {count}", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
         conflicts = (_conflict(one, other) for one in stages_of_device(first) for other in stages_of_device(second))

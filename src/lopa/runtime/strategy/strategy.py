@@ -266,7 +266,7 @@ def remask_limit(before: int) -> int:
     return max(0, before - 1)
 
 
-# The record
+# The record of a strategy
 
 Rescore = Callable[
     [RowStatistics, Int64, Memory | None, DecodingPlan],

@@ -239,7 +239,7 @@ class Tokenizer:
             longest = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
             if len(text) > longest:
                 raise PromptTooLongError(
-                    f"text of {len(text)} characters",
+                    f"the text has {len(text)} characters",
                     expected=f"at most {longest} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
