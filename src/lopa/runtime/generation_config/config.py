@@ -37,14 +37,14 @@ class GenerationConfig:
         gamma: Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the largest.
             Default: 0.2.
         tokens_per_step: Tokens unmasked per block and step. Default: 2.
-        factor: Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
+        factor: Unmask the n most probable tokens if (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
         kl_threshold: KL divergence, in nats, between steps below which a distribution counts as stable. Default: 0.01.
         alg: Order in which positions are unmasked, by Dream's names: origin (random), maskgit_plus (probability),
             topk_margin or entropy. Default: entropy.
         steps: Number of denoising steps, by default one per token.
         alg_temp: Temperature at which positions are drawn by their confidence; 0 takes the most confident. Default:
             0.0.
-        strategy_options: Options of an installed strategy, by name. They replace its default options as a whole.
+        strategy_options: Options of an installed strategy, by name. They are not merged with default strategy_options.
         block_add_threshold: Open the next block when this share of the last one is unmasked. Default: 0.1.
         decoded_token_threshold: Unmask at least one token of a block per step when this share of the block before is
             unmasked. Default: 0.95.
@@ -80,7 +80,7 @@ class GenerationConfig:
         logprobs: Return the log-probability of every token of the answer. Default: False.
         special_tokens: Parse special tokens in the prompt's text. Default: False.
         time_limit: Return the committed text after this many seconds. Default: none.
-        deduplicate_rows: Compute equal rows of several branches once. Default: on CPUs, where that is faster.
+        deduplicate_rows: Compute equal rows of several branches once. Default: only on CPUs, if that is faster.
         speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens
             stay the same and need fewer forwards. Default: False.
         reference: Reproduce the published implementation, quirks included. Default: False.

@@ -32,7 +32,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     for strategy in (
         Strategy(
             name="lopa",
-            summary="D2F with lookahead branches, verified in one forward (LoPA)",
+            summary="decode as D2F, with lookahead branches that are verified in the same forward (LoPA)",
             remask=stages.least_probable,
             pipelined=True,
             looks_ahead=True,
@@ -41,26 +41,26 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="d2f",
-            summary="several blocks at a time, each by a threshold (D2F)",
+            summary="unmask tokens above a threshold, in several blocks at a time (D2F)",
             remask=stages.least_probable,
             pipelined=True,
         ),
         Strategy(
             name="threshold",
-            summary="block by block, every token above a threshold (Fast-dLLM)",
+            summary="unmask tokens above a threshold, block by block (Fast-dLLM)",
             remask=stages.least_probable,
             block_steps=True,
         ),
         Strategy(
             name="vanilla",
-            summary="block by block, the most confident token per step",
+            summary="unmask the most confident token per step, block by block",
             threshold=stages.never,
             block_steps=True,
             unmasks_first=False,
         ),
         Strategy(
             name="sequential",
-            summary="from left to right, one token per step",
+            summary="unmask one token per step, from left to right",
             threshold=stages.never,
             rank=stages.left_to_right,
             block_steps=True,
@@ -69,7 +69,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="eb",
-            summary="tokens whose entropies stay within a bound (EB-Sampler)",
+            summary="unmask tokens as long as the sum of their entropies stays within a bound (EB-Sampler)",
             threshold=stages.if_best_is_certain,
             cut=stages.within_entropy_bound,
             remask=stages.least_probable,
@@ -88,7 +88,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="wino",
-            summary="a low threshold, with remasking of improbable tokens (WINO)",
+            summary="unmask tokens above a low threshold, and remask improbable ones (WINO)",
             rank=stages.by_probability,
             cut=stages.wino_cap,
             remask=stages.least_probable,
@@ -98,7 +98,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="dream",
-            summary="the whole answer in a fixed number of steps (Dream)",
+            summary="unmask the answer in a fixed number of steps (Dream)",
             rescore=stages.on_schedule,
             threshold=stages.by_schedule,
             rank=stages.by_drawn_confidence,
@@ -132,7 +132,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="top_n",
-            summary="a fixed number of tokens per block and step",
+            summary="unmask a fixed number of tokens per block and step",
             threshold=stages.never,
             minimum=stages.fixed_count,
             options=(
@@ -147,7 +147,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="factor",
-            summary="as many tokens as their probabilities allow together (Fast-dLLM)",
+            summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
             threshold=stages.no_threshold,
             rank=stages.by_probability,
             cut=stages.within_factor,
@@ -155,7 +155,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             options=(
                 OwnOption(
                     name="factor",
-                    help="Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this.",
+                    help="Unmask the n most probable tokens if (n + 1) (1 - probability of the n-th) is below this.",
                     default=1.0,
                     max=MAX_POSITIONS,
                 ),
@@ -163,7 +163,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="klass",
-            summary="tokens above a threshold whose distribution is stable (KLASS)",
+            summary="unmask tokens above a threshold whose distribution is stable (KLASS)",
             rescore=stages.with_divergences,
             eligible=stages.stable,
             threshold=stages.constant_inclusive,
@@ -179,13 +179,13 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="credit",
-            summary="a threshold, with credit for tokens that stay the best (CreditDecoding)",
+            summary="unmask tokens above a threshold, with a bonus for tokens that stay the best (CreditDecoding)",
             rescore=stages.with_credit,
             pipelined=True,
         ),
         Strategy(
             name="local_leap",
-            summary="a threshold that is lower near certain tokens (LocalLeap)",
+            summary="unmask tokens above a threshold that is lower near certain tokens (LocalLeap)",
             threshold=stages.lower_near_anchors,
             pipelined=True,
         ),

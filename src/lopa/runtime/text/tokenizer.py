@@ -130,7 +130,7 @@ class Tokenizer:
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
-        """IDs of control tokens, which text never becomes: special tokens and the chat template's markup.
+        """IDs of control tokens, which plain text is never encoded as: special tokens and the chat template's markup.
 
         Many tokenizers do not mark <tool_call> or </think> as special, since answers show them.
         """
