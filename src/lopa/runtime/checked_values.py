@@ -15,17 +15,21 @@ from lopa.runtime.errors import BadInputError
 
 MAX_SECONDS = 1e9
 """Upper limit of durations, about 30 years. Every system's wait functions accept it."""
-_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 """Maximum number of characters of a value in an error."""
 
 
 def shown(value: object) -> str:
     """Return a short printable form of any `value` for an error."""
     try:
-        text = repr(list(islice(value, _SHOWN)) if type(value) in (list, tuple) and len(value) > _SHOWN else value)  # type: ignore[call-overload,arg-type]
+        text = repr(
+            list(islice(value, _MAX_SHOWN_CHARACTERS))
+            if type(value) in (list, tuple) and len(value) > _MAX_SHOWN_CHARACTERS
+            else value
+        )  # type: ignore[call-overload,arg-type]
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
 
 
 def check_int(name: str, value: Any, *, min: int, max: int) -> int:

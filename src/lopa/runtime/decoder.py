@@ -279,10 +279,10 @@ class Decoder:
     ) -> Generator[Event, None, None]:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
-        `prompt` is text, to which a beginning-of-text token is added if the bundle says so, or ids, used unchanged. It
-        is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the
-        request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto" without a
-        cost table of this device in the bundle.
+        `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
+        unchanged. It is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator
+        cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto"
+        without a cost table of this device in the bundle.
         """
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
@@ -454,9 +454,8 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Generator[Event, None, None]:
-        """Yield the events of a request in a pool of its own.
-
-        A round runs when the next event is requested. The clock starts with the first round.
+        """Yield the events of a request, which gets its own pool. A round runs when the next event is requested. The
+        clock starts with the first round.
         """
         pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
         try:

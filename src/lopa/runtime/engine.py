@@ -315,7 +315,7 @@ class Engine:
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[Reservation]:
-        """Reserve `count` places for a `submit_many` inside the context, which prepares its requests meanwhile.
+        """Reserve `count` places for a `submit_many` inside the context. The caller can prepare its requests there.
 
         Unused places are released at the end. Raises BadInputError for a number out of range, QueueFullError and
         EngineClosedError.

@@ -124,7 +124,7 @@ class CostTable:
 
     @cached_property
     def _cache(self) -> dict[tuple[int, int, int], float]:
-        """Cache of results. A decode asks in every step, for few distinct sizes."""
+        """Cached results. A decode calls `seconds` in every step, with few distinct sizes."""
         return {}
 
     def _interpolated(self, sizes: tuple[int, int, int]) -> float:

@@ -28,9 +28,8 @@ def edit_bundle(
     unset: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Bundle:
-    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. Writes nothing.
-
-    Drops an older default that conflicts with a new one. Raises BadInputError for invalid options, and for a name in
+    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. No file is written. An
+    older default that conflicts with a new one is dropped. Raises BadInputError for invalid options, and for a name in
     `unset` that is not set.
     """
     manifest = bundle.manifest
@@ -67,5 +66,5 @@ def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
             raise BadInputError(
                 f"cannot unset {name!r:.80}: it is not set",
                 expected="one of " + ", ".join(names) if names else "nothing to unset: the bundle is as exported",
-                remedy="correct or remove this name",
+                remedy="unset one of these names",
             )

@@ -72,9 +72,10 @@ def _has_memory(path: Path, need: int, form: str) -> bool:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this process can still allocate without swapping, or None where unknown (not Linux).
+    """Return the bytes that this process can still allocate without swapping, or None if unknown (systems other than
+    Linux).
 
-    The minimum of the machine's available memory and the limits of version 2 control groups, as in a container.
+    This is the minimum of the machine's available memory and the limits of version 2 control groups, as in a container.
     """
     found = [line.split() for line in _lines(_MEMINFO) if line.startswith("MemAvailable:")]
     if not found:

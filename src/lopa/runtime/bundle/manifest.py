@@ -404,8 +404,8 @@ def _find_stage_errors(manifest: Manifest) -> Reasons:
     edges = [0, *(stage.end_layer for stage in manifest.stages)]
     firsts = [stage.first_layer for stage in manifest.stages]
     if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
-        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_SHOWN])
-        more = "" if len(firsts) <= _SHOWN else f" and {len(firsts) - _SHOWN} more"
+        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_MAX_SHOWN_STAGES])
+        more = "" if len(firsts) <= _MAX_SHOWN_STAGES else f" and {len(firsts) - _MAX_SHOWN_STAGES} more"
         yield (
             f"stages of the layers {ranges}{more}",
             f"all {manifest.dimensions.layers} layers, each in exactly one stage",
@@ -440,7 +440,7 @@ def _find_name_errors(manifest: Manifest) -> Reasons:
         yield f"{MANIFEST_NAME!r} in its list of files", "the other files of the bundle"
 
 
-_SHOWN = 8
+_MAX_SHOWN_STAGES = 8
 """Maximum number of stages in an error."""
 _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dimension_errors,

@@ -28,7 +28,7 @@ class RowStatistics:
         return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index], logits)
 
     def copy(self) -> "RowStatistics":
-        """Return a copy with memory of its own, so that the arrays it was sliced from can be freed."""
+        """Return a copy with its own memory, so that the arrays it was sliced from can be freed."""
         logits = None if self.logits is None else self.logits.copy()
         return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy(), logits)
 

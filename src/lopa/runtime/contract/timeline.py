@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOST = "host"
-"""Lane of everything that is not a pipeline stage."""
+"""Lane of all work outside pipeline stages."""
 
 
 @dataclass(frozen=True)

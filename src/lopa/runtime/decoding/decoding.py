@@ -48,7 +48,7 @@ class Forwards(Protocol):
         """Name of the device."""
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every window against its request's prefix. Commit nothing."""
+        """Run every window against its request's prefix, without committing."""
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""

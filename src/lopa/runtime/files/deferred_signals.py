@@ -10,9 +10,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM until the block has ended.
-
-    For short work that does not block. Does nothing outside the main thread, which alone receives signals.
+    """Defer SIGINT and SIGTERM until the block has ended. Use it for short work that does not wait. Does nothing
+    outside the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -26,7 +26,7 @@ from lopa.runtime.files.untrusted_input import error_text
 
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
-_CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
+_RENAME_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
 """Errors of a rename in another user's folder or on a mount point. Such a file can still be written in place."""
 
 
@@ -225,7 +225,7 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
             with _locked(place, shared=True):  # several processes may replace it; the last one wins
                 _write_and_rename(place, data)
         except OSError as error:
-            if place.status is None or error.errno not in _CANNOT_RENAME:
+            if place.status is None or error.errno not in _RENAME_ERRORS:
                 raise
             _write_in_place(place, data)
 

@@ -19,7 +19,7 @@ from lopa.runtime.grammar.vocabulary import Vocabulary
 from lopa.runtime.plan import GRAMMARS
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON style unless the schema says otherwise. A single style forces much of the text."""
+"""JSON style unless the schema specifies another. With a single style, much of the text is forced."""
 _STRICTNESS = {"lenient": False, "coerce_one_of": False}
 """Strictness: a schema with features that the library would ignore is an error."""
 

@@ -206,7 +206,7 @@ def _start_process(
         [_python(), "-c", code, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,  # read until it is ready
+        stderr=subprocess.PIPE,  # its output is read until it is ready
         pass_fds=[theirs.fileno()],
         start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
         env=environment,

@@ -145,7 +145,7 @@ def rank_of_job() -> Iterator[int]:
             print(f"error: {where}: {text}", file=sys.stderr, flush=True)
         time.sleep(_FLUSH_SECONDS)
         comm.Abort(code)
-        os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
+        os._exit(code)  # MPICH's Abort sometimes returns, but this process must not continue
 
 
 def _exit_from_error(error: BaseException) -> tuple[int, str]:

@@ -183,7 +183,7 @@ class MpiSession:
             self._last = None
 
     def close(self) -> None:
-        """Free everything on all ranks and stop them. Closing twice is allowed."""
+        """Free all resources on all ranks and stop them. Closing twice is allowed."""
         if self._open:
             self._settle()
             self._send_all(Stop())

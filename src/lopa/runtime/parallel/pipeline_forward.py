@@ -133,7 +133,7 @@ class PipelinedForward:
         finally:
             for each in submitted:
                 each.cancel()
-            wait(submitted)  # nothing may write into memory that the caller reuses
+            wait(submitted)  # no stage may still write into memory that the caller reuses
         statistics = [each for each in answers if isinstance(each, Statistics)]
         return Statistics.joined(statistics, branch_part_count(pieces)), rows
 

@@ -69,7 +69,7 @@ def _start(
     rows: Future[CacheRows] = Future()
     done = owner.submit(partial(_hand_over, read, rows))
     for receiver in receivers:
-        receiver.submit(partial(_append_when_there, receiver.session, batch.requests[0], rows))
+        receiver.submit(partial(_append_on_arrival, receiver.session, batch.requests[0], rows))
     return RowTransfer(batch, count, owner, receivers, done, rows)
 
 
@@ -86,7 +86,7 @@ def _hand_over(read: Callable[[], CacheRows], rows: Future[CacheRows]) -> None:
         rows.set_result(found)
 
 
-def _append_when_there(session: Session, request: int, rows: Future[CacheRows]) -> None:
+def _append_on_arrival(session: Session, request: int, rows: Future[CacheRows]) -> None:
     try:
         found = rows.result()
     except CancelledError:

@@ -26,8 +26,8 @@ _load_lock = threading.Lock()
 def load_cuda_libraries() -> tuple[str, ...]:
     """Load the libraries once per process, before a session opens on a CUDA device. Return the names of missing ones.
 
-    Returns none if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. Prints
-    nothing and raises nothing; the provider itself reports whether it can start.
+    Returns none if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. This
+    function prints and raises nothing. The provider itself reports whether it can start.
     """
     with _load_lock:  # if several devices open at once, the first one loads the libraries for all
         return _load()

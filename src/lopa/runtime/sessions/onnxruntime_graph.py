@@ -122,7 +122,8 @@ class _Threading:
 
 
 def _threading_from_device(device: str, threads: int | None) -> _Threading:
-    """Return the thread settings of a device. With one thread there is nothing to pin, so the graph can be shared."""
+    """Return the thread settings of a device. With one thread, ONNX Runtime has no thread to pin, so the graph can be
+    shared."""
     cores = cores_from_device(device)
     if cores is None:
         return _Threading(threads, None)

@@ -1,7 +1,7 @@
 """Positions of the blocks in a sequence.
 
-Models differ in where blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block of its
-own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its
+Models differ in where blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a separate
+block. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its
 remainder begins the first generated block. WeDLM has a single sliding block (docs/concepts/decoding.md).
 """
 

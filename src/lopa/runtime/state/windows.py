@@ -146,7 +146,7 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
     for row, each_sampled in enumerate(sampled):
         logits_positions[row, kept : kept + len(each_sampled)] = each_sampled
     logits_index = np.empty_like(logits_positions)
-    # No row predicts the first position that has a row. Published quirks that sample it use its own row.
+    # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(logits_positions - shift, branches[-1].layout.unseen)
     for row, each in enumerate(branch_rows):
         logits_index[row] = _rows_of_positions(each.order, predicting[row])

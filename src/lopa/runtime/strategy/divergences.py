@@ -1,4 +1,4 @@
-"""KL divergence of each position's distribution from that of the step before: KLASS (arXiv 2511.05664)."""
+"""KL divergence between each position's distributions in consecutive steps: KLASS (arXiv 2511.05664)."""
 
 from dataclasses import dataclass
 from typing import Self

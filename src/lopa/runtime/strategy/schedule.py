@@ -14,7 +14,7 @@ from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.plan import DecodingPlan
 
 EPS = 1e-3
-_WHICH, _NOISE = 2, 3
+_POSITIONS, _NOISE = 2, 3
 """Random streams of positions; lopa.runtime.decoding.draws has those of tokens."""
 
 
@@ -71,7 +71,7 @@ def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
     times = _times(plan.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
     while (found < first).any():
-        until = after * _uniform(_WHICH, draw, positions, plan)
+        until = after * _uniform(_POSITIONS, draw, positions, plan)
         following = np.minimum(np.searchsorted(-times[1:], -until), plan.own["steps"] - 1)
         found = np.where(found < first, np.maximum(following, found + 1), found)
         after, draw = times[found + 1], draw + 1

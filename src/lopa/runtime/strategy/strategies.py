@@ -255,7 +255,7 @@ def _loaded(entry_point: EntryPoint) -> Strategy:
     origin = f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
     try:
         strategy = entry_point.load()
-    except Exception as error:  # whatever another package's import raises
+    except Exception as error:  # the import of another package may raise any error
         raise BadInputError(
             f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
             expected="a package that can be imported",

@@ -389,7 +389,7 @@ def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan)
     minimum = strategy.minimum(block, plan)
     if len(chosen) < minimum and block.complete and block.masked.any():
         overwrites = plan.overwrites_unmasked and strategy.overwrites_unmasked
-        chosen = (_best_of_all if overwrites else _best)(ranks, block.masked, minimum)
+        chosen = (_first_with_ties if overwrites else _best)(ranks, block.masked, minimum)
     result = np.zeros(len(block.positions), np.bool_)
     result[chosen] = True
     return result
@@ -416,7 +416,7 @@ def _best(ranks: Floats, among: Bool, count: int) -> Int64:
     return _ranked(ranks, among)[:count]
 
 
-def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
+def _first_with_ties(ranks: Floats, among: Bool, count: int) -> Int64:
     """Return the first `count` positions of `among` by rank.
 
     If there are fewer, add the positions that torch.topk would return (docs/reference/algorithm.md, section 12).

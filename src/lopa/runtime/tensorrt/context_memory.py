@@ -1,7 +1,7 @@
 """GPU memory of execution contexts, and whether another one fits.
 
-Contexts share the memory for activations between layers, but also have memory of their own, whose size TensorRT does
-not report. It is measured as the decrease of free GPU memory when a context is created.
+Contexts share the memory for activations between layers, but each also has its own memory, whose size TensorRT does not
+report. It is measured as the decrease of free GPU memory when a context is created.
 """
 
 from collections.abc import Callable

@@ -167,7 +167,7 @@ class Tokenizer:
     def _literal(self) -> tokenizers.Tokenizer:
         """The same tokenizer with special tokens as plain text, created on first use.
 
-        It is a separate object, since other threads may be encoding and settings cannot change meanwhile.
+        It is a separate object, because settings must not change while other threads are encoding.
         """
         with self._library_errors():
             content = json.loads(self.definition())

@@ -54,7 +54,7 @@ class _AddedToken(msgspec.Struct):
 
 
 class _Model(msgspec.Struct, omit_defaults=True):
-    """Fields of all types of model; a file has those of its own type."""
+    """Fields of all model types. A file has only the fields of its type."""
 
     vocab: dict[_Text, _Id] | list[tuple[_Text, float]]
     type: _ModelType | None = None
