@@ -103,7 +103,7 @@ class Decoder:
         `threads` is the number per device; None lets the device choose. One of several devices, or a device named as
         cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/how-to/devices.md). With
         `grammar_limits`, a helper process prepares the grammars of requests within these limits, as servers need
-        (docs/how-to/structured-output.md). Without, this process prepares them within the library's limits.
+        (docs/how-to/structured-output.md). Without them, this process prepares grammars within the library's limits.
 
         `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
 

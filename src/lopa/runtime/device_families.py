@@ -277,7 +277,7 @@ def unknown_device(device: str, *families: str) -> BadInputError:
     if meant and all(family.suffix == _NUMBER for family in meant):
         expected += " with N the number of the device"
     example = meant[0].examples[0] if meant else "cpu"
-    return BadInputError(f"device {device!r}", expected=expected, remedy=f"use a name such as {example}")
+    return BadInputError(f"unknown device {device!r}", expected=expected, remedy=f"use a name such as {example}")
 
 
 def stages_of_device(device: str) -> list[str]:

@@ -133,7 +133,7 @@ class BucketTable:
         self._windows = sorted({bucket.window for bucket in buckets})
         self._prefixes = sorted({bucket.prefix for bucket in buckets})
         self._cheapest: dict[tuple[int, int, int, int], ShapeBucket] = {}
-        """Choices by requests, branches, and the bucket sizes that hold window and prefix."""
+        """Chosen shape buckets by requests, branches, and the bucket sizes that hold window and prefix."""
 
     def holds(self, sizes: Sizes) -> bool:
         """Return True if some shape bucket holds the window, the prefix and the sampled positions, which cannot be

@@ -76,7 +76,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
 
 def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
     """Return the remedy with the full command that measures the missing table."""
-    chosen = "choose the number of branches yourself"
+    chosen = "set branches to a number"
     if spans_processes(device):
         return f"{chosen}: there is no cost table for ranks"
     devices = [word for name in device.split(",") for word in ("--device", name)]

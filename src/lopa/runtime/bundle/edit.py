@@ -54,7 +54,7 @@ def write_manifest(bundle: Bundle) -> None:
     """
     path = bundle.path / MANIFEST_NAME
     text = json_from_record(bundle.manifest)
-    manifest_from_json(text, source=str(path))  # never write what cannot be opened
+    manifest_from_json(text, source=str(path))  # never write a manifest that cannot be opened
     replace_file(path, text)
 
 

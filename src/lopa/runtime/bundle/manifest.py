@@ -294,7 +294,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
         if getattr(tokens, name) == tokens.mask:
             yield (
                 f"special_tokens.mask = {tokens.mask}, which is also its {name}",
-                "a mask token with an id of its own",
+                "a mask token with a separate id",
             )
 
 
@@ -397,7 +397,10 @@ def _find_dialect_errors(manifest: Manifest) -> Reasons:
     if manifest.dialect == "portable":
         for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
             if getattr(manifest, name):
-                yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
+                yield (
+                    f"{name} in addition to a graph in the portable dialect",
+                    f"no {name}, or a graph in the standard dialect",
+                )
 
 
 def _find_stage_errors(manifest: Manifest) -> Reasons:

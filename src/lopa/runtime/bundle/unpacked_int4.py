@@ -83,7 +83,7 @@ def _temporary_memory(size: int) -> mmap.mmap:
     try:
         with tempfile.TemporaryFile(prefix="lopa-int4-") as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not by a later signal
+                os.posix_fallocate(file.fileno(), 0, size)  # fails here if the disk is full
             else:
                 file.truncate(size)
             return mmap.mmap(file.fileno(), size)

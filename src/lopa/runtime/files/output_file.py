@@ -219,7 +219,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def _write_regular(place: OutputPlace, data: bytes) -> None:
     with defer_signals(), _output_errors(place.path):
         if place.status is not None and place.status.st_nlink > 1:
-            _write_in_place(place, data)  # keeps its other hard links
+            _write_in_place(place, data)  # writing in place keeps the file's other hard links
             return
         try:
             with _locked(place, shared=True):  # several processes may replace it; the last one wins

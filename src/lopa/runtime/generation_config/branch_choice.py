@@ -68,8 +68,8 @@ def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_t
     if block_add_threshold < 1 or size >= MIN_TO_LOOK_AHEAD:
         return None
     what = "blocks" if sub_block is None else "sub-blocks"
-    left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "nothing"
-    return f"{what} of {size}, one at a time, leave {left} to look ahead at"
+    left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "no position"
+    return f"{what} of {size}, one at a time, leave {left} for lookahead branches"
 
 
 def may_share_rows(devices: Sequence[str]) -> bool:

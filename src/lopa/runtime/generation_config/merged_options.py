@@ -51,7 +51,8 @@ def _applicable_defaults(own: Options, defaults: Options, requested: Options) ->
 
 
 def _merge(given: Options, own: Options) -> Options:
-    """Return every option: the `given` value, or that of `own` or the package, adapted to strategy and alignment.
+    """Return every option: the `given` value, else the value of `own` or the package, adapted to strategy and
+    alignment.
 
     Raises BadInputError for invalid combinations.
     """

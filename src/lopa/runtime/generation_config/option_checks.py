@@ -87,7 +87,7 @@ def _check_first_masked(options: Options) -> None:
 def _check_cache(options: Options, strategy: Strategy) -> None:
     """Reject caches, sub-blocks and block_steps that the strategy, alignment or window does not support.
 
-    Caches other than "blocks" need one block at a time.
+    Caches other than "blocks" need a strategy that unmasks one block at a time.
     """
     wrong = None
     cache = options["cache"]

@@ -141,7 +141,7 @@ def _receive_exactly(caller: socket.socket, size: int) -> bytes:
     while len(content) < size:
         more = caller.recv(size - len(content))
         if not more:
-            raise EOFError  # the other side has closed
+            raise EOFError  # the other side has closed the socket
         content += more
     return bytes(content)
 

@@ -51,7 +51,7 @@ class BranchParallelSession:
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
         """Take over `sessions`. Raises ValueError without any session, or for a limit that is not positive."""
         if not sessions or not stall_seconds > 0:
-            raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, expected some of both")
+            raise ValueError(f"received {len(sessions)} sessions, {stall_seconds} seconds; expected positive numbers")
         self._devices = [SessionThread(session) for session in sessions]
         """Devices in use."""
         for device in self._devices:
@@ -84,7 +84,7 @@ class BranchParallelSession:
         does.
 
         If devices fail, the branches are distributed again over the remaining ones. A session can only commit rows of
-        its last forward, so every device has to compute its part of the same one.
+        its last forward, so every device has to take part in the same forward.
         """
         self._check_usable()
         check_batch(batch)
@@ -258,7 +258,7 @@ class BranchParallelSession:
         self._lost.append(LostDevice(device.session.device, reason))
         if not self._devices:
             raise self._no_device_left()
-        _LOG.warning("device %s was lost, the others go on without it: %s", device.session.device, reason)
+        _LOG.warning("device %s failed, the other devices continue: %s", device.session.device, reason)
 
     def _finish_transfers(self) -> None:
         """Wait for all transfers. Rows of a lost device are recomputed by another."""

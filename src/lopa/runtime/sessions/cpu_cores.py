@@ -76,13 +76,13 @@ def _conflict(first: str, second: str) -> str | None:
     if first == second:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
-        return f"devices {first!r} and {second!r}, which share core {_join(sorted(set(cores) & set(others)))}"
+        return f"devices {first!r} and {second!r} share core {_join(sorted(set(cores) & set(others)))}"
     wholes = [device for device in (first, second) if uses_all_cores(device)]
     if len(wholes) == 2 or (wholes and (cores or others)):
-        return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
+        return f"devices {first!r} and {second!r} conflict: {wholes[0]} has every core"
     jobs = [device for device in (first, second) if spans_processes(device)]
     if jobs:
-        return f"devices {first!r} and {second!r}, of which {jobs[0]} is all ranks of a job"
+        return f"devices {first!r} and {second!r} conflict: {jobs[0]} is all ranks of a job"
     return None
 
 

@@ -242,7 +242,9 @@ def strategy_from_name(name: object) -> Strategy:
             register_strategy(strategy)
             return strategy
     raise BadInputError(
-        f"unknown strategy {shown(name)}", expected="one of " + ", ".join(strategy_names()), remedy="choose one"
+        f"unknown strategy {shown(name)}",
+        expected="one of " + ", ".join(strategy_names()),
+        remedy="use one of these strategies",
     )
 
 

@@ -369,7 +369,7 @@ class Strategy:
         return "blocks" if self.pipelined or self.remask_threshold else None
 
 
-# A block through the stages
+# Stages 2 to 4 for one block
 
 
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:

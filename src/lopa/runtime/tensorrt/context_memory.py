@@ -29,7 +29,8 @@ class ContextMemory:
         return context
 
     def has_room(self, profile: int) -> bool:
-        """Return True if another context of `profile` leaves the reserve free. One must have been measured before."""
+        """Return True if another context of `profile` leaves the reserve free. A context of `profile` must have been
+        measured before."""
         return self._free_bytes() >= self._largest[profile] + self._reserve
 
     @property

@@ -104,7 +104,7 @@ def without_fp8(capabilities: Sequence[str]) -> list[str]:
 
 
 class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """Content of engine.json."""
 
     target: EngineTarget
     flags: BuildFlags

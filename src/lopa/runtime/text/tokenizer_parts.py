@@ -176,7 +176,7 @@ def _min_match_bytes(part: Part) -> int:
     if kind == "Regex":
         return shortest_match(text)
     if not 0 < len(text) <= _MAX_TEXT:
-        raise PartError(f"pattern of {len(text)} characters", f"1 to {_MAX_TEXT} characters")
+        raise PartError(f"a pattern has {len(text)} characters", f"1 to {_MAX_TEXT} characters")
     return len(text.encode())
 
 
