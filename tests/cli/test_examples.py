@@ -19,7 +19,8 @@ from tests.runtime.tensorrt.recorded_api import RTX
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
 from lopa.bench.fleet.decodes import text_of_decodes
-from lopa.bench.forward import costs, machine_rates
+from lopa.bench.forward import cost_measurement as costs
+from lopa.bench.forward import machine_rates
 from lopa.bench.quality import decodes
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.cli.command import PROMPT, lopa_export
 
-from lopa.bench.forward import costs, machine_rates
+from lopa.bench.forward import cost_measurement as costs
+from lopa.bench.forward import machine_rates
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 pytest.importorskip("openvino")

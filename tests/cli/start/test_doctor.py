@@ -13,7 +13,7 @@ from onnxruntime.capi.build_and_package_info import __version__, package_name
 from tests.cli.command import lopa_export
 
 from lopa.cli.start import doctor
-from lopa.runtime.cuda import status as cuda_status
+from lopa.runtime.cuda import cuda_status
 from lopa.runtime.install_hint import installed_version, pip_install
 from lopa.runtime.tensorrt.tensorrt_library import RTX
 
