@@ -68,7 +68,7 @@ def test_derived_options() -> None:
         ({"bundles": [{"path": "/a"}]}, "model"),
         ({**ONE, "bundle": 5}, "bundle"),
         ({**ONE, "slot": 3}, "options 'slot'"),
-        ({**ONE, "max_num_seqs": 0}, "slots 0"),
+        ({**ONE, "max_num_seqs": 0}, "max_num_seqs 0"),
         ({**ONE, "max_num_seqs": "many"}, "max_num_seqs"),
         ({**ONE, "max_num_seqs": 2.5}, "max_num_seqs"),
         ({**ONE, "queue": -1}, "queue -1"),
