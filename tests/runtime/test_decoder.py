@@ -200,9 +200,9 @@ LONG_PROMPT = (
     [
         ("", "an empty prompt"),
         ([], "an empty prompt"),
-        ([5, 1024], "prompt ids [5, 1024]"),
-        ([-1], "prompt ids [-1]"),
-        ([1.5], "prompt ids [1.5]"),
+        ([5, 1024], "invalid prompt ids [5, 1024]"),
+        ([-1], "invalid prompt ids [-1]"),
+        ([1.5], "invalid prompt ids [1.5]"),
         (
             [7] * 1793,
             LONG_PROMPT,

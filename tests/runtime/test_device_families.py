@@ -136,7 +136,7 @@ def test_records_name_existing_modules() -> None:
 def test_a_device_without_stages_is_rejected_as_a_stage(tiny_staged: Path) -> None:
     bundle = Bundle.open(tiny_staged)
     part = whole_model(bundle.manifest.dimensions.layers)
-    with pytest.raises(BadInputError, match="device 'numpy' as a stage") as caught:
+    with pytest.raises(BadInputError, match="device 'numpy' cannot be a stage") as caught:
         forward_from_bundle(bundle, part, "numpy", threads=None)
     assert "cpu, openvino, cuda" in caught.value.expected
 

@@ -235,7 +235,7 @@ def test_a_text_that_cannot_fit_is_rejected_before_encoding(
         raise AssertionError("the text must not be encoded")
 
     monkeypatch.setattr(Tokenizer, "_encoding", unread)
-    with pytest.raises(BadInputError, match=f"text of {len(text)} characters"):
+    with pytest.raises(BadInputError, match=f"the text has {len(text)} characters"):
         decoder.generate(text)
 
 

@@ -443,7 +443,7 @@ def test_too_long_answer_names_the_client_s_field(unbounded: Server, name: str, 
     for invalid in (0, -3, 1.5, True):
         error = refused(unbounded, "/v1/chat/completions", {**body, name: invalid})
         assert error["param"] == name
-        assert error["message"].startswith(f"{name} {invalid!r}\n")
+        assert error["message"].startswith(f"invalid {name} {invalid!r}\n")
         assert "max_new_tokens" not in error["message"]
 
 

@@ -1,7 +1,7 @@
 """Checks of single values from a caller. Each returns a plain Python value or raises BadInputError.
 
-Values may come from untrusted sources. Nothing is computed from a value, or allocated for it, before its check, and
-errors show a bounded part of it.
+Values may come from untrusted sources. A value is checked before anything is computed from it or allocated for it.
+Errors show a bounded part of it.
 """
 
 import math
@@ -15,32 +15,36 @@ from lopa.runtime.errors import BadInputError
 
 MAX_SECONDS = 1e9
 """Upper limit of durations, about 30 years. Every system's wait functions accept it."""
-_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 """Maximum number of characters of a value in an error."""
 
 
 def shown(value: object) -> str:
     """Return a short printable form of any `value` for an error."""
     try:
-        text = repr(list(islice(value, _SHOWN)) if type(value) in (list, tuple) and len(value) > _SHOWN else value)  # type: ignore[call-overload,arg-type]
+        text = repr(
+            list(islice(value, _MAX_SHOWN_CHARACTERS))
+            if type(value) in (list, tuple) and len(value) > _MAX_SHOWN_CHARACTERS
+            else value
+        )  # type: ignore[call-overload,arg-type]
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
 
 
 def check_int(name: str, value: Any, *, min: int, max: int) -> int:
-    """Return `value`, an int or numpy integer, as an int. Raises BadInputError for others and outside `least` to
-    `most`."""
+    """Return `value`, an int or numpy integer, as an int. Raises BadInputError for other types and outside `min` to
+    `max`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not min <= value <= max:
         raise BadInputError(
-            f"{name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
+            f"invalid {name} {shown(value)}", expected=f"a whole number from {min} to {max}", remedy=f"correct {name}"
         )
     return int(value)
 
 
 def check_float(name: str, value: Any, *, min: float, max: float = math.inf, above: bool = False) -> float:
-    """Return `value`, a finite number from `least` to `most`, as a float; with `above` it must exceed `least`.
+    """Return `value`, a finite number from `min` to `max`, as a float; with `above` it must exceed `min`.
 
     Raises BadInputError for other values.
     """
@@ -48,14 +52,14 @@ def check_float(name: str, value: Any, *, min: float, max: float = math.inf, abo
     if number is None or not min <= number <= max or (above and number == min):
         low = f"above {min:g}" if above else f"at least {min:g}"
         span = low if math.isinf(max) else f"{low}, at most {max:g}"
-        raise BadInputError(f"{name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
+        raise BadInputError(f"invalid {name} {shown(value)}", expected=f"a number {span}", remedy=f"correct {name}")
     return number
 
 
 def check_bool(name: str, value: Any) -> bool:
     """Return `value`, a bool or numpy bool, as a bool. Raises BadInputError for other values."""
     if not isinstance(value, (bool, np.bool_)):
-        raise BadInputError(f"{name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
+        raise BadInputError(f"invalid {name} {shown(value)}", expected="true or false", remedy=f"correct {name}")
     return bool(value)
 
 
@@ -63,14 +67,20 @@ def check_callback(on_step: Any) -> None:
     """Raise BadInputError unless `on_step` is callable or None."""
     if on_step is not None and not callable(on_step):
         raise BadInputError(
-            f"on_step {shown(on_step)}", expected="a function of one step, or None", remedy="correct on_step"
+            f"invalid on_step {shown(on_step)}",
+            expected="a function that takes one step, or None",
+            remedy="pass a function",
         )
 
 
 def check_choice(name: str, value: Any, words: Sequence[str]) -> str:
     """Return `value` if it is one of `words`. Raises BadInputError for other values."""
     if not isinstance(value, str) or value not in words:
-        raise BadInputError(f"{name} {shown(value)}", expected="one of " + ", ".join(words), remedy="choose one")
+        raise BadInputError(
+            f"invalid {name} {shown(value)}",
+            expected="one of " + ", ".join(words),
+            remedy=f"set {name} to one of these",
+        )
     return str(value)
 
 

@@ -103,7 +103,7 @@ class Decoder:
         `threads` is the number per device; None lets the device choose. One of several devices, or a device named as
         cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/how-to/devices.md). With
         `grammar_limits`, a helper process prepares the grammars of requests within these limits, as servers need
-        (docs/how-to/structured-output.md). Without, this process prepares them within the library's limits.
+        (docs/how-to/structured-output.md). Without them, this process prepares grammars within the library's limits.
 
         `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
 
@@ -279,10 +279,10 @@ class Decoder:
     ) -> Generator[Event, None, None]:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
-        `prompt` is text, to which a beginning-of-text token is added if the bundle says so, or ids, used unchanged. It
-        is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator cancels the
-        request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto" without a
-        cost table of this device in the bundle.
+        `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
+        unchanged. It is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator
+        cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto"
+        without a cost table of this device in the bundle.
         """
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
@@ -326,7 +326,7 @@ class Decoder:
             raise missing_logits(plan)
         if plan.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
-                f"alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
+                f"cannot use alignment 'sliding' for a bundle of architecture {self.bundle.manifest.architecture!r}",
                 expected="a model whose rows predict their own positions",
                 remedy="remove alignment, to use the bundle's own",
             )
@@ -454,9 +454,8 @@ class Decoder:
             yield outcome
 
     def _events(self, job: Job) -> Generator[Event, None, None]:
-        """Yield the events of a request in a pool of its own.
-
-        A round runs when the next event is requested. The clock starts with the first round.
+        """Yield the events of a request, which gets its own pool. A round runs when the next event is requested. The
+        clock starts with the first round.
         """
         pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
         try:
@@ -515,7 +514,7 @@ def _checked_config(config: Any) -> GenerationConfig:
         return GenerationConfig()
     if not isinstance(config, GenerationConfig):
         raise BadInputError(
-            f"a config of type {type(config).__name__}",
+            f"invalid config: a config of type {type(config).__name__}",
             expected="a GenerationConfig, or None for the bundle's own",
             remedy="make one with decoder.config(...)",
         )

@@ -14,7 +14,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.install_hint import Ability, pip_command, pip_install
 
 STAGE_SEPARATOR = "+"
-"""Joins the devices of a pipeline's stages."""
+"""Separator between the devices of a pipeline's stages."""
 _NUMBER = r":\d{1,4}"
 
 
@@ -38,9 +38,9 @@ class DeviceFamily:
     """Module with `forward_from_bundle`, a StageFactory of the same file; None if no device can be a pipeline stage."""
     status_module: str | None = None
     """Module with `find_devices`, which takes the family's name and returns a DeviceStatus for each device or kind of
-    device. None: doctor reports one device, ready where `ability` has all of its parts."""
+    device. If None, doctor reports one device, which is ready if all parts of `ability` are installed."""
     caches: Literal["host", "device", "rank"] = "host"
-    """Memory of the prefix caches: the host's, the device's, or that of each rank's own device."""
+    """Memory that holds the prefix caches: the host's, the device's, or that of each rank's device."""
     processor_suffix: str | None = None
     """Regular expression of the suffixes that mean the processor; None if the family has accelerators only. Decides the
     default number of branches: 1 on the processor, 4 on an accelerator."""
@@ -73,7 +73,7 @@ class DeviceName:
 
     @property
     def number(self) -> int:
-        """Number of the device. Raises ValueError if names of the family have none."""
+        """Number of the device. Raises ValueError if the family's names contain no number."""
         return int(self.rest)
 
     @property
@@ -136,7 +136,7 @@ _TABLE = (
             "decode with OpenVINO (docs/how-to/devices.md)",
             ("openvino",),
             partial(pip_install, "openvino"),
-            min_version=(2026, 4),  # the oldest tested version; older ones lack operators of opset 23
+            min_version=(2026, 4),  # oldest tested version; older ones lack operators of opset 23
         ),
     ),
     DeviceFamily(
@@ -277,7 +277,7 @@ def unknown_device(device: str, *families: str) -> BadInputError:
     if meant and all(family.suffix == _NUMBER for family in meant):
         expected += " with N the number of the device"
     example = meant[0].examples[0] if meant else "cpu"
-    return BadInputError(f"device {device!r}", expected=expected, remedy=f"use a name such as {example}")
+    return BadInputError(f"unknown device {device!r}", expected=expected, remedy=f"use a name such as {example}")
 
 
 def stages_of_device(device: str) -> list[str]:

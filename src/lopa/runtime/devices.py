@@ -25,18 +25,20 @@ def session_from_devices(
 ) -> Session:
     """Open `bundle` on every device, with `threads` on each. Several devices share the branches of a forward.
 
-    A single device is driven by the caller's thread, unless it is named as cores: then a thread bound to these cores
-    drives it. `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their
-    work in `timeline`.
+    A single device runs on the caller's thread. A device named as cores runs on its own thread, bound to these cores.
+    `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their work in
+    `timeline`.
 
     Raises BadInputError for incompatible devices and for a limit that is not positive, otherwise as `open_session`.
     Sessions that were opened are then closed.
     """
     check_devices(devices)
-    stall_seconds = check_float("a device's time limit", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
+    stall_seconds = check_float("device_timeout", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)
     if timeline is not None and not isinstance(timeline, Timeline):
         raise BadInputError(
-            f"a timeline of type {type(timeline).__name__}", expected="a Timeline, or None", remedy="pass Timeline()"
+            f"invalid timeline of type {type(timeline).__name__}",
+            expected="a Timeline, or None",
+            remedy="pass Timeline()",
         )
     if threads is not None:
         threads = check_int("threads", threads, min=1, max=MAX_THREADS)

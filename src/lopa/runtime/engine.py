@@ -182,7 +182,7 @@ class Engine:
 
     @property
     def status(self) -> EngineStatus:
-        """Current load, limits and failure. Does not wait for a round."""
+        """Current load, limits and failure. Reading it does not wait for a round."""
         with self._changed:
             return EngineStatus(
                 running=_unfinished(self._admitted),
@@ -315,7 +315,7 @@ class Engine:
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[Reservation]:
-        """Reserve `count` places for a `submit_many` inside the context, which prepares its requests meanwhile.
+        """Reserve `count` places for a `submit_many` inside the context. The caller can prepare its requests there.
 
         Unused places are released at the end. Raises BadInputError for a number out of range, QueueFullError and
         EngineClosedError.

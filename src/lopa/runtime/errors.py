@@ -97,7 +97,7 @@ class PreparationStoppedError(LopaError):
 def stopped_preparation() -> PreparationStoppedError:
     """Return the error for a request that was cancelled during its preparation."""
     return PreparationStoppedError(
-        "a request that was cancelled during its preparation",
+        "the request was cancelled during its preparation",
         expected="a request that is not cancelled",
         remedy="submit it again",
     )

@@ -23,7 +23,7 @@ class Ability:
     """A feature that is available if all of its parts are installed."""
 
     use: str
-    """One word for the purpose of such an install."""
+    """Purpose of the installation, as one word."""
     name: str
     distributions: tuple[str, ...]
     """pip packages; "a or b" for alternatives."""
@@ -36,10 +36,9 @@ class Ability:
 
 
 def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
-    """Return a shell command that installs the requirements of `extras` and the requirements `also`.
-
-    Without an extra it installs the requirements of the runtime. Without metadata (a source tree that was never
-    installed) it installs the tree.
+    """Return a shell command that installs the requirements of `extras` and those in `also`. Without extras it installs
+    the requirements of the runtime. In a source tree that was never installed it installs the tree, because there is no
+    metadata.
     """
     requirements = _requirements_from_extras(extras)
     if not requirements:

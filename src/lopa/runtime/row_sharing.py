@@ -1,7 +1,7 @@
 """Rules for computing equal rows of several branches once (docs/concepts/decoding.md, "Caches").
 
-A shared window multiplies fewer rows with the weights, but each of its rows attends to all of them. The device's cost
-table tells which costs less, or an estimate from the model's sizes does.
+A shared window multiplies fewer rows with the weights, but each of its rows attends to all of them. The cheaper way is
+chosen by the device's cost table, or by an estimate from the model's sizes if there is none.
 """
 
 from lopa.runtime.bundle.costs import CostTable
@@ -28,7 +28,8 @@ class FasterSharing:
     """Rule that shares rows where the forward is expected to take less time."""
 
     def __init__(self, manifest: Manifest, table: CostTable | None) -> None:
-        """Use the cost `table` of the device. None: estimate from the model's sizes, on a processor."""
+        """Use the cost `table` of the device. If it is None, estimate the cost on a processor from the model's
+        sizes."""
         sizes = manifest.dimensions
         work = {
             name: tensor.row_operations / (INTEGER_SPEEDUP if manifest.has_integers(name) else 1)
@@ -53,8 +54,8 @@ class FasterSharing:
         """Return the cost of a forward: seconds by the table, otherwise work.
 
         Each of the `rows` attends to `seen` rows. Cost tables sample every row, and none has a single window of all
-        rows. The table is therefore queried with `branches` shorter windows, on a prefix that makes up for the
-        difference in attention.
+        rows. The table is therefore queried with `branches` shorter windows, on a longer prefix that compensates for
+        the difference in attention.
         """
         if self._table is None:
             return rows * (self._layers + self._attention * seen) + sampled * self._head

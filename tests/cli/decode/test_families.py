@@ -70,7 +70,7 @@ def test_a_plan_a_timeline_and_an_inspection(bundle: Path, tmp_path: Path) -> No
     assert (bundle / "shape_buckets.json").is_file()
     shown = lopa_export("inspect", bundle)
     assert shown.returncode == 0
-    little = "blocks of 4, one at a time, leave at most 3 positions to look ahead at"
+    little = "blocks of 4, one at a time, leave at most 3 positions for lookahead branches"
     assert (little in shown.stdout) == (bundle.name == "sdar")
     looked = lopa_export("generate", bundle, "Question: 2 + 3?", "--strategy", "lopa", "--max-new-tokens", 8)
     assert looked.returncode == 0, looked.stderr

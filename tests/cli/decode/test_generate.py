@@ -217,7 +217,7 @@ def generate_with_broken(devices: str, bundle: Path) -> subprocess.CompletedProc
 def test_a_device_that_fails_is_a_warning_and_the_text_the_same(tiny_bundle: Path) -> None:
     done = generate_with_broken("numpy", tiny_bundle)
     assert (done.returncode, done.stdout) == (0, lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5).stdout)
-    assert done.stderr.startswith("device numpy was lost, the others go on without it: OSError: the fan stopped\n")
+    assert done.stderr.startswith("device numpy failed, the other devices continue: OSError: the fan stopped\n")
 
 
 def test_the_last_device_failing_is_an_error(tiny_bundle: Path) -> None:

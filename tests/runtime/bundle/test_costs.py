@@ -127,7 +127,7 @@ def test_remedy_is_a_command_for_this_bundle_device_and_threads(
 def test_mpi_ranks_have_no_table(bundle: Bundle) -> None:
     with pytest.raises(BadInputError) as caught:
         costs_from_bundle(bundle, "mpi", None)
-    assert caught.value.remedy == "choose the number of branches yourself: there is no cost table for ranks"
+    assert caught.value.remedy == "set branches to a number: there is no cost table for ranks"
 
 
 @pytest.mark.parametrize(

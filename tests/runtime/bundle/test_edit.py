@@ -130,8 +130,8 @@ def test_chat_template_replaces_the_exported_one(bundle: Path) -> None:
         ({"defaults": {"temperature": 1.0, "top_k": 50}}, "top_k 50"),
         ({"defaults": {"max_new_tokens": 2048}}, "max_new_tokens 2048"),
         ({"defaults": {"alignment": "sliding", "window": "causal"}}, "alignment 'sliding'"),
-        ({"unset": ["branches"]}, "'branches' to unset"),
-        ({"unset": [CHAT_TEMPLATE]}, "'chat_template' to unset"),
+        ({"unset": ["branches"]}, "cannot unset 'branches'"),
+        ({"unset": [CHAT_TEMPLATE]}, "cannot unset 'chat_template'"),
     ],
 )
 def test_unusable_edits_raise_and_change_nothing(bundle: Path, changes: dict[str, Any], named: str) -> None:

@@ -52,7 +52,7 @@ def test_device_that_cannot_be_queried_raises(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("devices", "message"), [(0, "does not start"), (3, "has 3")])
 def test_missing_device_raises(tmp_path: Path, devices: int, message: str) -> None:
-    with pytest.raises(MissingBackendError, match=f"CUDA device 3, but the driver {message}") as caught:
+    with pytest.raises(MissingBackendError, match=f"no CUDA device 3: the driver {message}") as caught:
         cuda_device(3, _driver(tmp_path, devices))
     assert caught.value.exit_code == 3
 

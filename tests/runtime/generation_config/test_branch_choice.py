@@ -59,8 +59,8 @@ def test_speculative_by_device(devices: list[str], number: int) -> None:
     ("options", "reason"),
     [
         ({"block_size": 4, "block_add_threshold": 1.0}, "blocks of 4, one at a time, leave at most 3 positions"),
-        ({"block_size": 2, "block_add_threshold": 1.0}, "blocks of 2, one at a time, leave at most 1 position to"),
-        ({"block_size": 1, "block_add_threshold": 1.0}, "leave nothing to look ahead at"),
+        ({"block_size": 2, "block_add_threshold": 1.0}, "blocks of 2, one at a time, leave at most 1 position for"),
+        ({"block_size": 1, "block_add_threshold": 1.0}, "leave no position for lookahead branches"),
         ({"sub_block": 4, "block_add_threshold": 1.0}, "sub-blocks of 4, one at a time"),
         ({"block_size": 8, "block_add_threshold": 1.0}, None),
         ({"sub_block": 8, "block_add_threshold": 1.0}, None),

@@ -95,7 +95,7 @@ def test_one_device_fails(
     (lost,) = session.lost
     assert lost.device == f"device {device}"
     assert lost.reason.startswith(reason)
-    assert f"device {lost.device} was lost" in caplog.text
+    assert f"device {lost.device} failed" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -296,7 +296,7 @@ def test_events_between_the_check_and_the_queueing(decoder: Decoder, prompt: tup
         (b"text", {}, "prompts b'text'"),
         (None, {}, "prompts None"),
         ({"prompt": "text"}, {}, "prompts"),
-        ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: prompt ids"),
+        ([[5], [5, 1024]], {}, "in prompt 1, counted from 0: invalid prompt ids"),
         ([5, 6], {}, "in prompt 0, counted from 0: prompt 5 is a number"),
         ([PromptRequest([5], {"branches": 3})], {}, "a config of type dict"),  # type: ignore[arg-type]
         ([[5]], {"config": 3}, "a config of type int"),

@@ -119,8 +119,8 @@ def test_a_bad_name_is_rejected(agreement: Strategy, name: Any) -> None:
     assert strategy_names() == tuple(STRATEGIES)
 
 
-def test_an_object_of_another_type_is_rejected() -> None:
-    with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} as a strategy"):
+def test_an_object_that_is_no_strategy_is_rejected() -> None:
+    with pytest.raises(BadInputError, match=r"\{'name': 'mine'\} is not a strategy"):
         register_strategy({"name": "mine"})  # type: ignore[arg-type]
 
 

@@ -247,5 +247,5 @@ def test_malformed_messages(messages: list[dict[str, str]]) -> None:
 
 
 def test_no_messages() -> None:
-    with pytest.raises(BadInputError, match="without messages"):
+    with pytest.raises(BadInputError, match="has no messages"):
         text_from_messages(TEMPLATES[0], [], TOKENS, source="a bundle")

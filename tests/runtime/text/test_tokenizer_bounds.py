@@ -90,7 +90,7 @@ def test_padding_and_truncation_never_reach_the_library() -> None:
 def test_text_growth_is_bounded(normalizer: dict[str, Any], harmless: str, grown: str) -> None:
     tokenizer = opened({**TINY, "normalizer": normalizer})
     assert tokenizer.encode(harmless, add_bos=False)
-    with pytest.raises(BadInputError, match="which the bundle's tokenizer may turn into") as caught:
+    with pytest.raises(BadInputError, match=r"the bundle's tokenizer may turn [0-9]+ bytes of text into") as caught:
         tokenizer.encode(grown, add_bos=False)
     assert caught.value.exit_code == 2
 

@@ -24,7 +24,7 @@ class ForwardBuffers:
         self._small = GrowingBuffers(self._memory)
         """Inputs and outputs of shape buckets, except new rows."""
         if forward.buckets:
-            self._small.buffers(self._small_sizes)  # reports missing memory when the device is opened
+            self._small.buffers(self._small_sizes)  # allocates here, so that opening fails if memory is full
         self._new_rows: list[GrowingBuffers] = []
         """New rows of a forward's parts in shape buckets, in order, reused by the next forward."""
         self._other = GrowingBuffers(self._memory)

@@ -34,7 +34,7 @@ class DeviceForward(Protocol):
         """
 
     def close(self) -> None:
-        """Free everything except the memory. The queue must be empty."""
+        """Free all resources except the memory. The queue must be empty."""
 
 
 @runtime_checkable

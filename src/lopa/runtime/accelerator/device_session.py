@@ -286,7 +286,7 @@ def _statistics_from_outputs(outputs: Mapping[str, Array]) -> Statistics:
 
 
 def _prefix_mask(lengths: Sequence[int], requests: int, rows: int) -> Bool:
-    """Return a mask [requests, rows] that is true for the first rows of each request, as many as its length."""
+    """Return a mask [requests, rows] that is True for the first `lengths[r]` rows of request r."""
     mask = np.zeros((requests, rows), np.bool_)
     for slot, length in enumerate(lengths):
         mask[slot, :length] = True

@@ -1,6 +1,6 @@
 """Committed rows that another device of the same process copies directly, without the host.
 
-They are in separate memory, because the lender meanwhile runs its next forward.
+They are in separate memory, because the lender runs its next forward during the copy.
 """
 
 import threading

@@ -40,7 +40,8 @@ class PageLocked:
         return piece
 
     def piece_for(self, target: Array) -> int:
-        """Return the address of a piece that the next `arrivals` copies to a C-contiguous array."""
+        """Return the address of a piece of a block. The next `arrivals` copies its content to `target`,
+        C-contiguous."""
         piece = self.take(target.nbytes)
         self._arriving.append((target, piece))
         return piece

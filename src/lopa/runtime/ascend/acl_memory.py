@@ -1,6 +1,7 @@
-"""Memory of one Ascend device through pyACL, with a context and a stream of its own (DeviceMemory protocol).
+"""Memory of one Ascend device through pyACL, with its own context and stream (DeviceMemory protocol).
 
-Use it on the thread that created it. Host copies go through page-locked memory, because only these are asynchronous.
+Use it on the thread that created it. Host copies go through page-locked memory, because only such copies are
+asynchronous.
 """
 
 from typing import Any

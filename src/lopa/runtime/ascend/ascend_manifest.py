@@ -51,7 +51,7 @@ class EngineBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """Content of engine.json."""
 
     soc_version: str
     precision: Precision

@@ -104,7 +104,8 @@ def _check_engine(stored: StoredAscendEngine, bundle: Bundle) -> None:
             expected=f"{', '.join(names)}, with the types {_STATISTICS}",
             remedy=remedy,
         )
-    # The bytes of a tile of such rows are a multiple of accelerator.memory.ALIGNMENT, so a cache's arrays have no gaps.
+    # The bytes of a tile of such rows are a multiple of accelerator.device_memory.ALIGNMENT, so a cache's arrays have
+    # no gaps.
     size = row_bytes(_cache_shape(stored, bundle))
     if size % COPY_ALIGNMENT:
         raise BadInputError(

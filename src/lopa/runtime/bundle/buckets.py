@@ -78,10 +78,10 @@ class ShapeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class BucketPlanCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Origin of the seconds that a plan was made with."""
+    """Origin of the forward times on which a plan is based."""
 
     kind: str
-    """"measured" or "modelled"."""
+    """Origin of the seconds: "measured" or "modelled"."""
     device: str
     machine: str
     measured: str | None
@@ -103,7 +103,7 @@ class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole plan file. The last shape bucket holds every window and prefix within the planned limits."""
+    """Content of a plan file. The last shape bucket holds every window and prefix within the planned limits."""
 
     weights_sha256: str
     """SHA-256 of the weights of the planned bundle."""
@@ -133,7 +133,7 @@ class BucketTable:
         self._windows = sorted({bucket.window for bucket in buckets})
         self._prefixes = sorted({bucket.prefix for bucket in buckets})
         self._cheapest: dict[tuple[int, int, int, int], ShapeBucket] = {}
-        """Choices by requests, branches, and the bucket sizes that hold window and prefix."""
+        """Chosen shape buckets by requests, branches, and the bucket sizes that hold window and prefix."""
 
     def holds(self, sizes: Sizes) -> bool:
         """Return True if some shape bucket holds the window, the prefix and the sampled positions, which cannot be

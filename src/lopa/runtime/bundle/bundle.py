@@ -71,7 +71,7 @@ class Bundle:
         if dialect != "standard":
             alone = msgspec.structs.replace(
                 alone, stages=[], cpu_graphs=[], plugins=[]
-            )  # these describe standard graphs
+            )  # stages, twins and functions exist only for standard graphs
         return replace(self, manifest=alone)
 
     def graph_for_cpu(self) -> Path:

@@ -76,7 +76,7 @@ def costs_from_bundle(bundle: Bundle, device: str, threads: int | None) -> "Cost
 
 def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
     """Return the remedy with the full command that measures the missing table."""
-    chosen = "choose the number of branches yourself"
+    chosen = "set branches to a number"
     if spans_processes(device):
         return f"{chosen}: there is no cost table for ranks"
     devices = [word for name in device.split(",") for word in ("--device", name)]
@@ -124,7 +124,7 @@ class CostTable:
 
     @cached_property
     def _cache(self) -> dict[tuple[int, int, int], float]:
-        """Cache of results. A decode asks in every step, for few distinct sizes."""
+        """Cached results. A decode calls `seconds` in every step, with few distinct sizes."""
         return {}
 
     def _interpolated(self, sizes: tuple[int, int, int]) -> float:

@@ -28,9 +28,8 @@ def edit_bundle(
     unset: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Bundle:
-    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. Writes nothing.
-
-    Drops an older default that conflicts with a new one. Raises BadInputError for invalid options, and for a name in
+    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. No file is written. An
+    older default that conflicts with a new one is dropped. Raises BadInputError for invalid options, and for a name in
     `unset` that is not set.
     """
     manifest = bundle.manifest
@@ -55,7 +54,7 @@ def write_manifest(bundle: Bundle) -> None:
     """
     path = bundle.path / MANIFEST_NAME
     text = json_from_record(bundle.manifest)
-    manifest_from_json(text, source=str(path))  # never write what cannot be opened
+    manifest_from_json(text, source=str(path))  # never write a manifest that cannot be opened
     replace_file(path, text)
 
 
@@ -65,7 +64,7 @@ def _check_unset(manifest: Manifest, unset: Sequence[str]) -> None:
     for name in unset:
         if name not in names:
             raise BadInputError(
-                f"{name!r:.80} to unset, but it is not set",
+                f"cannot unset {name!r:.80}: it is not set",
                 expected="one of " + ", ".join(names) if names else "nothing to unset: the bundle is as exported",
-                remedy="correct or remove this name",
+                remedy="unset one of these names",
             )

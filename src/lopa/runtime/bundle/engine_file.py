@@ -1,6 +1,6 @@
 """engine.json, the description of a built engine in a bundle's engines/ folder, with the fields of all engine kinds.
 
-ascend.manifest and tensorrt.manifest add the fields of their kind.
+ascend.ascend_manifest and tensorrt.tensorrt_manifest add the fields of their kinds.
 """
 
 from collections.abc import Callable
@@ -92,6 +92,6 @@ class EngineKind(Generic[Engine]):
         """Return the engine in `folder` if it is readable and has this cache key, else None."""
         try:
             found = self.read(folder)
-        except BadInputError:  # it will be replaced
+        except BadInputError:  # an unreadable engine is built again
             return None
         return found if found.engine.cache_key == cache_key else None

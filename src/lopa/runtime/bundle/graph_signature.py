@@ -23,7 +23,7 @@ from lopa.runtime.errors import BadInputError
 
 _IN_ONNX = {"float32": "float"}
 """ONNX names of types that differ from numpy and the manifest."""
-_SHOWN = 3
+_MAX_SHOWN_NAMES = 3
 """Maximum number of names in an error."""
 _IDS, _BOOL, _FLOAT = "int64", "bool", "float32"
 
@@ -136,9 +136,9 @@ def check_signature(
     ):
         others = sorted({value.name for value in found} ^ set(expected))
         if others:
-            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            more = f" and {len(others) - _MAX_SHOWN_NAMES} more" if len(others) > _MAX_SHOWN_NAMES else ""
             raise BadInputError(
-                f"the {what} of {graph} do not match its manifest: {others[:_SHOWN]}{more}",
+                f"the {what} of {graph} do not match its manifest: {others[:_MAX_SHOWN_NAMES]}{more}",
                 expected=f"the {what} of contract version {contract.CONTRACT_VERSION} in the {manifest.dialect} "
                 "dialect",
                 remedy="export the checkpoint again",

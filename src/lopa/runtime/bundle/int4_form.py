@@ -1,4 +1,4 @@
-"""Form of int4 matrices on CPUs: packed, or unpacked to int8, by user choice or free memory.
+"""Form of int4 matrices on CPUs: packed, or unpacked to int8, as the user chose or as free memory allows.
 
 Unpacked matrices are faster (docs/how-to/devices.md) but take one byte per weight, twice the packed size. All sessions
 of a process on one bundle use the same form, so that devices that share branches compute alike.
@@ -14,7 +14,7 @@ from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 
 VARIABLE = "LOPA_INT4"
-"""Environment variable with the form: packed, unpacked or auto (the default)."""
+"""Name of the environment variable that sets the form: packed, unpacked or auto (the default)."""
 _LOG = logging.getLogger(__name__)
 _FORMS = ("auto", "packed", "unpacked")
 _MEMORY_FACTOR = 2.0
@@ -72,9 +72,10 @@ def _has_memory(path: Path, need: int, form: str) -> bool:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this process can still allocate without swapping, or None where unknown (not Linux).
+    """Return the bytes that this process can still allocate without swapping, or None if unknown (systems other than
+    Linux).
 
-    The minimum of the machine's available memory and the limits of version 2 control groups, as in a container.
+    This is the minimum of the machine's available memory and the limits of version 2 control groups, as in a container.
     """
     found = [line.split() for line in _lines(_MEMINFO) if line.startswith("MemAvailable:")]
     if not found:

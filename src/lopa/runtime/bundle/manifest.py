@@ -103,7 +103,7 @@ ROLES = ("mask", "eos", "pad", "bos")
 class DecodingDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Decoding options that the checkpoint was trained for, with the names and values of GenerationConfig.
 
-    GenerationConfig starts from these. `Manifest.defaults` may override any option.
+    `Manifest.defaults` may override any option.
     """
 
     block_size: Size
@@ -157,7 +157,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     activation: Literal["none", "int8_per_row"]
     """Quantization of activations in the graph: none, or int8 with one scale per row."""
     head: bool
-    """True if the vocabulary projection is quantized too."""
+    """True if the vocabulary projection is also quantized."""
     excluded: list[str]
     """Patterns of tensor names that stay unquantized."""
 
@@ -168,7 +168,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     graph: Name
     first_layer: Annotated[int, Meta(ge=0, le=4096)]
     end_layer: Layers
-    """Index after the last layer."""
+    """End of the layers, exclusive."""
 
 
 class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -181,7 +181,7 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source: Name
     """The graph that it replaces: the bundle's or a stage's."""
     source_sha256: Sha256
-    """SHA-256 of the source file. The twin replaces no other file."""
+    """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     unpacked: bool = False
     """True if int4 matrices are int8 here. A session unpacks them when it opens (lopa.runtime.bundle.int4_form)."""
 
@@ -294,7 +294,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
         if getattr(tokens, name) == tokens.mask:
             yield (
                 f"special_tokens.mask = {tokens.mask}, which is also its {name}",
-                "a mask token with an id of its own",
+                "a mask token with a separate id",
             )
 
 
@@ -380,7 +380,7 @@ def _find_default_errors(manifest: Manifest) -> Reasons:
     try:
         check_defaults(manifest)
     except BadInputError as error:
-        yield f"defaults with {error.received}", error.expected
+        yield f"invalid defaults: {error.received}", error.expected
 
 
 def _find_shift_errors(manifest: Manifest) -> Reasons:
@@ -397,15 +397,18 @@ def _find_dialect_errors(manifest: Manifest) -> Reasons:
     if manifest.dialect == "portable":
         for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
             if getattr(manifest, name):
-                yield f"{name} beside a graph in the portable dialect", f"no {name}, or a graph in the standard dialect"
+                yield (
+                    f"{name} in addition to a graph in the portable dialect",
+                    f"no {name}, or a graph in the standard dialect",
+                )
 
 
 def _find_stage_errors(manifest: Manifest) -> Reasons:
     edges = [0, *(stage.end_layer for stage in manifest.stages)]
     firsts = [stage.first_layer for stage in manifest.stages]
     if firsts and (firsts != edges[:-1] or edges != sorted(set(edges)) or edges[-1] != manifest.dimensions.layers):
-        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_SHOWN])
-        more = "" if len(firsts) <= _SHOWN else f" and {len(firsts) - _SHOWN} more"
+        ranges = ", ".join(f"{stage.first_layer}-{stage.end_layer}" for stage in manifest.stages[:_MAX_SHOWN_STAGES])
+        more = "" if len(firsts) <= _MAX_SHOWN_STAGES else f" and {len(firsts) - _MAX_SHOWN_STAGES} more"
         yield (
             f"stages of the layers {ranges}{more}",
             f"all {manifest.dimensions.layers} layers, each in exactly one stage",
@@ -440,7 +443,7 @@ def _find_name_errors(manifest: Manifest) -> Reasons:
         yield f"{MANIFEST_NAME!r} in its list of files", "the other files of the bundle"
 
 
-_SHOWN = 8
+_MAX_SHOWN_STAGES = 8
 """Maximum number of stages in an error."""
 _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dimension_errors,

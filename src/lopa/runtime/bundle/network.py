@@ -41,7 +41,7 @@ class LayerSpec:
     kind: str
     """Layer type. "dense" is attention and a gated MLP."""
     tensors: Mapping[str, TensorSpec]
-    """Tensors by their names in a bundle without "layers.N.", in file order."""
+    """Tensors in file order, by name in a bundle without the prefix "layers.N."."""
 
 
 @dataclass(frozen=True)

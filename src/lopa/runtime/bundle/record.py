@@ -18,7 +18,7 @@ Reasons = Iterator[tuple[str, str]]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fields that every such file starts with."""
+    """First fields of every such file."""
 
     schema: int
     contract: int
@@ -60,8 +60,8 @@ def record_from_json(
 ) -> Kind:
     """Read and check `text`. `source` names it in errors, and `schema` is the version of `kind`.
 
-    Raises BadInputError for text that is not JSON and for another schema or contract version. Also for missing, unknown
-    or mistyped fields, numbers out of range, and failed `checks`.
+    Raises BadInputError for text that is not JSON, for another schema or contract version, and for missing, unknown or
+    mistyped fields. The same holds for numbers out of range and for failed `checks`.
     """
     expected = "a JSON object with schema and contract"
     versions = value_from_json(text, _Versions, source=f"{source} is not {what}", expected=expected, remedy=remedy)

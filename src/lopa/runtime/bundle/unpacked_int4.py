@@ -83,7 +83,7 @@ def _temporary_memory(size: int) -> mmap.mmap:
     try:
         with tempfile.TemporaryFile(prefix="lopa-int4-") as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # detects a full disk here, not by a signal later
+                os.posix_fallocate(file.fileno(), 0, size)  # fails here if the disk is full
             else:
                 file.truncate(size)
             return mmap.mmap(file.fileno(), size)
@@ -102,7 +102,7 @@ def unpack_int4(packed: Bytes, scales: Floats, integers: Int8) -> Float32:
     `scales` is [inputs / block, outputs], with an even block.
     """
     outputs = integers.shape[1]
-    rows = 1 + outputs % 2  # rows merged into one, so that they fill whole bytes
+    rows = 1 + outputs % 2  # if the number of outputs is odd, two rows together fill whole bytes
     blocks = packed.reshape(len(scales), -1, rows * outputs // 2)
     steps = np.tile(scales.astype(np.float32) * _SIXTEENTH, rows)
     maxima = np.zeros(rows * outputs, np.float32)

@@ -1,4 +1,4 @@
-"""Arrays of one forward: names, types, sizes, shapes, parts and the portable form. Does no I/O."""
+"""Arrays of one forward: names, types, sizes, shapes, parts and the portable form. This package does no I/O."""
 
 from lopa.runtime.contract.forward import (
     CONTRACT_VERSION,

@@ -32,7 +32,8 @@ def split_branches(branches: int, devices: int) -> tuple[slice, ...]:
 
 
 def micro_batches(requests: int, branches: int, num_parts: int) -> list[Part]:
-    """Split a batch into about `num_parts` equal parts: requests first, then branches if requests are too few.
+    """Split a batch into about `num_parts` equal parts: by requests first, then by branches if there are too few
+    requests.
 
     Returns fewer parts if there are fewer windows, and sometimes a few more than `num_parts`. Parts are ordered by
     request, then by branch.

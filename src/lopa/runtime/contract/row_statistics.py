@@ -28,7 +28,7 @@ class RowStatistics:
         return RowStatistics(self.topk_ids[index], self.topk_logprobs[index], self.entropy[index], logits)
 
     def copy(self) -> "RowStatistics":
-        """Return a copy with memory of its own, so that the arrays it was sliced from can be freed."""
+        """Return a copy with its own memory, so that the arrays it was sliced from can be freed."""
         logits = None if self.logits is None else self.logits.copy()
         return RowStatistics(self.topk_ids.copy(), self.topk_logprobs.copy(), self.entropy.copy(), logits)
 
@@ -42,7 +42,7 @@ def put_rows(into: RowStatistics, index: Index, rows: RowStatistics) -> None:
 
 
 def fill_with_kept_row(rows: RowStatistics, kept: RowStatistics | None, lacking: Bool) -> RowStatistics:
-    """Replace the rows [B, Q] that are `lacking` [B, Q] with the row `kept` [K] of the last commit, if there is one."""
+    """Replace the rows where `lacking` [B, Q] is True with the row `kept` [K] of the last commit, if there is one."""
     if kept is None or not lacking.any():
         return rows
     has_logits = kept.logits is not None and rows.logits is not None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOST = "host"
-"""Lane of everything that is not a pipeline stage."""
+"""Lane of all work outside pipeline stages."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Span:
     step: int
     """Number of the forward, counted from 1."""
     start: float
-    """Seconds of time.perf_counter, or of another clock that all spans share."""
+    """Start in seconds of time.perf_counter, or of another clock that all spans share."""
     end: float
 
 
@@ -34,7 +34,7 @@ class Timeline:
 
     def add(self, span: Span) -> None:
         """Append a span."""
-        self.spans.append(span)  # atomic in CPython
+        self.spans.append(span)  # list.append is atomic in CPython, so no lock is needed
 
 
 def json_from_spans(spans: Sequence[Span]) -> str:

@@ -55,7 +55,7 @@ class CaptureLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold captures of other threads off during a call. Waits for a running capture."""
+        """Block captures by other threads during a call. Waits for a running capture."""
         with self._changed:
             self._changed.wait_for(lambda: self._capturing in (None, threading.get_ident()))
             self._calls += 1
@@ -68,12 +68,12 @@ class CaptureLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold calls of other threads off while this thread captures. Waits for their calls and captures. Not for use
+        """Block calls by other threads while this thread captures. Waits for their calls and captures. Must not be used
         within a call.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._capturing is None)
-            self._capturing = threading.get_ident()  # no new call starts from here on
+            self._capturing = threading.get_ident()  # other threads start no new call from here on
             self._changed.wait_for(lambda: self._calls == 0)
         try:
             yield
@@ -88,7 +88,7 @@ CAPTURE_LOCK = CaptureLock()
 
 
 class CudaCalls:
-    """Functions of the module, called by name."""
+    """Functions of NVIDIA's module, called by name."""
 
     def __init__(self, runtime: Any) -> None:
         self.runtime = runtime

@@ -1,4 +1,4 @@
-"""Memory of one CUDA device through the CUDA runtime, with a stream of its own (DeviceMemory protocol).
+"""Memory of one CUDA device through the CUDA runtime, with its own stream (DeviceMemory protocol).
 
 Use it on the thread that created it, because CUDA selects the device per thread. Engines run on the same stream.
 """
@@ -32,7 +32,7 @@ class CudaMemory:
             cuda.runtime.cudaMemcpyKind.cudaMemcpyDefault
         )  # the driver infers the direction from the addresses
         cuda("cudaSetDevice", device)
-        # Not the legacy default stream and not synchronized with it, to be independent of other libraries' work.
+        # A separate non-blocking stream does not wait for other libraries' work on the default stream.
         self._stream: Any = cuda("cudaStreamCreateWithFlags", cuda.runtime.cudaStreamNonBlocking)
 
     @property
@@ -54,7 +54,7 @@ class CudaMemory:
 
         Peer devices can read memory from cudaMalloc, but not memory from a pool.
         """
-        raw = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # cudaMalloc guarantees an alignment of 256 bytes only
+        raw = int(self._cuda("cudaMalloc", size + ALIGNMENT))  # cudaMalloc guarantees only an alignment of 256 bytes
         address = -(-raw // ALIGNMENT) * ALIGNMENT
         self._allocated[address] = raw
         return address

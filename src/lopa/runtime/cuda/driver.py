@@ -44,7 +44,7 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
     started = cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
     if not started or not 0 <= number < count.value:
         raise MissingBackendError(
-            f"CUDA device {number}, but the driver " + (f"has {count.value}" if started else "does not start"),
+            f"no CUDA device {number}: the driver " + (f"has {count.value}" if started else "does not start"),
             expected="a device number, counted from 0 among the devices that CUDA_VISIBLE_DEVICES allows",
             remedy="check nvidia-smi and CUDA_VISIBLE_DEVICES",
         )

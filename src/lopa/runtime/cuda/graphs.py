@@ -1,6 +1,6 @@
 """CUDA graphs: capture the work of one forward once, and launch it repeatedly.
 
-A graph repeats its work at the same addresses, whatever changed meanwhile.
+A graph always repeats its work at the addresses of its capture.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class CudaGraphs:
             failure = error
         try:
             graph = self._cuda("cudaStreamEndCapture", self._stream)
-        except CudaError as error:  # forbidden work ends the capture
+        except CudaError as error:  # the capture failed because of forbidden work
             self._cuda(
                 "cudaGetLastError", allowed=(error.code,)
             )  # otherwise the next call of another library reports the error

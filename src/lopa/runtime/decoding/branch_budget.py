@@ -48,17 +48,18 @@ class BranchBudget:
         """Observed tokens and rounds, by number of branches - 1."""
 
     def lookaheads(self, confidences: Sequence[float], tokens: Sequence[int], anchor: Branch, context: Context) -> int:
-        """Return how many lookaheads the next round, with this `anchor`, should have, and learn from the current round.
+        """Learn from the current round, and return the number of lookaheads for the next round, which has this
+        `anchor`.
 
-        The branches of the current round, the anchor last, had these `confidences` and yield these `tokens` if they
-        win.
+        `confidences` and `tokens` have one value per branch of the current round, the anchor last. `tokens` are those
+        that the branch yields if it wins.
         """
         self.observe(confidences, tokens)
         left = int(np.count_nonzero(~anchor.unmasked))
         if not left:
             return 0
         if left == 1 and not next_block_size(anchor, 1.0, context.plan):
-            return 1  # unmasks the last position, so that no further forward is needed
+            return 1  # the lookahead token is written at the last position, so no further forward is needed
         last, open_blocks = anchor.blocks[-1], anchor.due or anchor.active
         start = open_blocks[0].start if open_blocks else last.end
         grown = next_block_size(anchor, float(anchor.unmasked[last.start : last.end].mean()), context.plan)
@@ -94,8 +95,8 @@ class BranchBudget:
     def _expected_tokens(self, max_branches: int) -> Iterator[float]:
         """Yield the mean tokens of a round with 1 to `max_branches` branches, weighted with the prior.
 
-        The prior of each number is the estimate of one branch less times the usual gain of one more branch. Numbers
-        that were never tried therefore learn from the others.
+        The prior for n branches is the estimate for n - 1 branches times the usual gain of one more branch. Numbers of
+        branches that were never tried therefore use observations of the others.
         """
         expected = _PRIOR_TOKENS
         for number in range(max_branches):

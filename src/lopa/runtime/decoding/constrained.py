@@ -127,7 +127,7 @@ class ConstrainedRun:
 def allowed_row(
     row: RowStatistics, grammar: BranchGrammar, remaining: int, plan: DecodingPlan, rejected: Collection[int] = ()
 ) -> RowStatistics:
-    """Return `row` [K] at the position behind `grammar`, with forbidden candidates last and without probability.
+    """Return `row` [K] of the position that follows `grammar`, with forbidden candidates last and with probability 0.
 
     Logits are changed, and returned, only if tokens are drawn from them, because they are large. `remaining` is the
     number of positions left in the answer, including this one. `rejected` tokens are forbidden too. If no candidate is
@@ -158,7 +158,7 @@ def allowed_row(
 
 
 def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
-    """Return ids and log-probabilities, those of `keep` first."""
+    """Return ids and log-probabilities with those selected by `keep` first."""
     order = np.argsort(~keep, kind="stable")
     return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
 

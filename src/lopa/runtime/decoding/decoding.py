@@ -48,7 +48,7 @@ class Forwards(Protocol):
         """Name of the device."""
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Run every window against its request's prefix. Commit nothing."""
+        """Run every window against its request's prefix, without committing."""
 
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix."""
@@ -81,7 +81,7 @@ class Decoding:
         `budget`, new for every request, chooses the number of branches; without it the plan does. If the prompt's rows
         are in the session already (`prompt_cached`), and rows predict the next position, `prompt_row` [K] holds the
         statistics of the last one. Otherwise the first round computes and commits the prompt's rows. `sharing` decides
-        where equal rows of several branches are computed once (None: nowhere). The answer satisfies `grammar`.
+        whether equal rows of several branches are computed once; None means never. The answer satisfies `grammar`.
         """
         self._session, self._budget, self._sharing = session, budget, sharing
         self._context = context = context_from_model(plan, model)
@@ -140,11 +140,9 @@ class Decoding:
         return windows
 
     def _windows(self) -> Windows:
-        """Return the windows of the round, which use the rows that the cache begins with.
-
-        Rows that are kept for a while are computed again if they do not match those that the round needs. A grammar can
-        cause that: it may write the first position of the next sub-block, or remask an end of text, which brings
-        positions back.
+        """Return the windows of the round, which use the first rows of the cache. Temporarily cached rows are computed
+        again if they do not match those that the round needs. A grammar can cause that: it may write the first position
+        of the next sub-block, or remask an end of text, which brings positions back.
         """
         for anew in (False, True):
             windows = windows_from_branches(self._branches, self._context, anew=anew)
@@ -212,7 +210,7 @@ class Decoding:
     def _speculative_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Follow the strategy through the computed states, and draft its next states."""
         context, branches = self._context, self._branches
-        self._commit(windows, rows, 0)  # only in rounds of the anchor alone
+        self._commit(windows, rows, 0)  # commits nothing in rounds with drafts
         self._lap("commit")
         scores = scores_from_rows(branches, windows, rows, self._strategy_steps + 1, context)
         verified = verify(branches, scores, self._strategy_steps, context)

@@ -20,7 +20,7 @@ from lopa.runtime.strategy import BlockView, Candidates, RoundView
 from lopa.runtime.strategy.strategy import identity, unmasked_positions
 
 FINISHED_CONFIDENCE = 1.0
-"""Confidence of a branch with nothing left to unmask. It exceeds every other."""
+"""Confidence of a branch without masked positions. It exceeds every other confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class NextBranches:
 
     branches: tuple[Branch, ...]
     lookaheads: tuple[Lookahead, ...]
-    """Lookahead tokens, including those of branches that a finished branch makes unnecessary."""
+    """Lookahead tokens, including those of branches that are dropped because another branch is finished."""
 
 
 @dataclass(frozen=True, slots=True)

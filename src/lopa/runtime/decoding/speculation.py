@@ -48,9 +48,9 @@ def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Co
 
 
 def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
-    """Return the number of the accepted draft behind number `at`, or None.
+    """Return the index of the accepted draft after index `at`, or None if no draft is accepted.
 
-    `agree` tells which drafts equal the reached state. If several do, which an inexact test allows, the last one is
+    `agree` is True for drafts that equal the reached state. The test is not exact, so several may; the last is
     accepted.
     """
     return next((number for number in range(len(agree) - 1, at, -1) if agree[number]), None)
@@ -78,10 +78,9 @@ def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> 
 
 
 def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
-    """Return True if `draft` has the same rows on the same prefix in a round of `anchor` as it would have alone.
-
-    It has not if either commits rows. A round commits only the anchor's rows, and with full windows committed rows
-    depend on those behind them.
+    """Return True if `draft` has the same rows on the same prefix in a round of `anchor` as it would have alone. Return
+    False if either commits rows. A round commits only the anchor's rows, and with full windows committed rows depend on
+    those behind them.
     """
     alone = rows_from_branch(draft, draft, plan)
     return alone.commit == 0 and _are_same_rows(alone, rows_from_branch(draft, anchor, plan))

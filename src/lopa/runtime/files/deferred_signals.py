@@ -10,9 +10,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM until the block has ended.
-
-    For short work that does not block. Does nothing outside the main thread, which alone receives signals.
+    """Defer SIGINT and SIGTERM until the block has ended. Use it for short work that does not wait. Does nothing
+    outside the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -23,7 +22,7 @@ def defer_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # None: a handler that was not set from Python, and that Python cannot restore.
+            # A handler is None if it was not set from Python. Python cannot restore such a handler.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for each in received:
             signal.raise_signal(each)

@@ -8,16 +8,16 @@ import errno
 
 try:
     import fcntl
-except ImportError:  # Windows, WebAssembly
+except ImportError:  # not available on Windows and WebAssembly
     fcntl = None  # type: ignore[assignment]
 
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_HELD_ERRORS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 """Error numbers for a lock held by another process. Some network file systems return EACCES."""
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class FileIsLockedError(Exception):
-    """A conflicting lock is held by another process, or by another open file of this one."""
+    """Another process, or another open file of this process, holds a conflicting lock."""
 
 
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:
@@ -32,7 +32,7 @@ def lock_file(descriptor: int, *, shared: bool = False) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno in _HELD:
+        if error.errno in _HELD_ERRORS:
             raise FileIsLockedError from error
         if error.errno in _UNSUPPORTED:
             return False

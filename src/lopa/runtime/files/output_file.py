@@ -1,8 +1,8 @@
 """Write to paths that users give.
 
-A special file (device, FIFO) is opened and written, never replaced. Links are followed, also to targets that do not
-exist yet. An unwritable path raises an error before anything changes. Line output is on disk line by line. Content
-written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
+A special file (device, FIFO) is opened and written, never replaced. Links are followed, even to targets that do not
+exist yet. An unwritable path raises an error before anything changes. Line output reaches the operating system line by
+line. Content written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
 
 A regular file is locked while lines are written. A second process that writes or replaces it gets an error.
 """
@@ -26,13 +26,13 @@ from lopa.runtime.files.untrusted_input import error_text
 
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
-_CANNOT_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
+_RENAME_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
 """Errors of a rename in another user's folder or on a mount point. Such a file can still be written in place."""
 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A writable path, as far as this is known without opening it."""
+    """A path that seems writable, judged without opening it."""
 
     path: Path
     status: os.stat_result | None
@@ -219,13 +219,13 @@ def replace_file(path: Path, data: bytes) -> None:
 def _write_regular(place: OutputPlace, data: bytes) -> None:
     with defer_signals(), _output_errors(place.path):
         if place.status is not None and place.status.st_nlink > 1:
-            _write_in_place(place, data)  # keeps its other hard links
+            _write_in_place(place, data)  # writing in place keeps the file's other hard links
             return
         try:
             with _locked(place, shared=True):  # several processes may replace it; the last one wins
                 _write_and_rename(place, data)
         except OSError as error:
-            if place.status is None or error.errno not in _CANNOT_RENAME:
+            if place.status is None or error.errno not in _RENAME_ERRORS:
                 raise
             _write_in_place(place, data)
 

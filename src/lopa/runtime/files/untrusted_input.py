@@ -26,7 +26,7 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
     Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
-    MemoryError), and a panic in a Rust extension is not even an Exception.
+    MemoryError). A panic in a Rust extension is not derived from Exception.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def regular_file(path: Path, *, expected: str, remedy: str) -> Iterator[BinaryIO
 
 
 def bytes_from_file(path: Path, *, expected: str, remedy: str, max: int = MAX_JSON_BYTES) -> bytes:
-    """Return the content of a regular file of at most `most` bytes.
+    """Return the content of a regular file of at most `max` bytes.
 
     Raises BadInputError for a larger file, a file that is not regular (a FIFO would block) and OS errors.
     """

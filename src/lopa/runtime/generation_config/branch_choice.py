@@ -10,8 +10,8 @@ from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_BRANCHES
 from lopa.runtime.strategy import strategy_from_name
 
 MIN_TO_LOOK_AHEAD = 8
-"""Minimum number of positions that may be unmasked at a time, for lookaheads to pay. A step unmasks at least one of
-them, and each lookahead another."""
+"""Minimum number of positions that may be unmasked at a time for lookahead branches to save time. A step unmasks at
+least one of them, and each lookahead one more."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,14 @@ def _speculative_choice(requested: int | None, devices: Sequence[str]) -> Branch
 
 
 def reason_against_lookahead(block_size: int, sub_block: int | None, block_add_threshold: float) -> str | None:
-    """Return a sentence that tells why lookahead branches hardly pay with these blocks, or None if they may."""
+    """Return a sentence that explains why lookahead branches save little time with these blocks, or None if they
+    may."""
     size = block_size if sub_block is None else sub_block
     if block_add_threshold < 1 or size >= MIN_TO_LOOK_AHEAD:
         return None
     what = "blocks" if sub_block is None else "sub-blocks"
-    left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "nothing"
-    return f"{what} of {size}, one at a time, leave {left} to look ahead at"
+    left = f"at most {size - 1} position{'' if size == 2 else 's'}" if size > 1 else "no position"
+    return f"{what} of {size}, one at a time, leave {left} for lookahead branches"
 
 
 def may_share_rows(devices: Sequence[str]) -> bool:

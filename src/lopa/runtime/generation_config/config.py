@@ -37,14 +37,14 @@ class GenerationConfig:
         gamma: Maximum total entropy, in nats, of the tokens unmasked per block and step, excluding the largest.
             Default: 0.2.
         tokens_per_step: Tokens unmasked per block and step. Default: 2.
-        factor: Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
+        factor: Unmask the n most probable tokens if (n + 1) (1 - probability of the n-th) is below this. Default: 1.0.
         kl_threshold: KL divergence, in nats, between steps below which a distribution counts as stable. Default: 0.01.
         alg: Order in which positions are unmasked, by Dream's names: origin (random), maskgit_plus (probability),
             topk_margin or entropy. Default: entropy.
         steps: Number of denoising steps, by default one per token.
         alg_temp: Temperature at which positions are drawn by their confidence; 0 takes the most confident. Default:
             0.0.
-        strategy_options: Options of an installed strategy, by name. They replace its default options as a whole.
+        strategy_options: Options of an installed strategy, by name. They are not merged with default strategy_options.
         block_add_threshold: Open the next block when this share of the last one is unmasked. Default: 0.1.
         decoded_token_threshold: Unmask at least one token of a block per step when this share of the block before is
             unmasked. Default: 0.95.
@@ -80,7 +80,7 @@ class GenerationConfig:
         logprobs: Return the log-probability of every token of the answer. Default: False.
         special_tokens: Parse special tokens in the prompt's text. Default: False.
         time_limit: Return the committed text after this many seconds. Default: none.
-        deduplicate_rows: Compute equal rows of several branches once. Default: on CPUs, where that is faster.
+        deduplicate_rows: Compute equal rows of several branches once. Default: only on CPUs, if that is faster.
         speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens
             stay the same and need fewer forwards. Default: False.
         reference: Reproduce the published implementation, quirks included. Default: False.
@@ -167,14 +167,14 @@ def _accept_former_names() -> None:
         former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
         for name in former:
             warn_renamed(name, RENAMED_OPTIONS[name])
-        init(self, **(options | current_names(former)))  # dataclasses.replace gives every current name too
+        init(self, **(options | current_names(former)))  # dataclasses.replace also passes every current name
 
     def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
         """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
         warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)")
         return cls(**{**options, "reference": True})
 
-    # Set behind the dataclass, whose field `reference` an instance finds first.
+    # Set after the dataclass was created. On an instance, its field `reference` hides this method.
     for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
         setattr(GenerationConfig, name, member)
 
@@ -184,14 +184,14 @@ _accept_former_names()
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
 _NEVER_NONE = frozenset({"seed", "logprobs", "special_tokens", "reference"})
-"""Options without a default elsewhere; None is checked like any other value."""
+"""Options for which None selects no default; it is checked like any other value."""
 
 
 def check_names(options: Mapping[str, Any]) -> None:
     """Raise BadInputError unless `options` is a mapping whose keys are option names."""
     if not isinstance(options, Mapping):
         raise BadInputError(
-            f"options {shown(options)}",
+            f"invalid options {shown(options)}",
             expected="a mapping of option names to values",
             remedy='e.g. {"max_new_tokens": 64}',
         )

@@ -44,7 +44,7 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
         if name not in DEFAULT_OPTIONS:
             per_request = isinstance(name, str) and name in _PER_REQUEST
             raise BadInputError(
-                f"a default for {shown(name)}, "
+                f"invalid default for {shown(name)}, "
                 + ("which only requests can set" if per_request else "an unknown option"),
                 expected="one of " + ", ".join(DEFAULT_OPTIONS),
                 remedy="correct or remove it",

@@ -58,7 +58,7 @@ def _check_own_options(options: Options, strategy: Strategy) -> None:
         if value is not None and value is not False and not _has_option(strategy, name):
             having = [each.name for each in STRATEGIES.values() if _has_option(each, name)]
             raise BadInputError(
-                f"{name} {shown(value)} with strategy {strategy.name!r}",
+                f"cannot combine {name} {shown(value)} with strategy {strategy.name!r}",
                 expected=f"strategy {' or '.join(having)} with this option",
                 remedy=f"remove {name}, or use strategy {having[0]}",
             )
@@ -78,7 +78,7 @@ def _check_first_masked(options: Options) -> None:
     """Reject unmask_first_masked in reference mode, since the published loop has no such rule."""
     if options["unmask_first_masked"] and options["reference"]:
         raise BadInputError(
-            "unmask_first_masked in reference mode",
+            "cannot use unmask_first_masked in reference mode",
             expected="one of the two, since the published loop has no such rule",
             remedy="remove one of the two",
         )
@@ -87,28 +87,34 @@ def _check_first_masked(options: Options) -> None:
 def _check_cache(options: Options, strategy: Strategy) -> None:
     """Reject caches, sub-blocks and block_steps that the strategy, alignment or window does not support.
 
-    Caches other than "blocks" need one block at a time.
+    Caches other than "blocks" need a strategy that unmasks one block at a time.
     """
     wrong = None
     cache = options["cache"]
     if cache != "blocks" and strategy.pipelined:
         wrong = (
-            f"cache {cache!r} with strategy {strategy.name!r}",
+            f"cannot combine cache {cache!r} with strategy {strategy.name!r}",
             "a strategy with one block at a time, e.g. threshold",
         )
     elif cache != "none" and strategy.whole:
-        wrong = f"cache {cache!r} with strategy {strategy.name!r}", "cache none, since every step computes every row"
+        wrong = (
+            f"cannot combine cache {cache!r} with strategy {strategy.name!r}",
+            "cache none, since every step computes every row",
+        )
     elif options["sub_block"] is not None and strategy.whole:
         wrong = (
-            f"sub_block {options['sub_block']} with strategy {strategy.name!r}",
+            f"cannot combine sub_block {options['sub_block']} with strategy {strategy.name!r}",
             "no sub_block, since the whole answer is one block",
         )
     elif options["block_steps"] is not None and not strategy.block_steps:
-        wrong = f"block_steps with strategy {strategy.name!r}", "strategy threshold, vanilla or sequential"
+        wrong = (
+            f"cannot combine block_steps with strategy {strategy.name!r}",
+            "strategy threshold, vanilla or sequential",
+        )
     elif cache in WHOLE_CACHES and (options["alignment"], options["window"]) != ("prompt", "full"):
         what = f"strategy {strategy.name!r}" if strategy.whole else f"cache {cache!r}"
         wrong = (
-            f"{what} with alignment {options['alignment']!r} and window {options['window']!r}",
+            f"cannot combine {what} with alignment {options['alignment']!r} and window {options['window']!r}",
             "alignment prompt and window full, since this loop attends to the whole answer",
         )
     elif cache == "sub_block" and options["sub_block"] is None:
@@ -136,7 +142,7 @@ def _check_remasking(options: Options, strategy: Strategy) -> None:
     for name, wrong in (("reference", True), ("alignment", "sliding"), ("cache", "sub_block")):
         if options[name] == wrong:
             raise BadInputError(
-                f"{what} with {name} {wrong!r}",
+                f"cannot combine {what} with {name} {wrong!r}",
                 expected="a loop that can remask tokens of unfinished blocks",
                 remedy="change one of the two options",
             )
@@ -153,7 +159,7 @@ def _check_sliding(options: Options) -> None:
         given = [f"{name} {value!r}" for name, value in own.items() if value is not None]
         if given:
             raise BadInputError(
-                f"{given[0]} with alignment {options['alignment']!r}",
+                f"cannot combine {given[0]} with alignment {options['alignment']!r}",
                 expected="alignment 'sliding' with this option",
                 remedy="remove it, or use a bundle of a model with sliding blocks",
             )
@@ -168,7 +174,7 @@ def _check_sliding(options: Options) -> None:
     ):
         if options[name] != allowed:
             raise BadInputError(
-                f"{name} {options[name]!r} with alignment 'sliding'",
+                f"cannot combine {name} {options[name]!r} with alignment 'sliding'",
                 expected=f"{name} {allowed!r}",
                 remedy="change one of the two options",
             )
@@ -218,7 +224,7 @@ def _check_speculative(options: Options, strategy: Strategy) -> None:
     )
     for is_given, other, expected, remedy in conflicts:
         if is_given:
-            raise BadInputError(f"speculative with {other}", expected=expected, remedy=remedy)
+            raise BadInputError(f"cannot combine speculative with {other}", expected=expected, remedy=remedy)
 
 
 def _check_grammar(options: Options, strategy: Strategy) -> None:
@@ -226,13 +232,19 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
     given = grammars_given(options)
     wrong = None
     if len(given) > 1:
-        wrong = " and ".join(given), "at most one grammar"
+        wrong = "more than one grammar: " + " and ".join(given), "at most one grammar"
     elif given and options["reference"]:
-        wrong = f"{given[0]} in reference mode", "one of the two, since the published loop has no grammars"
+        wrong = (
+            f"cannot use {given[0]} in reference mode",
+            "one of the two, since the published loop has no grammars",
+        )
     elif given and _remasks(options, strategy):
-        wrong = f"{given[0]} with remasking", "one of the two, since a grammar reads each token once"
+        wrong = f"cannot combine {given[0]} with remasking", "one of the two, since a grammar reads each token once"
     elif given and not options["stop_at_eos"]:
-        wrong = f"{given[0]} with stop_at_eos off", "stop_at_eos on, since the grammar decides where the answer ends"
+        wrong = (
+            f"cannot combine {given[0]} with stop_at_eos off",
+            "stop_at_eos on, since the grammar decides where the answer ends",
+        )
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="remove one of the two")
 
@@ -242,13 +254,13 @@ def _check_branches(options: Options, strategy: Strategy) -> None:
     branches = options["branches"]
     if branches not in (None, 1) and not strategy.looks_ahead and not options["speculative"]:
         raise BadInputError(
-            f"branches {branches} with strategy {strategy.name!r}",
+            f"cannot combine branches {branches} with strategy {strategy.name!r}",
             expected=f"one branch, since {strategy.name} does not look ahead",
             remedy="remove branches, use strategy lopa, or set speculative",
         )
     if branches == "auto" and options["reference"]:
         raise BadInputError(
-            "branches 'auto' in reference mode",
+            "cannot use branches 'auto' in reference mode",
             expected="a number of branches, since the published loop has a fixed one",
-            remedy="set a number",
+            remedy="set branches to a number",
         )

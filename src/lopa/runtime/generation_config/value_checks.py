@@ -66,7 +66,7 @@ def checked_temperature(temperature: Any) -> float:
     given = check_float("temperature", temperature, min=0.0, max=MAX_TEMPERATURE)
     if 0.0 < given < MIN_TEMPERATURE:
         raise BadInputError(
-            f"temperature {shown(temperature)}",
+            f"invalid temperature {shown(temperature)}",
             expected=f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}",
             remedy="use 0, which decodes greedily",
         )
@@ -82,7 +82,7 @@ def checked_strategy_options(options: Any) -> FrozenOptions:
         or not all(isinstance(name, str) and isinstance(value, allowed) for name, value in options.items())
     ):
         raise BadInputError(
-            f"strategy_options {shown(options)}",
+            f"invalid strategy_options {shown(options)}",
             expected=f"at most {MAX_STRATEGY_OPTIONS} names, each with a boolean, number or string as value",
             remedy="correct strategy_options",
         )
@@ -94,13 +94,13 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
     texts = tuple(stop[: MAX_STOPS + 1]) if isinstance(stop, (list, tuple)) else None
     if texts is None or not all(isinstance(text, str) and text and is_unicode(text) for text in texts):
         raise BadInputError(
-            f"stop {shown(stop)}",
+            f"invalid stop {shown(stop)}",
             expected="a list of non-empty Unicode strings",
             remedy='e.g. stop=("\\n\\n",)',
         )
     if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_CHARACTERS:
         raise BadInputError(
-            f"stop {shown(stop)}",
+            f"invalid stop {shown(stop)}",
             expected=f"at most {MAX_STOPS} strings of at most {MAX_STOP_CHARACTERS} characters",
             remedy="use fewer or shorter strings",
         )
@@ -109,7 +109,7 @@ def checked_stop(stop: Any) -> tuple[str, ...]:
 
 def checked_schema(value: Any) -> str:
     """Return the text of a JSON schema, given as an object or as text. Names keep their order."""
-    received, expected = f"json_schema {shown(value)}", "a JSON schema (an object)"
+    received, expected = f"invalid json_schema {shown(value)}", "a JSON schema (an object)"
     with errors_as_bad_input(received, expected=expected, remedy="correct json_schema"):
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, Mapping):
@@ -121,7 +121,7 @@ def check_grammar(name: str, value: Any) -> str:
     """Return the text of a grammar."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_GRAMMAR_CHARACTERS or not is_unicode(value):
         raise BadInputError(
-            f"{name} {shown(value)}",
+            f"invalid {name} {shown(value)}",
             expected=f"Unicode text of 1 to {MAX_GRAMMAR_CHARACTERS} characters",
             remedy=f"correct {name}",
         )

@@ -1,7 +1,7 @@
-"""Exact shortest matches of a regular expression, by matchers with a maximum number of characters.
+"""Exact shortest matches of a regular expression, found with matchers that accept a maximum number of characters.
 
 Expressions can be intersected (`/a/ & /b/`), and the intersection allows only what can still match. The smallest size
-that allows anything is therefore the length of the shortest text, and any way on leads there.
+that allows any text is therefore the length of the shortest text, and every allowed byte leads to such a text.
 """
 
 import time
@@ -46,8 +46,8 @@ class BoundedExpression:
         """Return whether making a matcher takes at most `seconds` of processor time, for sizes up to `max_characters`
         characters.
 
-        Small sizes can take far longer than large ones, since it is hard for the library to see that nothing so short
-        matches.
+        Small sizes can take far longer than large ones, since the library needs long to find that no text of that
+        length matches.
         """
         size = 1
         while size < _SIZE_RATIO * max_characters:

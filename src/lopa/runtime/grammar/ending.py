@@ -1,6 +1,5 @@
-"""Short endings of a text: bytes after which the grammar may stop. This module uses byte matchers only.
-
-The state keeps such an ending for every unmasked text, so that an answer never runs out of room
+"""Short endings of a text: bytes after which the grammar may stop. This module uses byte matchers only. The grammar's
+state stores such an ending for every unmasked text, so that an answer can always end within its positions
 (docs/how-to/structured-output.md).
 """
 
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 MAX_TRIES = 2**13
 """Maximum bytes or forced runs tried on the straight way to an end."""
 MAX_EXAMINED_BYTES = 12
-"""Number of allowed bytes, such as digits, up to which all are examined when one changed nothing. More are examined
-only now and then."""
+"""Maximum number of allowed bytes, such as digits, that are all examined after a byte without effect. If there are
+more, all are examined only occasionally."""
 MAX_EQUAL_VIEWS = 2
-"""Texts of equal length and view that a search follows up. They may differ later."""
+"""Number of texts of equal length and view that a search extends. They may differ later."""
 IDLE_COST = 6
-"""Extra cost of a byte that does not change the view while others do: one more digit, or one more character of a
+"""Extra cost of a byte that does not change the view while others do, such as one more digit or character of a
 string."""
 
 
@@ -88,10 +87,10 @@ def first_ending(read: "LLMatcher", texts: Iterable[bytes], fits: Callable[[byte
 
 
 def straight_ending(read: "LLMatcher", hints: Sequence[bytes] = (), max: int = MAX_TRIES) -> bytes | None:
-    """Return the text that closes everything open as soon as possible, or None if that fails within `most` tries.
+    """Return the text that closes all open structures as soon as possible, or None if that fails within `max` tries.
 
-    `hints` are texts to try where many bytes may follow, since no single byte brings the text nearer to its end there.
-    They are also tried as numbers where a number may begin.
+    `hints` are texts to try where many bytes may follow, because no single byte there brings the text nearer to its
+    end. They are also tried as numbers where a number may begin.
     """
     position, text, idle = read.deep_copy(), b"", 0
     view, visits, tries = _view(position), Counter[_View](), 0
@@ -112,9 +111,10 @@ def _next(
 ) -> tuple[bytes, int]:
     """Return the bytes to write at a choice, empty if nothing may follow, and the number of candidates tried.
 
-    Normally it is the first byte by rank. After `idle` bytes without effect, as in a string or number that is too
-    short, it is the first candidate that changes the view. If there is none, strings get spaces, which take few tokens,
-    and other forms their first and later other bytes. In a cycle it is the first candidate that leads elsewhere.
+    Normally the first byte by rank is returned. After `idle` bytes without effect, as in a string or number that is too
+    short, the first candidate that changes the view is returned. If there is none, strings get spaces, which take few
+    tokens, and other forms get their first byte, and later other bytes. In a cycle, the first candidate that leads to a
+    new view is returned.
     """
     allowed = rank_bytes(view.mask)
     many = len(allowed) > MAX_STRUCTURE_BYTES
@@ -135,7 +135,7 @@ def _next(
     if not idle or len(allowed) < 2:
         return allowed[:1], len(tried)
     if not many:
-        return allowed[idle * idle // 8 % len(allowed) :][:1], len(tried)  # the first byte a few times, then any
+        return allowed[idle * idle // 8 % len(allowed) :][:1], len(tried)  # the first byte at first, then other bytes
     fitting = [hint for hint in hints if idle <= len(hints) and position.validate_tokens(list(hint)) == len(hint)]
     return (*fitting[idle - 1 :], _SPACE if _SPACE in allowed else allowed[:1])[0], len(tried)
 

@@ -1,6 +1,6 @@
 """Text as parsed by a grammar, token by token: what may follow, what must follow, and whether it may end.
 
-A Reading is immutable; a following one is a new object. This module uses the library's matchers and does not depend on
+A Reading is immutable; `after` returns a new object. This module uses the library's matchers and does not depend on
 positions or branches.
 """
 
@@ -28,7 +28,7 @@ class Reading:
     tokens: "LLMatcher"
     bytes: "LLMatcher"
     hints: tuple[bytes, ...] = ()
-    """Texts that may bring it nearer to its end where single bytes do not."""
+    """Texts that may bring the answer nearer to its end where single bytes do not."""
     text: bytes = b""
     """Text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
     expression: BoundedExpression | None = None
@@ -73,7 +73,8 @@ class Reading:
 
     @property
     def allowed(self) -> Bool:
-        """Mask [vocabulary] of tokens with text that may follow. It is not cached, since vocabularies are large."""
+        """Mask [vocabulary], True for tokens with text that may follow. It is not cached, since vocabularies are
+        large."""
         bits = np.frombuffer(self.tokens.compute_bitmask(), np.uint8)
         check_matcher(self.tokens)
         found = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").view(np.bool_)
@@ -82,7 +83,7 @@ class Reading:
 
     @cached_property
     def forced(self) -> tuple[int, ...]:
-        """Tokens that must follow, as the tokenizer writes their text, unless they depend on later text."""
+        """Tokens of the text that must follow, without tokens that later text could still change."""
         return tuple(self.tokens.compute_ff_tokens())
 
 

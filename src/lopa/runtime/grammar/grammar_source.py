@@ -19,9 +19,9 @@ from lopa.runtime.grammar.vocabulary import Vocabulary
 from lopa.runtime.plan import GRAMMARS
 
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON style unless the schema says otherwise. A single style forces much of the text."""
+"""JSON style unless the schema specifies another. With a single style, much of the text is forced."""
 _STRICTNESS = {"lenient": False, "coerce_one_of": False}
-"""Strictness: no features that the schema names and the library would ignore."""
+"""Strictness: a schema with features that the library would ignore is an error."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ _LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
 
 
 def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
-    """Return hints for a schema: a text for each pattern, as written in JSON, and multiples.
+    """Return hints for a schema: a JSON text for each pattern, and numbers for `multipleOf`.
 
-    A pattern may match anywhere in its string. A multiple is given where the schema has `multipleOf` and a minimum.
+    A pattern may match anywhere in its string. A number is given where the schema has `multipleOf` and a minimum.
     """
     patterns: list[str] = []
     numbers: list[bytes] = []
@@ -161,7 +161,7 @@ def _is_json(text: str) -> bool:
 
 
 def _shortest_text(text: str, vocabulary: Vocabulary) -> bytes | None:
-    """Return a shortest text that matches the whole of `text`, or None if none is found or it is no expression."""
+    """Return a shortest match of the expression `text`, or None if none is found or `text` is no valid expression."""
     return BoundedExpression(vocabulary.bytes, text).ending(b"", _MAX_HINT_LENGTH)
 
 

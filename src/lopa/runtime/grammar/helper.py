@@ -1,4 +1,4 @@
-"""Client of the helper process: it starts the helper, sends requests, and restarts it after a crash.
+"""Client of the helper process: start it, send requests, and restart it after a crash.
 
 This module does not depend on the engine. `preparation` defines what preparing a grammar means.
 """
@@ -32,7 +32,7 @@ _START_SECONDS = 120.0
 _WALL_FACTOR = 15.0
 """Wall-clock seconds allowed per second of processor time, on a busy machine."""
 _POLL_SECONDS = 0.02
-"""Seconds between two checks whether the request is still wanted."""
+"""Seconds between two calls of `is_wanted`."""
 _END_SECONDS = 2.0
 _MAX_CACHED, _MAX_CACHED_CHARACTERS = 128, 2**16
 """Maximum cached results, and maximum characters of a cached grammar."""
@@ -189,7 +189,7 @@ def _receive(ours: socket.socket) -> bytes:
     """Return received bytes, empty if the other side has closed."""
     try:
         return ours.recv(2**16)
-    except ConnectionResetError:  # it did not read the whole request
+    except ConnectionResetError:  # the other side exited before it read the whole request
         return b""
 
 
@@ -202,18 +202,16 @@ def _start_process(
     arguments = [str(theirs.fileno()), str(bundle), *sys.path]
     settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with theirs, ExitStack() as undo:
-        undo.callback(control.close)
-        process = subprocess.Popen(
-            [_python(), "-c", code, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # read until it is ready
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
-            env=environment,
-        )
-        undo.pop_all()
+    process = subprocess.Popen(
+        [_python(), "-c", code, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,  # its output is read until it is ready
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
+        env=environment,
+    )
+    theirs.close()
     assert process.stderr is not None
     with process.stderr as errors:
         control.settimeout(_START_SECONDS)

@@ -1,4 +1,4 @@
-"""Helper process: it holds a bundle's vocabulary and forks a child with resource limits for every grammar.
+"""Helper process: load a bundle's vocabulary, and fork a child with resource limits for every grammar.
 
 `helper` starts it and sends the limits and the chat template over the control socket. Each child gets its own socket,
 reads one request and writes one reply. It ends at its limits, or when the other side closes its socket. The process
@@ -43,7 +43,7 @@ def main(control_fd: int, bundle_path: str) -> None:
     limits = GrammarLimits(**settings["limits"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent process
-    # Both sides need the same template: it decides which tokens have symbols in an ending.
+    # Both sides need the same template, because it decides which tokens have symbols in an ending.
     bundle = edit_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
     vocabulary.prepare()
@@ -56,7 +56,7 @@ def main(control_fd: int, bundle_path: str) -> None:
 
 
 class _Children:
-    """Running children, each with a copy of its socket, which shows when it or its caller ends."""
+    """Running children with copies of their sockets, which show when a child or its caller ends."""
 
     def __init__(self, control: socket.socket, vocabulary: Vocabulary, limits: GrammarLimits) -> None:
         self._control, self._vocabulary, self._limits = control, vocabulary, limits
@@ -74,7 +74,7 @@ class _Children:
         poll.register(self._ended, select.POLLIN)
         while True:
             for each in self._running.values():
-                poll.register(each, 0)  # reports callers that hung up
+                poll.register(each, 0)  # an empty event mask still reports a closed connection
             found = dict(poll.poll())
             for each in self._running.values():
                 poll.unregister(each)
@@ -124,7 +124,7 @@ class _Children:
             request = GrammarRequest(**json.loads(_receive(caller)))
             _limit(self._limits)
             reply = json.dumps(_reply(request, self._vocabulary, self._limits)).encode()
-            signal.setitimer(signal.ITIMER_PROF, 0)  # do not interrupt the reply
+            signal.setitimer(signal.ITIMER_PROF, 0)  # stop the timer, which could interrupt the reply
             caller.sendall(LENGTH.pack(len(reply)) + reply)
             status = 0
         finally:
@@ -141,7 +141,7 @@ def _receive_exactly(caller: socket.socket, size: int) -> bytes:
     while len(content) < size:
         more = caller.recv(size - len(content))
         if not more:
-            raise EOFError  # the other side has closed
+            raise EOFError  # the other side has closed the socket
         content += more
     return bytes(content)
 

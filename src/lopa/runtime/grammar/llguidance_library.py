@@ -65,7 +65,7 @@ class _Bytes:
 
 
 def forced_bytes(used: "LLMatcher") -> bytes:
-    """Return the bytes and symbols that must follow, by a byte matcher."""
+    """Return the bytes and symbols that must follow in the text of a byte matcher."""
     found: bytes = used.compute_ff_bytes()
     return _TOKEN.sub(lambda each: bytes([int(each[1])]), found)
 

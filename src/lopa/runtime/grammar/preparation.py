@@ -1,5 +1,4 @@
-"""Preparation of a request's grammar in two parts: a costly one with plain data as its result, and its use in a
-decoder.
+"""Preparation of a request's grammar: a costly part that returns plain data, and its use in a decoder.
 
 The costly part may run in another process (`helper`), within limits. This module does not depend on processes.
 """
@@ -24,7 +23,7 @@ from lopa.runtime.grammar.vocabulary import Vocabulary
 
 _EXACT_SECONDS, _MAX_MATCHERS = 0.005, 64
 """Limits for exact endings of expressions during decoding: seconds of processor time per matcher, and number of
-matchers. Other requests wait meanwhile."""
+matchers. All other requests wait for such a search."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""Grammar state between rounds: the text before the first masked position as parsed, and an ending of it.
+"""Grammar state between rounds: the parsed text before the first masked position, and an ending of it.
 
-It belongs to a branch and is immutable; a following state is a new object. This module treats answers as rows of
-tokens, without blocks.
+It belongs to a branch and is immutable; `after` returns a new object. This module does not depend on blocks.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ MAX_STEPS = 300
 CHARACTERS_PER_POSITION = 8
 """Characters per position of an exact ending to search for. Tokens rarely have more."""
 _TRIES_PER_POSITION, _TRIES = 4, 256
-"""Maximum tries on the straight way after a token: per remaining position, and in any case. Longer ways do not fit."""
+"""Maximum tries of `straight_ending` after a token: per remaining position, and in total. Longer endings do not fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class GrammarState:
     remasked: int = 0
     """Tokens after the first masked position that the grammar has rejected so far."""
     cache: "dict[tuple[int, int], tuple[Reading, bytes] | None]" = field(default_factory=dict, repr=False)
-    """Results of `after` by token and room. Rounds repeat requests while the first masked position stays."""
+    """Results of `after` by token and room. Rounds repeat such calls while the first masked position stays the same."""
 
     def after(self, token: int, room: int) -> Self | None:
         """Return the state after `token` with `room` positions left, or None if the token is not possible here.
@@ -113,7 +112,7 @@ class GrammarState:
         if usual is not None and len(usual) < room:
             return usual[0]
         fewest = vocabulary.fewest_tokens(self.ending)
-        assert fewest is not None  # it was checked to fit
+        assert fewest is not None  # `ending` was checked to fit
         return fewest[0]
 
 

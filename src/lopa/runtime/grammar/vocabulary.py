@@ -1,4 +1,4 @@
-"""Tokens of one bundle as grammars see them: their texts, and short tokenizations of a text.
+"""Tokens of one bundle for grammars: their texts, and short tokenizations of a text.
 
 This module uses the tokenizer's definition, and does not depend on grammars.
 """
@@ -40,11 +40,12 @@ class Vocabulary:
     added: Mapping[int, bytes] = field(default_factory=dict)
     """Texts of added tokens that the library treats as special and the tokenizer does not.
 
-    A grammar requests <tool_call> by its name, and no text literal matches it. The first ones have a symbol.
+    A grammar requests <tool_call> by its name, and no text literal matches it. As many as there are SYMBOLS also have a
+    symbol.
     """
 
     def prepare(self) -> None:
-        """Compute everything that is otherwise computed on first use."""
+        """Compute all values that would otherwise be computed on first use."""
         assert len(self.has_text) == self.size
         assert self.writes_all_bytes or self._longest
 
@@ -58,7 +59,7 @@ class Vocabulary:
     def symbols(self) -> tuple[bytes, ...]:
         """Byte matcher's input for every ID: its text, or the symbol of an added token.
 
-        It is empty for a token of a byte that became a symbol, since no text contains that byte.
+        It is empty for a token whose byte is used as a symbol, since no text contains that byte.
         """
         symbols = {each: bytes([symbol]) for each, symbol in zip(self.added, SYMBOLS, strict=False)}
         taken = frozenset(b"".join(symbols.values()))

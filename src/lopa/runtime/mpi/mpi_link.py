@@ -139,13 +139,13 @@ def rank_of_job() -> Iterator[int]:
         where = f"rank {comm.rank} of {comm.size} on {socket.gethostname()}"
         code, text = _exit_from_error(error)
         _LOG.debug("the error of %s", where, exc_info=error)
-        with contextlib.suppress(OSError):  # the reader of our output may have gone
+        with contextlib.suppress(OSError):  # the reader of our output may have exited
             sys.stdout.flush()
         with contextlib.suppress(OSError):
             print(f"error: {where}: {text}", file=sys.stderr, flush=True)
         time.sleep(_FLUSH_SECONDS)
         comm.Abort(code)
-        os._exit(code)  # MPICH's Abort sometimes returns, and nothing may run after it
+        os._exit(code)  # MPICH's Abort sometimes returns, but this process must not continue
 
 
 def _exit_from_error(error: BaseException) -> tuple[int, str]:
@@ -169,7 +169,7 @@ def _exit_from_error(error: BaseException) -> tuple[int, str]:
 def _mpi() -> Any:
     """Return mpi4py.MPI, which starts MPI on its first import."""
     # If a rank ends before MPI has started everywhere, the others hang in this import, which holds the interpreter.
-    # Only a thread outside Python can end that.
+    # Only a thread outside Python can end that import.
     faulthandler.dump_traceback_later(_START_SECONDS, exit=True)
     try:
         from mpi4py import MPI

@@ -1,6 +1,6 @@
 """Messages between rank 0 and the serving ranks of an MPI job, as bytes.
 
-A message is a header of fixed size and a payload whose size follows from the header. One send carries it whole, and
+A message is a header of fixed size and a payload whose size follows from the header. It is sent with one call, and
 nothing is pickled. A reply has no header, because its size follows from the request. All machines of a job must have
 the same byte order.
 """

@@ -108,13 +108,13 @@ class MpiSession:
         active = [rank for rank in self._others if parts[rank].input_ids.size]
         for rank in active:
             self._send(rank, ForwardMessage(parts[rank]))
-        self._settle()  # otherwise these transfers would wait for our own forward
+        self._settle()  # otherwise other ranks would get these messages only after our own forward
         answers = {rank: np.empty(self._answer_size(parts[rank]), np.uint8) for rank in active}
         replies = [self._link.receive(answer, rank) for rank, answer in answers.items()]
         began = time.perf_counter()
         try:
             statistics = [self._own.forward(parts[0])]
-        finally:  # also after an error: a leftover reply would be taken for the next one
+        finally:  # even after an error; a leftover reply would be taken for a reply to the next forward
             self._wait(replies, time.perf_counter() - began)
         for rank, answer in answers.items():
             statistics.append(statistics_from_bytes(answer, parts[rank].logits_index.shape, self._vocabulary))
@@ -183,7 +183,7 @@ class MpiSession:
             self._last = None
 
     def close(self) -> None:
-        """Free everything on all ranks and stop them. Closing twice is allowed."""
+        """Free all resources on all ranks and stop them. Closing twice is allowed."""
         if self._open:
             self._settle()
             self._send_all(Stop())

@@ -44,26 +44,26 @@ def model_of_part(bundle: Bundle, part: ModelPart, device: str, threads: int | N
     requested = device_from_name(device)
     if bundle.manifest.plugins:
         raise BadInputError(
-            f"device {device!r} for {bundle.path}, a graph with the functions {', '.join(bundle.manifest.plugins)}",
+            f"device {device!r} cannot run {bundle.path} with the functions {', '.join(bundle.manifest.plugins)}",
             expected="a graph without functions of the domain lopa, which OpenVINO cannot read",
             remedy="export the checkpoint without --plugins, or use --device cpu",
         )
     if requested.rounding == "auto":
         raise BadInputError(
-            f"device {device!r} for layers {part.first + 1} to {part.end} of {bundle.path}",
+            f"device {device!r} cannot be chosen for layers {part.first + 1} to {part.end} of {bundle.path}",
             expected="a pipeline stage with a fixed precision, because only whole models are timed",
             remedy=f"use openvino:{requested.name} or openvino:{requested.name}:bf16 for the stage",
         )
     if requested.rounding == "int8" and not _supports_int8(bundle, requested.name):
         matrices = "floats" if (kind := bundle.manifest.quantization) is None else kind.kind
         raise BadInputError(
-            f"device {device!r} for {bundle.path}, whose matrices are {matrices}",
+            f"device {device!r} has no effect on {bundle.path}, whose matrices are {matrices}",
             expected="openvino:CPU:int8 with a bundle of 4-bit matrices; it has no effect on others",
             remedy=f"use --device openvino:{requested.name}, or export the checkpoint with --quantize int4",
         )
     if bundle.manifest.dialect != "standard":
         raise BadInputError(
-            f"device {device!r} for {bundle.path}, a graph in the {bundle.manifest.dialect} dialect",
+            f"device {device!r} cannot run {bundle.path}, a graph in the {bundle.manifest.dialect} dialect",
             expected="a graph in the standard dialect",
             remedy="export the checkpoint with --dialect both, or use --device cpu",
         )
@@ -97,7 +97,7 @@ def _compile(openvino: Any, bundle: Bundle, part: ModelPart, device: str, thread
         model = core.read_model(os.fspath(bundle.graph))
         _check_contract(bundle, part, model)
         return core.compile_model(model, requested.name, settings(requested, threads))
-    except RuntimeError as error:  # OpenVINO raises it for everything
+    except RuntimeError as error:  # OpenVINO raises RuntimeError for every failure
         raise BadInputError(
             f"OpenVINO {openvino.__version__} cannot compile {bundle.graph} for {requested.name}: {error_text(error)}",
             expected="a device that supports the operators and dynamic shapes of a standard graph",
@@ -148,7 +148,7 @@ def _supports_int8(bundle: Bundle, name: str) -> bool:
 
 
 def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
-    """Return the compile settings. They set everything that affects results, instead of using OpenVINO's defaults.
+    """Return the compile settings. They set every property that affects results, instead of using OpenVINO's defaults.
 
     The defaults use bfloat16 where the processor has it, and round rows to 8 bits in products with integer weights.
     They also pin threads to cores that another session may use.
@@ -161,7 +161,7 @@ def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
         return common
     return common | {
         "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # 0: its own choice
+        "INFERENCE_NUM_THREADS": 0 if threads is None else threads,  # with 0, OpenVINO chooses
         "ENABLE_CPU_PINNING": False,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": _BLOCK if requested.rounding == "int8" else 0,
     }

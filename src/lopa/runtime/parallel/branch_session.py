@@ -39,19 +39,19 @@ class LostDevice:
 
 
 class BranchParallelSession:
-    """A session over other sessions, each driven by its own thread, which it takes over.
+    """A session over other sessions, which it owns. Each runs on its own thread.
 
     A device that raises, or exceeds `stall_seconds`, is abandoned: it appears in `lost`, a warning is logged, and the
     other devices compute its share. ValueError and BadInputError of a forward are the caller's errors, not the
     device's. The thread of a device named as cores ("cpu:0-1") is bound to these cores.
 
-    Methods raise DevicesLostError when no device is left, and otherwise as the protocol says.
+    Methods raise DevicesLostError when no device is left, and otherwise the errors of the Session protocol.
     """
 
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
         """Take over `sessions`. Raises ValueError without any session, or for a limit that is not positive."""
         if not sessions or not stall_seconds > 0:
-            raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, expected some of both")
+            raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, both must be positive")
         self._devices = [SessionThread(session) for session in sessions]
         """Devices in use."""
         for device in self._devices:
@@ -80,10 +80,11 @@ class BranchParallelSession:
         return tuple(self._lost)
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Compute all branches, each device its share, at the same time. Raises ValueError as every session does.
+        """Compute all branches. The devices compute their shares at the same time. Raises ValueError as every session
+        does.
 
-        If devices fail, the remaining ones share all branches anew. A session can only commit rows of its last forward,
-        so every device has to compute its part of the same one.
+        If devices fail, the branches are distributed again over the remaining ones. A session can only commit rows of
+        its last forward, so every device has to take part in the same forward.
         """
         self._check_usable()
         check_batch(batch)
@@ -242,7 +243,7 @@ class BranchParallelSession:
         return results
 
     def _fault(self, job: Future[Any]) -> str | None:
-        """Return why a device is abandoned, None if the job succeeded."""
+        """Return why a device is abandoned, or None if the job succeeded."""
         if not job.done():
             return f"no answer within {self._stall_seconds:g} seconds"
         error = job.exception()
@@ -253,11 +254,11 @@ class BranchParallelSession:
         if device not in self._devices:
             return
         self._devices.remove(device)
-        device.close()  # takes effect if its current work ends
+        device.close()  # takes effect when its current work ends, if it ever does
         self._lost.append(LostDevice(device.session.device, reason))
         if not self._devices:
             raise self._no_device_left()
-        _LOG.warning("device %s was lost, the others go on without it: %s", device.session.device, reason)
+        _LOG.warning("device %s failed, the other devices continue: %s", device.session.device, reason)
 
     def _finish_transfers(self) -> None:
         """Wait for all transfers. Rows of a lost device are recomputed by another."""
@@ -270,7 +271,7 @@ class BranchParallelSession:
             left = [device for device in transfer.receivers if device in self._devices]
             if left:
                 self._transfers.append(transfer_of_lost_rows(transfer, left))
-                self._last = None  # that device has a newer last forward
+                self._last = None  # the device that recomputed rows has a newer last forward
 
 
 @dataclass(frozen=True, eq=False)

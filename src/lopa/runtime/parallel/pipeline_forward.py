@@ -62,9 +62,8 @@ class PipelineStage:
         binds every new object."""
 
     def submit(self, work: MicroBatch, before: Future[StageResult] | None) -> Future[StageResult]:
-        """Queue `work` behind earlier work, on the result of the stage before (None: first stage).
-
-        An error of the stage before is raised here too.
+        """Queue `work` on the result of the stage before, or on None for the first stage. An error of the stage before
+        becomes the error of this work.
         """
         return self._thread.submit(partial(self._run, work, before))
 
@@ -112,7 +111,7 @@ class PipelinedForward:
         self._steps = 0
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
-        """Run the stages on as many micro-batches as stages, if there are enough branches and requests.
+        """Run the stages on one micro-batch per stage, if there are enough branches and requests.
 
         An error of a stage stops all micro-batches and is raised.
         """
@@ -134,7 +133,7 @@ class PipelinedForward:
         finally:
             for each in submitted:
                 each.cancel()
-            wait(submitted)  # nothing may write into memory that the caller reuses
+            wait(submitted)  # no stage may still write into memory that the caller reuses
         statistics = [each for each in answers if isinstance(each, Statistics)]
         return Statistics.joined(statistics, branch_part_count(pieces)), rows
 
@@ -150,7 +149,7 @@ class PipelinedForward:
         self._rows = ()
 
     def _rows_of(self, batch: WindowBatch) -> tuple[Rows, ...]:
-        """Return memory for all new rows, that of the last forward if it fits."""
+        """Return memory for all new rows. The memory of the last forward is reused if it fits."""
         requests, branches, width = batch.input_ids.shape
         shape = (requests, branches, self._shape.kv_heads, width, self._shape.head_size)
         if not self._rows or self._rows[0].shape != shape:

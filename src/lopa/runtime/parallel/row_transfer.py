@@ -23,7 +23,7 @@ class RowTransfer:
     owner: SessionThread
     receivers: Sequence[SessionThread]
     read: Future[None]
-    """The owner's work."""
+    """Future of the owner's read."""
     rows: Future[CacheRows]
     """Rows that the receivers wait for, without limit. Cancel it when the owner is lost."""
 
@@ -50,7 +50,7 @@ def transfer_of_rows(
 def transfer_of_lost_rows(lost: RowTransfer, devices: Sequence[SessionThread]) -> RowTransfer:
     """Let the first of `devices` recompute the rows of `lost`, commit them and send them to the rest.
 
-    The devices are receivers that never got the rows, so their prefix is still that of the forward.
+    These devices never received the rows, so their prefix is still the one of the forward.
     """
     owner, *receivers = devices
     recompute = partial(_recompute_rows, owner.session, lost.batch, lost.count)
@@ -69,7 +69,7 @@ def _start(
     rows: Future[CacheRows] = Future()
     done = owner.submit(partial(_hand_over, read, rows))
     for receiver in receivers:
-        receiver.submit(partial(_append_when_there, receiver.session, batch.requests[0], rows))
+        receiver.submit(partial(_append_on_arrival, receiver.session, batch.requests[0], rows))
     return RowTransfer(batch, count, owner, receivers, done, rows)
 
 
@@ -86,11 +86,11 @@ def _hand_over(read: Callable[[], CacheRows], rows: Future[CacheRows]) -> None:
         rows.set_result(found)
 
 
-def _append_when_there(session: Session, request: int, rows: Future[CacheRows]) -> None:
+def _append_on_arrival(session: Session, request: int, rows: Future[CacheRows]) -> None:
     try:
         found = rows.result()
     except CancelledError:
-        return  # the device is not at fault; the rows come from another device if needed
+        return  # the receiving device did not fail; if it needs the rows, another device sends them
     session.append_rows(request, found)
 
 

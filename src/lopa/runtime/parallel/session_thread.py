@@ -1,6 +1,5 @@
-"""A session driven by its own thread, and the jobs that it was given since the last wait.
-
-Callers decide what a failure means.
+"""A session with its own thread, and the jobs submitted to it since the last wait. Callers decide how to handle
+failures.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ class SessionThread:
     """A thread that runs all calls of `session`, in order of `submit`. A device named as cores is bound to these."""
 
     def __init__(self, session: Session) -> None:
-        """Start a thread for `session`, or take over the one that it has."""
+        """Start a thread for `session`, or use the session's existing thread."""
         if isinstance(session, ThreadedSession):
             self.session, self._worker = session.take_over()
         else:

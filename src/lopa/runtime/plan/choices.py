@@ -27,7 +27,8 @@ Window = Literal["full", "block_causal", "causal"]
 Alignment = Literal["prompt", "absolute", "sliding"]
 Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
 SharedRows = Literal["never", "always", "auto"]
-"""When equal rows of several branches are computed once; auto: where that is expected to be faster."""
+"""Rule for computing equal rows of several branches once: never, always, or (auto) where it is expected to be
+faster."""
 WHOLE_CACHES = ("none", "prefix", "dual")
 """Caches for which the sequence contains the whole answer from the start."""
 
@@ -35,9 +36,10 @@ DEFAULT_BRANCHES = 4
 """Default number of branches on accelerators and in reference mode (see `branch_choice`)."""
 MAX_AUTO_BRANCHES = 8
 MAX_BRANCHES = 64
-"""Upper limit of branches. Each takes memory quadratic in its window; no measured decode gained beyond 8."""
+"""Maximum number of branches. Each takes memory quadratic in its window. No measured decode was faster with more than
+8."""
 MAX_POSITIONS = 2**31 - 1
-"""Upper limit of sizes in positions, before a model's own limit is known."""
+"""Maximum of any number of positions. A model's own limit is checked later."""
 DEFAULT_ENTROPY_THRESHOLD, DEFAULT_DISTANCE_PENALTY = 0.4, 0.02
 """Defaults of sliding blocks in nats, as in WeDLM."""
 MAX_STEPS = 2**16

@@ -21,7 +21,7 @@ class DecodingPlan:
 
     strategy: str
     own: Mapping[str, Any]
-    """Options of this strategy only, defaults included."""
+    """Options that only this strategy has, with defaults filled in."""
     branches: int
     """Maximum number of branches per step, anchor included."""
     auto_branches: bool
@@ -29,11 +29,11 @@ class DecodingPlan:
     speculative: bool
     block_size: int
     block_add_threshold: float
-    """Share of the last block; 1 if blocks are unmasked one by one."""
+    """Unmasked share of the last block at which the next one opens; 1 if blocks are unmasked one by one."""
     decoded_token_threshold: float
     skip_threshold: float
     unmask_first_masked: bool
-    """True if every step unmasks the answer's first masked position, as always with a grammar."""
+    """True if every step unmasks the answer's first masked position. Always True with a grammar."""
     confidence: Confidence
     window: Window
     alignment: Alignment
@@ -67,11 +67,11 @@ class DecodingPlan:
     logprobs: bool
     special_tokens: bool
     time_limit: float
-    """Seconds; infinity for no limit."""
+    """Seconds after which the committed text is returned; infinity for no limit."""
     deduplicate_rows: SharedRows
     reference: bool
     step_limit: int
-    """Steps after which the published loop stops in any case."""
+    """Maximum number of steps in reference mode."""
     overwrites_unmasked: bool
     """True if a rule that unmasks a fixed number of positions overwrites unmasked ones where too few are masked, as the
     published loops do (docs/concepts/decoding.md)."""

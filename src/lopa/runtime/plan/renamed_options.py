@@ -1,4 +1,4 @@
-"""Former names of options and arguments, accepted for one minor version. Knows no values."""
+"""Former names of options and arguments, accepted for one minor version. Values are not checked here."""
 
 import functools
 import warnings
@@ -31,7 +31,11 @@ def current_names(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         new = RENAMED_OPTIONS.get(name, name) if isinstance(name, str) else name
         if new != name and new in options:
-            raise BadInputError(f"{new} twice, once as {name}", expected="one name", remedy=f"remove {name}")
+            raise BadInputError(
+                f"option {new} is given twice, once by its former name {name}",
+                expected="one of the two names",
+                remedy=f"remove {name}",
+            )
         current[new] = value
     return current
 

@@ -13,8 +13,9 @@ MAX_NUM_BATCHED_TOKENS = 1024
 class Admission:
     """A limit of `rows_per_round` prompt rows per round.
 
-    A longer prompt joins once the rounds that it waited add up to its rows. No round therefore computes more than the
-    limit, or than one prompt. The average over many rounds stays below the limit.
+    A prompt longer than the limit waits until the limits of the rounds that it waited add up to its rows. A round
+    therefore computes prompts within the limit, or one longer prompt. The average over many rounds stays below the
+    limit.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -24,10 +25,10 @@ class Admission:
     def number_joining(self, rows: Sequence[int], *, nothing_runs: bool) -> int:
         """Return how many of the first waiting requests join this round, in order; at least one if nothing runs.
 
-        `rows` are the prompt rows that each would compute, for as many requests as there are free max_num_seqs.
+        `rows` are the prompt rows that each would compute. It has at most as many values as requests may still join.
         """
         if not rows:
-            return 0  # a round without waiting requests adds nothing
+            return 0  # a round without waiting requests adds no credit for later ones
         self._available = min(self._available + self._rows_per_round, max(rows[0], self._rows_per_round))
         number = 0
         for each in rows:

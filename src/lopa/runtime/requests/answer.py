@@ -33,7 +33,7 @@ class Answer:
     ) -> None:
         """Begin with `submitted`, the start of the result's seconds on time.perf_counter's clock.
 
-        `reused_rows` is that of the result.
+        `reused_rows` is passed on to the result.
         """
         self._decoding = decoding
         self._prompt_ids, self._plan = prompt_ids, plan
@@ -64,9 +64,8 @@ class Answer:
         return events
 
     def last_events(self, reason: StopReason) -> list[Event]:
-        """Return the rest of the text and the result, with stop reason `reason`. Called once.
-
-        Without any round the text is what a grammar forces.
+        """Return the rest of the text and the result, with stop reason `reason`. Called once. If no round ran, the text
+        consists of the tokens that the grammar forces.
         """
         events = [*self._new_text(), *self._text_events(self._stream.finish())]
         return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]
@@ -87,7 +86,7 @@ class Answer:
         return [TextEvent(text)]
 
     def _draft(self) -> str:
-        """Return the answer so far, with a light block for each masked position."""
+        """Return the answer so far, with the character ░ for each masked position."""
         ids = self._decoding.generated()
         unmasked = self._decoding.anchor.unmasked[self._decoding.prompt_length :]
         edges = np.flatnonzero(np.diff(unmasked.astype(np.int8))) + 1

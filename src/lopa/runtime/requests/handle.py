@@ -43,7 +43,7 @@ class RequestHandle:
 
     @property
     def cancelled(self) -> bool:
-        """True once `cancel` was called. The result tells if it was in time."""
+        """True once `cancel` was called. The result's stop_reason is "cancelled" if the call was in time."""
         return self._cancelled
 
     @property
@@ -86,7 +86,7 @@ class RequestHandle:
                     yield event
 
     async def batches(self) -> AsyncGenerator[list[Event], None]:
-        """Yield all events since the last time as a list, at least one, for asyncio."""
+        """Yield lists of the events since the previous list, at least one each, for asyncio."""
         with self._waking() as changed:
             index = 0
             while True:
@@ -109,7 +109,7 @@ class RequestHandle:
         return self._awaited().__await__()
 
     def events_from(self, index: int) -> tuple[list[Event], int]:
-        """Return the stored events from index `index` on (0: the first), and the next index. Does not wait."""
+        """Return the stored events from index `index` on, counted from 0, and the next index. Does not wait."""
         with self._changed:
             events = self._stored[bisect_left(self._stored, index, key=itemgetter(0)) :]
             if self._draft is not None and self._draft[0] >= index:
@@ -139,7 +139,7 @@ class RequestHandle:
         with self._waking(at_end=True) as changed:
             while not self.done:
                 changed.clear()
-                if not self.done:  # an event before `clear` would not wake
+                if not self.done:  # events that arrived before `clear` would be missed
                     await changed.wait()
         return self.result(0)
 

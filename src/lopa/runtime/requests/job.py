@@ -44,7 +44,7 @@ class Job:
     """Time of submission on time.perf_counter's clock, like `deadline`."""
     deadline: float | None
     copies: tuple[RequestHandle, ...] = ()
-    """Further handles that receive the same answer."""
+    """Handles of identical requests, which receive the same answer."""
 
     @property
     def unfinished(self) -> list[RequestHandle]:

@@ -58,11 +58,11 @@ class EndReport:
     first_text_seconds: float | None
     """Seconds from submission to the first text; None without text."""
     cancelled: bool
-    """True if the handle was cancelled; `stop_reason` tells if in time."""
+    """True if the handle was cancelled. `stop_reason` is "cancelled" if that was in time."""
 
 
 class EngineObserver(Protocol):
-    """Receiver of reports, called on the engine's thread, where it delays all requests: return quickly.
+    """Receiver of reports. Its methods run on the engine's thread and delay all requests, so they must return quickly.
 
     Copies that share a decode are admitted and end one by one. Exceptions do not affect requests.
     """
@@ -74,7 +74,7 @@ class EngineObserver(Protocol):
         """Receive the report of a request before its first round."""
 
     def request_ended(self, report: EndReport) -> None:
-        """Receive the report of an accepted request, once, just before its handle shows the end."""
+        """Receive the report of an accepted request, once, just before its handle is done."""
 
 
 def checked_observer(observer: Any) -> EngineObserver | None:
@@ -88,7 +88,7 @@ def checked_observer(observer: Any) -> EngineObserver | None:
     missing = [name for name in methods if not callable(getattr(observer, name, None))]
     if missing or isinstance(observer, type):
         raise BadInputError(
-            f"observer {shown(observer)}",
+            f"invalid observer {shown(observer)}",
             expected="an object with the methods " + ", ".join(methods),
             remedy="add " + ", ".join(missing) if missing else "pass an instance, not its class",
         )

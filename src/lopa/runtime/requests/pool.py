@@ -1,6 +1,6 @@
 """The running requests of one session; every step is one round of all of them.
 
-The pool groups requests into forwards. Threads and queues are the engine's. One caller at a time, as for the session.
+The pool groups requests into forwards. Threads and queues belong to the engine. Only one caller may use it at a time.
 """
 
 import time
@@ -37,7 +37,7 @@ class _Running:
 
 @dataclass
 class _Round:
-    """Counts of a round, from the end of the one before."""
+    """Counts of a round, which starts at the end of the round before."""
 
     joining_seconds: float = 0.0
     forward_seconds: float = 0.0
@@ -143,7 +143,7 @@ class RequestPool:
         self._remove_ended()
 
     def hand_out_ended(self) -> None:
-        """Give the requests that have ended their results. Needs no session, so it works after the session failed."""
+        """Give every ended request its result. This does not use the session, so it works after the session failed."""
         for running in self._running:
             if running.decoding.stop_reason is not None:
                 for handle, reason in running.job.ending_handles(running.decoding.stop_reason).handles:
@@ -219,7 +219,7 @@ class RequestPool:
             handle.put_events(running.answers[handle].events_from_step(step))
 
     def _remove_ended(self) -> None:
-        """Release the caches of finished requests and give them their results. Copies may leave earlier."""
+        """Release the caches of finished requests and give them their results. Single copies may end earlier."""
         gone = []
         for running in self._running:
             ending_handles = running.job.ending_handles(running.decoding.stop_reason)

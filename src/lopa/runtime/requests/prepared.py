@@ -18,7 +18,7 @@ class PreparedRequest:
         """Return the request, once. Raises BadInputError the second time."""
         if not self._taken.acquire(blocking=False):
             raise BadInputError(
-                "a prepared request that was already submitted",
+                "the prepared request was already submitted",
                 expected="a new prepared request, since each is decoded once",
                 remedy="call prepare again",
             )

@@ -41,14 +41,14 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class TextEvent:
-    """New text, final, that follows the text of earlier events."""
+    """New final text, which follows the text of earlier events."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class DraftEvent:
-    """The whole answer after a step, with a light block for each masked position. It may still change."""
+    """The whole answer after a step, with the character ░ for each masked position. It may still change."""
 
     step: int
     text: str

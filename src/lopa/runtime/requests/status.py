@@ -13,7 +13,7 @@ class PoolLoad:
     cache_rows: int = 0
     """Rows in prefix caches: prompts and finished blocks."""
     prompt_rows: int = 0
-    """Number of prompt ids of running requests."""
+    """Number of prompt tokens of running requests."""
     stored_rows: int = 0
     """Stored prompt rows for future requests."""
     saved_rows: int = 0
@@ -27,11 +27,11 @@ class EngineStatus:
     """The state of an engine. Rows and rounds are those after the last completed round."""
 
     running: int
-    """Running decodes; copies that share a decode count once."""
+    """Number of running decodes; copies that share a decode count once."""
     waiting: int
-    """Decodes that wait to join."""
+    """Number of waiting decodes."""
     reserved: int
-    """Places reserved for requests that are not submitted yet."""
+    """Number of places reserved for requests that are not submitted yet."""
     max_num_seqs: int
     """Maximum number of running decodes."""
     queue_limit: int
@@ -39,9 +39,9 @@ class EngineStatus:
     cache_rows: int
     """Rows in the prefix caches of running decodes: prompts and finished blocks."""
     cache_rows_limit: int
-    """Rows that all slots would have with the model's longest prompts and answers."""
+    """Cache rows of `max_num_seqs` decodes with the model's longest prompts and answers."""
     prompt_rows: int
-    """Number of prompt ids of running decodes."""
+    """Number of prompt tokens of running decodes."""
     stored_rows: int
     """Stored prompt rows for future requests."""
     saved_rows: int

@@ -21,7 +21,7 @@ from lopa.runtime.sessions.prefix_cache import Prefix
 
 Array = npt.NDArray[Any]
 Handle = Any
-"""An engine's object for the memory of an array."""
+"""Object by which an engine refers to the memory of an array."""
 
 _MAX_BUFFERS = 64
 """Maximum number of cached sets of views. Creating views costs more than binding them, and a decode uses few sizes."""
@@ -62,7 +62,7 @@ class BoundForward:
         self._inputs = {name: form for name, form in inputs_of_graph(manifest, part).items() if name not in prefix}
         self._outputs = outputs_of_graph(manifest, part)
         self._memory: dict[str, Array] = {}
-        """One flat array per input and output except the prefix, as large as the largest window so far required."""
+        """One flat array per input and output except the prefix, as large as the largest window so far."""
         self._buffers: dict[Sizes, _Buffers] = {}
         """Views of `_memory` by sizes, since it last grew. Only the views of the last run hold its results."""
         self._bound_window: Sizes | None = None
@@ -124,14 +124,14 @@ class BoundForward:
             self._add_buffers(sizes)
         buffers = self._buffers[sizes]
         if sizes != self._bound_window:
-            self._bound_window = None  # until all are bound
+            self._bound_window = None  # stays None if binding fails halfway
             self._binding.bind_inputs(buffers.inputs)
             self._binding.bind_outputs(buffers.outputs)
             self._bound_window = sizes
         return buffers.arrays
 
     def _add_buffers(self, sizes: Sizes) -> None:
-        self._bound_window = None  # its views may be dropped
+        self._bound_window = None  # the views of the bound window may be dropped from `_buffers`
         inputs, outputs = arrays_of_values(self._inputs, sizes), arrays_of_values(self._outputs, sizes)
         both = inputs | outputs
         if len(self._buffers) == _MAX_BUFFERS:
@@ -140,7 +140,7 @@ class BoundForward:
             size = math.prod(form.shape)
             if name not in self._memory or self._memory[name].size < size:
                 self._memory[name] = np.empty(size, form.dtype)
-                self._buffers.clear()  # views would keep the smaller memory alive
+                self._buffers.clear()  # old views would keep the smaller memory allocated
         arrays = {name: self._memory[name][: math.prod(form.shape)].reshape(form.shape) for name, form in both.items()}
         handles = {name: self._binding.handle_of(array) for name, array in arrays.items()}
         self._buffers[sizes] = _Buffers(

@@ -49,14 +49,14 @@ def check_devices(devices: Sequence[str]) -> None:
     is_list = isinstance(devices, Sequence) and not isinstance(devices, str)
     if not is_list or not all(isinstance(device, str) for device in devices) or not len(devices):
         raise BadInputError(
-            f"devices {shown(devices)}",
+            f"invalid devices {shown(devices)}",
             expected="a list of at least one device",
             remedy='pass a list, e.g. devices=["cpu"]',
         )
     count = sum(len(stages_of_device(device)) for device in devices)
     if count > MAX_DEVICES:
         raise BadInputError(
-            f"{count} devices and stages", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
+            f"too many devices and stages: {count}", expected=f"at most {MAX_DEVICES}", remedy="name fewer devices"
         )
     for first, second in combinations(devices, 2):
         conflicts = (_conflict(one, other) for one in stages_of_device(first) for other in stages_of_device(second))
@@ -71,18 +71,18 @@ def check_devices(devices: Sequence[str]) -> None:
 
 
 def _conflict(first: str, second: str) -> str | None:
-    """Return the reason why two devices or pipeline stages cannot be used together, or None."""
+    """Return why two devices or pipeline stages cannot be used together, or None."""
     cores, others = cores_from_device(first), cores_from_device(second)
     if first == second:
         return f"device {first!r} twice"
     if cores and others and set(cores) & set(others):
-        return f"devices {first!r} and {second!r}, which share core {_join(sorted(set(cores) & set(others)))}"
+        return f"devices {first!r} and {second!r} share core {_join(sorted(set(cores) & set(others)))}"
     wholes = [device for device in (first, second) if uses_all_cores(device)]
     if len(wholes) == 2 or (wholes and (cores or others)):
-        return f"devices {first!r} and {second!r}, of which {wholes[0]} has every core"
+        return f"devices {first!r} and {second!r} conflict: {wholes[0]} has every core"
     jobs = [device for device in (first, second) if spans_processes(device)]
     if jobs:
-        return f"devices {first!r} and {second!r}, of which {jobs[0]} is all ranks of a job"
+        return f"devices {first!r} and {second!r} conflict: {jobs[0]} is all ranks of a job"
     return None
 
 

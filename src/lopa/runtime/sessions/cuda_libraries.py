@@ -26,10 +26,10 @@ _load_lock = threading.Lock()
 def load_cuda_libraries() -> tuple[str, ...]:
     """Load the libraries once per process, before a session opens on a CUDA device. Return the names of missing ones.
 
-    Returns none if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. Prints
-    nothing and raises nothing; the provider itself reports whether it can start.
+    Returns none if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. This
+    function prints and raises nothing. The provider itself reports whether it can start.
     """
-    with _load_lock:  # the first of several devices that open at once loads for all
+    with _load_lock:  # if several devices open at once, the first one loads the libraries for all
         return _load()
 
 
@@ -44,7 +44,7 @@ def cuda_remedy() -> str:
 
 @cache
 def _load() -> tuple[str, ...]:
-    if not hasattr(ort, "preload_dlls"):  # before 1.21
+    if not hasattr(ort, "preload_dlls"):  # ONNX Runtime before 1.21
         return ()
     output = io.StringIO()
     for folder in _package_folders():

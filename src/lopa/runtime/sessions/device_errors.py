@@ -46,7 +46,7 @@ def _check_shapes(statistics: Statistics, batch: WindowBatch) -> None:
 
 
 class TypedSession:
-    """Session wrapper whose calls raise nothing but LopaError."""
+    """Session wrapper whose calls raise only LopaError."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

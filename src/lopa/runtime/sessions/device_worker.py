@@ -22,7 +22,7 @@ class DeviceWorker:
         threading.Thread(target=_run, args=(self._work,), name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` after everything submitted before. The future gets its result or exception.
+        """Run `work` after all work submitted earlier. The future gets its result or exception.
 
         Work is skipped if its future is cancelled first. Work submitted after `stop` never runs, and its future stays
         pending.

@@ -27,7 +27,7 @@ class Forward(Protocol):
         """Drop all references to the prefix of an earlier run."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
 
 
 @dataclass(frozen=True, eq=False)

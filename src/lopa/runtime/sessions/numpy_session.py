@@ -68,7 +68,7 @@ class NumpyForward:
                 query = self._normal(f"layers.{i}.attention.query_norm", query)
                 key = self._normal(f"layers.{i}.attention.key_norm", key)
             query, key = rotated(query, cos, sin), rotated(key, cos, sin)
-            # Attend to the window in the precision in which its rows are cached.
+            # Round the window's rows to the precision of the cache before attending to them.
             rows = (stored_from_float32(key, self._cache_type), stored_from_float32(value, self._cache_type))
             new_rows += rows
             attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)

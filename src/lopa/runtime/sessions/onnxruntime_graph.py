@@ -64,13 +64,13 @@ def check_types(bundle: Bundle, device: str) -> None:
     """Raise BadInputError for a bfloat16 bundle that ONNX Runtime cannot run on `device`."""
     if parse_device(device).family.name == "cpu" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
-            f"device {device!r} for {bundle.path}, a bundle in bfloat16",
+            f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because ONNX Runtime has no bfloat16 operators on CPUs",
             remedy="export the checkpoint with --dtype fp32 or fp16, or use --device cuda:N (or numpy, which is slow)",
         )
     if bundle.manifest.dialect == "portable" and bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
-            f"device {device!r} for {bundle.path}, a portable graph in bfloat16",
+            f"device {device!r} cannot run {bundle.path}, a portable graph in bfloat16",
             expected="a graph in the standard dialect, or in float32 or float16",
             remedy="export the checkpoint with --dialect both, or use the device that the portable graph was made for",
         )
@@ -122,7 +122,8 @@ class _Threading:
 
 
 def _threading_from_device(device: str, threads: int | None) -> _Threading:
-    """Return the thread settings of a device. With one thread there is nothing to pin, so the graph can be shared."""
+    """Return the thread settings of a device. With one thread, ONNX Runtime has no thread to pin, so the graph can be
+    shared."""
     cores = cores_from_device(device)
     if cores is None:
         return _Threading(threads, None)

@@ -28,7 +28,7 @@ class OnnxPortableForward:
 
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Run one forward. The caller owns the returned arrays."""
-        assert self._session is not None  # HostSession runs nothing after close()
+        assert self._session is not None  # HostSession does not call `run` after close()
         inputs = portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs, self._run_options), strict=True))
         branches = batch.input_ids.shape[1]

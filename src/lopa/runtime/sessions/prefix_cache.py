@@ -14,12 +14,12 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """Prefix arrays of a forward. The same object means the same memory; commits change its contents."""
+    """Prefix arrays of a forward. An object always has the same memory; commits change its contents."""
 
     block: Rows
     """All arrays in the order of contract.past_names, dtype [arrays, R, Hkv, P, D]. Rows without a commit are zero.
 
-    It is one piece of memory, because a portable graph takes it whole.
+    It is one piece of memory, because a portable graph has a single input for it.
     """
     mask: Bool
     """Mask [R, P], true for committed rows."""

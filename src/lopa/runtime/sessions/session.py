@@ -50,7 +50,7 @@ class Session(Protocol):
         """Free the request's cache. An unknown request is ignored."""
 
     def close(self) -> None:
-        """Free everything. The session cannot be used afterwards."""
+        """Free all resources. The session cannot be used afterwards."""
 
 
 @runtime_checkable
@@ -148,7 +148,7 @@ def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads
     if module is None:
         stage_families = [family.name for family in FAMILIES.values() if family.stage_module is not None]
         raise BadInputError(
-            f"device {device!r} as a stage of a pipeline",
+            f"device {device!r} cannot be a stage of a pipeline",
             expected=f"a device of the family {', '.join(stage_families)}",
             remedy="use stages such as cuda:0+cuda:1 or cpu+cpu",
         )

@@ -1,6 +1,6 @@
 """A session that is opened, used and closed on its own thread, for devices that are bound to a thread.
 
-Like every DeviceWorker, a thread that hangs is abandoned.
+A thread that hangs is abandoned, as with every DeviceWorker.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.windows import SharedRows, Windows
 
 SharingTest = Callable[[Windows, int, int], bool]
-"""Returns True if computing the windows as one window of that many rows and sampled rows is faster."""
+"""Returns True if one shared window is faster than the windows. Arguments: windows, its rows, its sampled rows."""
 MAX_PADDING = 0.25
 """Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 
@@ -27,8 +27,9 @@ MAX_PADDING = 0.25
 def groups_from_windows(windows: Sequence[Windows], max_padding: float) -> tuple[tuple[int, ...], ...]:
     """Return groups of requests that share a forward; each index of `windows` occurs once.
 
-    The largest come first, and each joins the first group whose padding stays within the limit. Requests of equal size
-    always share a forward. An infinite `max_padding` gives one group, 0 one group per size.
+    Requests are assigned from the largest to the smallest. Each joins the first group whose padding stays within the
+    limit. Requests of equal size always share a forward. An infinite `max_padding` gives one group, 0 one group per
+    size.
     """
     if len(windows) == 1:
         return ((0,),)
@@ -100,8 +101,7 @@ def rows_of_windows(statistics: Statistics, slot: int, windows: Windows) -> RowS
 def with_shared_rows(windows: Windows, is_faster: SharingTest) -> Windows:
     """Return `windows` with their rows as one window, `shared`, if that has fewer rows and `is_faster` returns True.
 
-    Windows stay separate where branches differ in due rows, since the winner, whose rows are committed, is not known
-    yet.
+    Windows stay separate if the rows to commit differ between branches, because the winner is not known yet.
     """
     branches, width = windows.input_ids.shape
     if branches == 1:

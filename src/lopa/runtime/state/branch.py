@@ -28,7 +28,8 @@ class BlockState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or its whole blocks.
+    """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or the part of it that
+    fills complete blocks.
 
     `complete` means that the block before is nearly unmasked, so that this block unmasks at least one position per
     step. The flag never reverts. `rounds` counts the rounds in which the block was active.
@@ -57,7 +58,7 @@ class Lookahead:
     token: int
     confidence: float
     logprob: float | None = None
-    """None where not requested."""
+    """Log-probability of the token; None if not requested."""
     probability: float = math.nan
     """Probability in the round that proposed the token."""
     entropy: float = math.nan
@@ -103,7 +104,7 @@ def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: boo
     """Return the anchor before the first round: the prompt [length] and, with a `whole` layout, masked positions behind
     it.
 
-    `cached` tells whether the prompt's rows are in the cache already.
+    `cached` is True if the prompt's rows are already in the cache.
     """
     state = BlockState.IN_CACHE if cached or layout.unseen > 0 else BlockState.TO_CACHE
     block = Block(0, layout.first, masks=0, state=state, complete=True)
@@ -115,7 +116,8 @@ def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: boo
 
 
 def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float32 | None, context: Context) -> Branch:
-    """Return `branch` with `tokens` [n] and their `logprobs` [n] at `positions` [n]; `logprobs` None: not requested.
+    """Return `branch` with `tokens` [n] and their `logprobs` [n] at `positions` [n]. `logprobs` is None if not
+    requested.
 
     A position that receives the mask token stays masked (quirk 3). `ended` is computed again, because a rule that
     overwrites unmasked tokens may write an end of text into the prompt, or overwrite one.
@@ -149,7 +151,7 @@ def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
     """Return `branch` with `positions` [n], unmasked ones of active blocks, masked again.
 
     `ended` is computed again. If no end of text is left, the last block regains the positions that it cut off. With a
-    `whole` layout the answer does. Flags of blocks stay. Raises ValueError for other positions.
+    `whole` layout, the answer regains them. Completion flags do not change. Raises ValueError for other positions.
     """
     can = np.zeros(len(branch.tokens), np.bool_)
     for block in branch.active:
@@ -203,7 +205,7 @@ def unmasked_length(branch: Branch) -> int:
 
 
 def final_length(branch: Branch) -> int:
-    """Return `unmasked_length` within finished blocks, since a strategy that remasks may change the rest."""
+    """Return `unmasked_length` limited to finished blocks. A strategy that remasks may change the other blocks."""
     end = branch.active[0].start if branch.active else len(branch.tokens)
     return min(unmasked_length(branch), max(0, end - branch.layout.prompt))
 
@@ -253,7 +255,7 @@ def _published_is_done(branch: Branch, context: Context) -> bool:
     """Return True if the published loop needs no further round for `branch` (section 4, point 3).
 
     That loop also searches the prompt for the mask token, and then caches the last block once more (quirk 4). The loops
-    that keep the rows of the whole answer, Fast-dLLM's and Dream's, do not.
+    of Fast-dLLM and Dream, which keep the rows of the whole answer, do neither.
     """
     if branch.active or (branch.blocks[-1].end < branch.layout.end and not branch.ended):
         return False

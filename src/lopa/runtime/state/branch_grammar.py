@@ -47,7 +47,7 @@ class BranchGrammar(Protocol):
         """Return the tokens that may follow, [vocabulary], ends of text included."""
 
     def pieces(self, token: int) -> Iterator[int]:
-        """Yield tokens that write a beginning of the text of `token`, the longest first."""
+        """Yield the tokens whose text begins the text of `token`, the longest first."""
 
     def with_rejected(self, count: int) -> Self:
         """Return this state after `count` more tokens were rejected and remasked."""

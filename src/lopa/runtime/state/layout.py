@@ -1,7 +1,7 @@
 """Positions of the blocks in a sequence.
 
-Models differ in where blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a block of its
-own. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its
+Models differ in where blocks begin. Dream, LLaDA and D2F count them from the end of the prompt, which is a separate
+block. SDAR, Fast-dLLM v2 and Stable-DiffCoder count from position 0. The prompt then fills whole blocks, and its
 remainder begins the first generated block. WeDLM has a single sliding block (docs/concepts/decoding.md).
 """
 
@@ -23,7 +23,7 @@ class Layout:
     """Start of the first block to generate: the end of the prompt, or a position before it."""
     size: int
     end: int
-    """One behind the last position to generate."""
+    """End of the positions to generate, exclusive."""
     absolute: bool = False
     """True if blocks are counted from position 0, through the prompt."""
     hands_over: bool = False
@@ -32,15 +32,14 @@ class Layout:
     whole: bool = False
     """True if all positions are in the sequence from the start."""
     slides: bool = False
-    """True if there is one block, which begins behind the leading unmasked run."""
+    """True for a single sliding block, which begins behind the leading unmasked positions."""
     unseen: int = 0
     """Leading positions without a row: Fast-dLLM v2's code skips a prompt of exactly one block."""
     prediction_shift: int = 0
     """1 if a row predicts the next position, 0 if its own."""
 
     def end_of_block(self, start: int) -> int:
-        """Return one behind the last position of the block that begins at `start`, or `start` if no block may begin
-        there."""
+        """Return the exclusive end of the block that begins at `start`, or `start` if no block may begin there."""
         return max(start, min(start + self.size, self.end))
 
     def block_numbers(self, positions: Int64) -> Int64:

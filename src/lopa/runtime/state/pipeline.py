@@ -112,7 +112,7 @@ def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
 def with_finished_blocks_due(branch: Branch, context: Context) -> Branch:
     """Return a branch with nothing masked, which continues alone, with all active blocks due.
 
-    No other branch has to agree on them. A sliding block moves on.
+    There is no other branch that has to agree on them. A sliding block advances.
     """
     blocks = tuple(
         replace(block, state=BlockState.TO_CACHE) if block.state is BlockState.ACTIVE else block
@@ -128,7 +128,7 @@ def hands_over(branch: Branch) -> bool:
 
 
 def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:
-    """Return `branch` with a new block of `size` positions, or with its sliding block extended by as many."""
+    """Return `branch` with a new block of `size` positions, or with its sliding block extended by `size`."""
     start = branch.blocks[-1].end
     branch = with_masks(branch, max(0, start + size - len(branch.tokens)), context)
     if branch.layout.slides and branch.active:

@@ -2,8 +2,8 @@
 
 `DecodingPlan.cache` determines which rows are cached. Rows of finished blocks are exact where rows attend to nothing
 behind their block (block_causal, causal) and approximate elsewhere. The other caches are Fast-dLLM's for models that
-attend to the whole sequence. They keep rows for a while although these would change, and recompute them at the next
-block.
+attend to the whole sequence. They cache rows temporarily although later tokens would change them, and recompute them at
+the next block.
 
 A block's rows are those that predict its positions. If a row predicts the next position, they include the row before
 the block, which predicts its first position and is computed in every round. (Fast-dLLM's code for Dream caches that
@@ -24,9 +24,8 @@ from lopa.runtime.state.context import Context
 
 @dataclass(frozen=True)
 class SharedRows:
-    """All windows of a request as one of S rows: the anchor's rows, then the rows in which other branches differ.
-
-    No row is padding. lopa.runtime.state.batch makes them.
+    """All windows of a request merged into one of S rows: the anchor's rows, then the rows in which other branches
+    differ. No row is padding. Created by lopa.runtime.state.batch.
     """
 
     input_ids: Int64
@@ -51,7 +50,7 @@ class Windows:
     """
 
     prefix: int
-    """Cached rows that every window attends to; the forward's session forgets later ones."""
+    """Number of cached rows that every window attends to. The session drops later ones before the forward."""
     commit: int
     """Number of leading rows that the winner commits, 0 for none."""
     input_ids: Int64
@@ -108,7 +107,7 @@ class Windows:
 def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, anew: bool = False) -> Windows:
     """Return the windows of a round's `branches`. The anchor, the last one, determines which rows are cached.
 
-    With `anew`, rows that are kept for a while are computed again, as in a block's first round.
+    With `anew`, temporarily cached rows are computed again, as in a block's first round.
     """
     plan, shift = context.plan, context.prediction_shift
     states = tuple(_as_in_first_round(branch) for branch in branches) if anew else branches
@@ -147,7 +146,7 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
     for row, each_sampled in enumerate(sampled):
         logits_positions[row, kept : kept + len(each_sampled)] = each_sampled
     logits_index = np.empty_like(logits_positions)
-    # No row predicts the first position that has a row. Published quirks that sample it use its own row.
+    # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(logits_positions - shift, branches[-1].layout.unseen)
     for row, each in enumerate(branch_rows):
         logits_index[row] = _rows_of_positions(each.order, predicting[row])
@@ -169,10 +168,10 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
 
 
 def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for: int | None) -> None:
-    """Raise RuntimeError unless a row that predicts it exists for every sampled position of `windows`.
+    """Raise RuntimeError if no row predicts some sampled position of `windows`.
 
-    Either a row of the branch's window predicts it, or the kept row, which predicts the position `kept_for` (None: no
-    kept row). `unseen` as in Layout. A wrong row would otherwise show up only as wrong text.
+    A position is predicted by a row of the branch's window or by the kept row, which predicts position `kept_for` (None
+    without a kept row). `unseen` is `Layout.unseen`. Without this check a wrong row would only cause wrong text.
     """
     needed = np.arange(windows.logits_positions.shape[1]) < windows.counts[:, None]
     if windows.shared is None:
@@ -303,8 +302,8 @@ def _rows_with_prefix_cache(branch: Branch, anchor: Branch, _: DecodingPlan) -> 
 def _rows_with_dual_cache(branch: Branch, anchor: Branch, _: DecodingPlan) -> BranchRows:
     """Return the rows with Fast-dLLM's dual cache.
 
-    A block's first round computes every row and keeps those before and behind the block. Keys carry their positions, so
-    the order of cached rows is free, and rows to keep come first in the window.
+    A block's first round computes every row and keeps those before and behind the block. Keys contain their positions,
+    so cached rows may be in any order. Rows to cache come first in the window.
     """
     block = anchor.active[0]
     outside, inside = _split_range(0, len(branch.tokens), block.start - branch.layout.prediction_shift, block.end)
@@ -341,7 +340,7 @@ _ROWS_BY_CACHE: Mapping[str, Callable[[Branch, Branch, DecodingPlan], BranchRows
 
 
 def _split_range(first: int, end: int, inner: int, inner_end: int) -> tuple[Int64, Int64]:
-    """Return the positions from `first` to `end` without those from `inner` to `inner_end`, and those."""
+    """Return the positions from `first` to `end` outside the range from `inner` to `inner_end`, and those inside it."""
     outside = np.concatenate([np.arange(first, inner), np.arange(inner_end, end)])
     return outside, np.arange(inner, inner_end)
 

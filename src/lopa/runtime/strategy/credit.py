@@ -19,7 +19,7 @@ class Credit:
     """The tokens with the most credit at each of the m positions that a step queried, at most TOP_K per position."""
 
     positions: Int64
-    """[m], ascending."""
+    """[m]: queried positions, ascending."""
     tokens: Int64
     """[m, TOP_K]; -1 for an empty slot."""
     amounts: Floats
@@ -44,7 +44,7 @@ def credit_after(last: Credit | None, rows: RowStatistics, positions: Int64) -> 
     best = rows.topk_ids[:, 0]
     known = tokens == best[:, None]
     each, slot = np.arange(count), np.where(known.any(axis=1), known.argmax(axis=1), amounts.argmin(axis=1))
-    amounts[each, slot] *= known[each, slot]  # the slot of another token is emptied
+    amounts[each, slot] *= known[each, slot]  # clears the slot if it held another token
     amounts[each, slot] += np.exp(EARNED_POWER * rows.topk_logprobs[:, 0].astype(np.float64))
     tokens[each, slot] = best
     return Credit(positions, tokens, amounts)

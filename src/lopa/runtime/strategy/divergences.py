@@ -1,4 +1,4 @@
-"""KL divergence of each position's distribution from that of the step before: KLASS (arXiv 2511.05664)."""
+"""KL divergence between each position's distributions in consecutive steps: KLASS (arXiv 2511.05664)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +12,7 @@ from lopa.runtime.strategy.views import match_positions
 STEPS = 2
 """Consecutive steps with a small divergence that make a position stable."""
 _MIN_REST = 1e-8
-"""Lower bound of the probability of all other tokens; float32 has no digits left below it."""
+"""Lower bound of the total probability of all other tokens. Smaller totals are rounding errors of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Divergences:
     """History of the m positions that a step queried."""
 
     positions: Int64
-    """[m], ascending."""
+    """[m]: queried positions, ascending."""
     ids: Int64
     """[m, K]: candidates of the last step."""
     logprobs: Float32

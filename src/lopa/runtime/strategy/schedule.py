@@ -14,7 +14,7 @@ from lopa.runtime.contract import Bool, Float32, Floats, Int64
 from lopa.runtime.plan import DecodingPlan
 
 EPS = 1e-3
-_WHICH, _NOISE = 2, 3
+_POSITIONS, _NOISE = 2, 3
 """Random streams of positions; lopa.runtime.decoding.draws has those of tokens."""
 
 
@@ -43,7 +43,7 @@ def next_step(last: ScheduleStep | None, positions: Int64, plan: DecodingPlan) -
 
 
 def count_of_step(step: ScheduleStep, num_masked: int, plan: DecodingPlan) -> int:
-    """Return how many of `num_masked` positions a step unmasks when it takes the first by rank."""
+    """Return how many of `num_masked` positions a step unmasks when it chooses them by rank."""
     return int(np.float32(num_masked) * _shares(plan)[step.number])
 
 
@@ -54,7 +54,8 @@ def drawn_in_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> B
 
 
 def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> Floats:
-    """Return Gumbel noise, [n]. The largest sums of log-weights and noise are draws without replacement."""
+    """Return Gumbel noise, [n]. The positions with the largest sums of log-weight and noise are a draw without
+    replacement."""
     uniform = np.clip(_uniform(_NOISE, step.number, positions, plan), 1e-12, 1 - 1e-12)
     noise: Floats = -np.log(-np.log(uniform))
     return noise
@@ -70,7 +71,7 @@ def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
     times = _times(plan.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
     while (found < first).any():
-        until = after * _uniform(_WHICH, draw, positions, plan)
+        until = after * _uniform(_POSITIONS, draw, positions, plan)
         following = np.minimum(np.searchsorted(-times[1:], -until), plan.own["steps"] - 1)
         found = np.where(found < first, np.maximum(following, found + 1), found)
         after, draw = times[found + 1], draw + 1

@@ -32,7 +32,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     for strategy in (
         Strategy(
             name="lopa",
-            summary="D2F with lookahead branches, verified in one forward (LoPA)",
+            summary="decode as D2F, with lookahead branches that are verified in the same forward (LoPA)",
             remask=stages.least_probable,
             pipelined=True,
             looks_ahead=True,
@@ -41,26 +41,26 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="d2f",
-            summary="several blocks at a time, each by a threshold (D2F)",
+            summary="unmask tokens above a threshold, in several blocks at a time (D2F)",
             remask=stages.least_probable,
             pipelined=True,
         ),
         Strategy(
             name="threshold",
-            summary="block by block, every token above a threshold (Fast-dLLM)",
+            summary="unmask tokens above a threshold, block by block (Fast-dLLM)",
             remask=stages.least_probable,
             block_steps=True,
         ),
         Strategy(
             name="vanilla",
-            summary="block by block, the most confident token per step",
+            summary="unmask the most confident token per step, block by block",
             threshold=stages.never,
             block_steps=True,
             unmasks_first=False,
         ),
         Strategy(
             name="sequential",
-            summary="from left to right, one token per step",
+            summary="unmask one token per step, from left to right",
             threshold=stages.never,
             rank=stages.left_to_right,
             block_steps=True,
@@ -69,7 +69,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="eb",
-            summary="tokens whose entropies stay within a bound (EB-Sampler)",
+            summary="unmask tokens as long as the sum of their entropies stays within a bound (EB-Sampler)",
             threshold=stages.if_best_is_certain,
             cut=stages.within_entropy_bound,
             remask=stages.least_probable,
@@ -88,7 +88,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="wino",
-            summary="a low threshold, with remasking of improbable tokens (WINO)",
+            summary="unmask tokens above a low threshold, and remask improbable ones (WINO)",
             rank=stages.by_probability,
             cut=stages.wino_cap,
             remask=stages.least_probable,
@@ -98,7 +98,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="dream",
-            summary="the whole answer in a fixed number of steps (Dream)",
+            summary="unmask the answer in a fixed number of steps (Dream)",
             rescore=stages.on_schedule,
             threshold=stages.by_schedule,
             rank=stages.by_drawn_confidence,
@@ -132,7 +132,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="top_n",
-            summary="a fixed number of tokens per block and step",
+            summary="unmask a fixed number of tokens per block and step",
             threshold=stages.never,
             minimum=stages.fixed_count,
             options=(
@@ -147,7 +147,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="factor",
-            summary="as many tokens as their probabilities allow together (Fast-dLLM)",
+            summary="unmask as many tokens as their joint probability allows (Fast-dLLM)",
             threshold=stages.no_threshold,
             rank=stages.by_probability,
             cut=stages.within_factor,
@@ -155,7 +155,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             options=(
                 OwnOption(
                     name="factor",
-                    help="Unmask n tokens while (n + 1) (1 - probability of the n-th) is below this.",
+                    help="Unmask the n most probable tokens if (n + 1) (1 - probability of the n-th) is below this.",
                     default=1.0,
                     max=MAX_POSITIONS,
                 ),
@@ -163,7 +163,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="klass",
-            summary="tokens above a threshold whose distribution is stable (KLASS)",
+            summary="unmask tokens above a threshold whose distribution is stable (KLASS)",
             rescore=stages.with_divergences,
             eligible=stages.stable,
             threshold=stages.constant_inclusive,
@@ -179,13 +179,13 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         Strategy(
             name="credit",
-            summary="a threshold, with credit for tokens that stay the best (CreditDecoding)",
+            summary="unmask tokens above a threshold, with a bonus for tokens that stay the best (CreditDecoding)",
             rescore=stages.with_credit,
             pipelined=True,
         ),
         Strategy(
             name="local_leap",
-            summary="a threshold that is lower near certain tokens (LocalLeap)",
+            summary="unmask tokens above a threshold that is lower near certain tokens (LocalLeap)",
             threshold=stages.lower_near_anchors,
             pipelined=True,
         ),
@@ -203,14 +203,14 @@ def register_strategy(strategy: Strategy) -> None:
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
-            f"{shown(strategy)} as a strategy",
+            f"{shown(strategy)} is not a strategy",
             expected="an instance of lopa.runtime.strategy.Strategy",
             remedy="pass a Strategy (docs/concepts/decoding.md, Your own strategy)",
         )
     name = strategy.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadInputError(
-            f"strategy name {shown(name)}",
+            f"invalid strategy name {shown(name)}",
             expected="1 to 64 lower-case letters, digits and underscores, starting with a letter",
             remedy="rename the strategy",
         )
@@ -242,7 +242,9 @@ def strategy_from_name(name: object) -> Strategy:
             register_strategy(strategy)
             return strategy
     raise BadInputError(
-        f"strategy {shown(name)}", expected="one of " + ", ".join(strategy_names()), remedy="choose one"
+        f"unknown strategy {shown(name)}",
+        expected="one of " + ", ".join(strategy_names()),
+        remedy="use one of these strategies",
     )
 
 
@@ -255,7 +257,7 @@ def _loaded(entry_point: EntryPoint) -> Strategy:
     origin = f"entry point {entry_point.value} of {entry_point.dist.name if entry_point.dist else 'a package'}"
     try:
         strategy = entry_point.load()
-    except Exception as error:  # whatever another package's import raises
+    except Exception as error:  # the import of another package may raise any error
         raise BadInputError(
             f"strategy {entry_point.name}: {origin} cannot be imported: {error}",
             expected="a package that can be imported",

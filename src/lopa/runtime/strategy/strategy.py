@@ -99,9 +99,9 @@ def constant(block: BlockView, plan: DecodingPlan) -> Float32:
 
 
 def if_best_is_certain(block: BlockView, plan: DecodingPlan) -> Float32:
-    """Return minus infinity, except in a block that is not complete and whose best probability is low.
+    """Return minus infinity, which makes every position certain, except in some incomplete blocks.
 
-    In such a block no position may be unmasked: the limit is infinity. "Low" means not above skip_threshold.
+    If the best probability of an incomplete block does not exceed skip_threshold, return infinity: none is certain.
     """
     best = block.candidates.probabilities[block.masked].max(initial=0.0)
     free = block.complete or best > np.float32(plan.skip_threshold)
@@ -197,7 +197,7 @@ def within_entropy_bound(ranked: Int64, block: BlockView, plan: DecodingPlan) ->
     """Accept the longest prefix whose entropies sum to at most gamma nats, excluding the largest (EB-Sampler, arXiv
     2505.24857). This bounds the dependence that joint unmasking ignores.
 
-    Neither the sum nor the maximum of a prefix falls with its length. A gamma of 0 accepts one position, since a
+    The sum and the maximum of the entropies never fall as the prefix grows. A gamma of 0 accepts one position, since a
     model's entropy is 0 only by rounding.
     """
     assert block.candidates.entropies is not None
@@ -250,8 +250,8 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
     """Return the least probable positions below remask_threshold, ties by position (WINO).
 
-    They are fewer than the step before unmasked, and none where this step unmasked at most one. Any two steps together
-    therefore unmask more than they remask, so decoding ends.
+    The step remasks fewer positions than the step before unmasked, and none if it unmasked at most one itself. Any two
+    steps together therefore unmask more than they remask, so decoding ends.
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
@@ -266,7 +266,7 @@ def remask_limit(before: int) -> int:
     return max(0, before - 1)
 
 
-# The record
+# The record of a strategy
 
 Rescore = Callable[
     [RowStatistics, Int64, Memory | None, DecodingPlan],
@@ -369,7 +369,7 @@ class Strategy:
         return "blocks" if self.pipelined or self.remask_threshold else None
 
 
-# A block through the stages
+# Stages 2 to 4 for one block
 
 
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
@@ -389,7 +389,7 @@ def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan)
     minimum = strategy.minimum(block, plan)
     if len(chosen) < minimum and block.complete and block.masked.any():
         overwrites = plan.overwrites_unmasked and strategy.overwrites_unmasked
-        chosen = (_best_of_all if overwrites else _best)(ranks, block.masked, minimum)
+        chosen = (_first_with_ties if overwrites else _best)(ranks, block.masked, minimum)
     result = np.zeros(len(block.positions), np.bool_)
     result[chosen] = True
     return result
@@ -416,7 +416,7 @@ def _best(ranks: Floats, among: Bool, count: int) -> Int64:
     return _ranked(ranks, among)[:count]
 
 
-def _best_of_all(ranks: Floats, among: Bool, count: int) -> Int64:
+def _first_with_ties(ranks: Floats, among: Bool, count: int) -> Int64:
     """Return the first `count` positions of `among` by rank.
 
     If there are fewer, add the positions that torch.topk would return (docs/reference/algorithm.md, section 12).

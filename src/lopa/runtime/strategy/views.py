@@ -47,7 +47,7 @@ class RoundView:
     candidates: tuple[Candidates, ...]
     """Candidates of each branch at its `positions`."""
     winner: int
-    """Index of the branch with which the request goes on."""
+    """Index of the winning branch."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class BlockView:
     leads: bool
     """True if the answer's first masked position is in this block."""
     memory: Memory | None
-    """Memory of the branch, as the first stage left it in this step."""
+    """Memory of the branch after the first stage of this step."""
     round: RoundView
     branch: int
-    """Index in the round of the block's branch."""
+    """Index of the block's branch in the round."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RemaskView:
     """The n unmasked positions of an active block that this step verified again, ascending."""
 
     probabilities: Floats
-    """[n]: probabilities of their tokens, from shadow rows, which do not see them."""
+    """[n]: probabilities of their tokens, from shadow rows, which do not attend to these tokens."""
     accepted: int
     """Number of positions that the block unmasked in this step, except those behind an end of text. None of them is
     among the n."""

@@ -1,4 +1,4 @@
-"""Protocol of a template run as filters and tests use it."""
+"""Protocol that filters and tests use to access a template run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,7 +7,7 @@ from lopa.runtime.template.budget import Budget
 
 
 class Evaluator(Protocol):
-    """Template run (lopa.runtime.template.operations), as filters and tests see it."""
+    """Interface of a template run (lopa.runtime.template.operations) for filters and tests."""
 
     @property
     def budget(self) -> Budget:

@@ -1,6 +1,6 @@
 """Methods of texts, lists and mappings in chat templates. This module does not depend on syntax.
 
-Each takes the budget, the value and the arguments of the call, and behaves as in Python.
+Each function takes the budget, the value and the arguments of the call, and behaves as in Python.
 """
 
 import json
@@ -207,7 +207,7 @@ def _count(budget: Budget, value: Sequence[Any], item: Any) -> int:
 
 
 def check_key(key: Any) -> Any:
-    """Return `key`. Raises TypeError if it cannot be a mapping's key, as for containers."""
+    """Return `key`. Raises TypeError if it cannot be a mapping's key, e.g. for a list."""
     if not isinstance(key, (str, int, float, bool, type(None))):
         raise TypeError(f"unhashable type: {type(key).__name__!r}")
     return key

@@ -1,7 +1,7 @@
 """GPU memory of execution contexts, and whether another one fits.
 
-Contexts share the memory for activations between layers, but also have memory of their own, whose size TensorRT does
-not report. It is measured as the decrease of free GPU memory when a context is created.
+Contexts share the memory for activations between layers, but each also has its own memory, whose size TensorRT does not
+report. It is measured as the decrease of free GPU memory when a context is created.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,8 @@ class ContextMemory:
         return context
 
     def has_room(self, profile: int) -> bool:
-        """Return True if another context of `profile` leaves the reserve free. One must have been measured before."""
+        """Return True if another context of `profile` leaves the reserve free. A context of `profile` must have been
+        measured before."""
         return self._free_bytes() >= self._largest[profile] + self._reserve
 
     @property

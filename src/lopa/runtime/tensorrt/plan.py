@@ -1,6 +1,6 @@
 """A plan deserialized on the current CUDA device and compared with its description, and its execution contexts.
 
-The engine holds the weights once for all contexts.
+All contexts share the weights of the engine.
 """
 
 from collections.abc import Iterator, Mapping

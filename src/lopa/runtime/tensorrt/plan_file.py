@@ -16,7 +16,7 @@ from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, StoredTensorRTEng
 from lopa.runtime.tensorrt.tensorrt_messages import Messages
 
 _CHUNK = 64 * 2**20
-"""Maximum number of bytes per read. TensorRT asks again for the rest (IStreamReaderV2)."""
+"""Maximum number of bytes per read. TensorRT calls the reader again for the rest (IStreamReaderV2)."""
 
 
 def engine_from_plan(trt: ModuleType, found: StoredTensorRTEngine, messages: Messages) -> tuple[Any, Any]:
@@ -31,9 +31,7 @@ def engine_from_plan(trt: ModuleType, found: StoredTensorRTEngine, messages: Mes
         garbage_collection_disabled(),
     ):
         runtime = trt.Runtime(messages)
-        runtime.engine_host_code_allowed = (
-            found.engine.flags.version_compatible
-        )  # the plan contains a runtime of its own
+        runtime.engine_host_code_allowed = found.engine.flags.version_compatible  # the plan contains its own runtime
         return runtime, runtime.deserialize_cuda_engine(stream_reader_v2=stream_reader(trt, file))
 
 

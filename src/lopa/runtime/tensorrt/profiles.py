@@ -77,7 +77,8 @@ class ProfileTable:
         self._prefill = prefill
 
     def profile_for(self, sizes: Sizes) -> tuple[int, ShapeBucket]:
-        """Return the index of the profile that runs `sizes`, and the shape to pad to. A smaller shape means parts.
+        """Return the index of the profile that runs `sizes`, and the shape to pad to. If the shape is smaller than
+        `sizes`, the forward is split into parts.
 
         Raises BadInputError like BucketTable.bucket_for if no profile holds the window, the prefix or the sampled
         positions.

@@ -84,7 +84,7 @@ class TensorRTForward:
         if runner is not None:
             runner.enqueue(addresses)
             return
-        assert self._prefill is not None  # a closed engine runs nothing
+        assert self._prefill is not None  # DeviceSession does not call a closed forward
         self._prefill.set_shapes(self._arrays.input_shapes(bucket))
         self._prefill.set_addresses(addresses)
         self._prefill.enqueue()
@@ -119,7 +119,7 @@ class TensorRTForward:
                 scratch.free()
 
     def _context(self, profile: int, *, one_shape: bool) -> ProfileContext:
-        assert self._scratch is not None  # contexts are created while it exists
+        assert self._scratch is not None  # contexts are created only while the memory exists
         make = partial(
             self._plan.new_context, profile, self.memory.stream, self._scratch.buffers[0], one_shape=one_shape
         )

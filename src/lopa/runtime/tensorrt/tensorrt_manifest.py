@@ -45,7 +45,7 @@ class BuildFlags(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     version_compatible: bool = False
     """True if later versions of TensorRT may run the plan."""
     plugins: bool = False
-    """True if kernels of lopa.plugins replace the graph's functions, which otherwise run their bodies."""
+    """True if kernels of lopa.plugins replace the graph's functions. Otherwise the operators in the functions run."""
     products: Literal["graph", "int8", "fp8"] = "graph"
     """Type of products with weights: as in the bundle's graph, or 8 bits through inserted Q/DQ nodes."""
 
@@ -104,7 +104,7 @@ def without_fp8(capabilities: Sequence[str]) -> list[str]:
 
 
 class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+    """Content of engine.json."""
 
     target: EngineTarget
     flags: BuildFlags
@@ -115,7 +115,7 @@ class TensorRTEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_onl
     verified_on: list[str]
     """Names of GPUs on which the engine's tokens were compared with another device's.
 
-    A successful build proves nothing, and kernels compiled on one GPU prove nothing about another.
+    A successful build does not prove correct tokens, and neither do correct tokens on another GPU.
     """
 
     @property

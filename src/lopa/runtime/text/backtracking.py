@@ -27,7 +27,7 @@ _LOOK_AROUNDS = ("(?=", "(?!", "(?<=", "(?<!")
 
 
 class ExpressionError(ValueError):
-    """Expression that is not understood or may take too many steps."""
+    """Unsupported expression, or one that may take too many steps."""
 
 
 class Cost(NamedTuple):
@@ -56,7 +56,7 @@ def _bounded(cost: Cost) -> Cost:
 
 _ONCE = Cost(1)
 _TEXT = Cost(0, 1)
-"""One per character of the text."""
+"""Cost of one per character of the text."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def shortest_match(expression: str) -> int:
 
 
 class _Parser:
-    """Parser of the syntax that all versions of Oniguruma read alike. Anything else is an error."""
+    """Parser of the syntax that all versions of Oniguruma read in the same way. Other syntax is an error."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -176,7 +176,7 @@ class _Parser:
                 item = _Repeat(item, *_counts(count))
                 if self._text[self._position : self._position + 1] == "?":
                     self._position += 1
-                    item = _Repeat(item.inner, 0, item.max)  # lazy or optional: it has no further ways
+                    item = _Repeat(item.inner, 0, item.max)  # a lazy or optional repeat adds no ways to match
             else:
                 break
         return item

@@ -38,7 +38,7 @@ def charsmap_growth(data: bytes) -> int:
 
 
 def _growth(units: npt.NDArray[np.int64], pool: npt.NDArray[np.uint8]) -> int:
-    """Walk the trie of `units` by depth. A node met again was first met with a shorter key."""
+    """Walk the trie of `units` by depth. A node that occurs again was visited with a shorter key before."""
     offsets = (units >> 10) << ((units & (1 << 9)) >> 6)
     seen = np.zeros(len(units), np.bool_)
     ends = np.append(np.flatnonzero(pool == 0), len(pool))

@@ -54,7 +54,7 @@ def text_from_messages(
 
     `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
     tool calls. `special_tokens` are texts such as that of "bos_token"; `source` names the template in errors.
-    lopa.runtime.template.text.get_marks tells which characters came from messages. Raises BadInputError for invalid
+    lopa.runtime.template.text.get_marks returns which characters came from messages. Raises BadInputError for invalid
     messages, and for a template that rejects them, fails or exceeds its budget.
     """
     return _render(
@@ -111,7 +111,7 @@ def template_from_file(path: Path) -> str:
     with errors_as_bad_input(str(path), expected=expected, remedy=remedy):
         text = content.decode("utf-8")
     with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(text), dict):  # chat_template.json or tokenizer_config.json
+        if isinstance(json.loads(text), dict):  # a chat_template.json or tokenizer_config.json, not a template
             raise BadInputError(
                 f"{path} is a JSON object", expected=expected, remedy="use a file with the text of its chat_template"
             )
@@ -130,7 +130,7 @@ def text_from_content(content: Any) -> Any:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise BadInputError(
-                f"message part {shown(part)}",
+                f"unsupported message part {shown(part)}",
                 expected='{"type": "text", "text": string}, since the model reads text only',
                 remedy="remove the part",
             )
@@ -186,12 +186,14 @@ class _GenerationBlock(Extension):
 def _check_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """Return the messages for the template, and the number of their characters."""
     if not isinstance(messages, Sequence):
-        raise BadInputError(f"chat {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"])
+        raise BadInputError(
+            f"invalid chat {shown(messages)}", expected="a list of messages", remedy=_MESSAGE_FORM["remedy"]
+        )
     if not messages:
-        raise BadInputError("chat without messages", expected="at least one message", remedy="add a user message")
+        raise BadInputError("the chat has no messages", expected="at least one message", remedy="add a user message")
     if len(messages) > MAX_MESSAGES:
         raise BadInputError(
-            f"chat of {len(messages)} messages",
+            f"the chat has {len(messages)} messages",
             expected=f"at most {MAX_MESSAGES} messages",
             remedy="remove the oldest messages",
         )

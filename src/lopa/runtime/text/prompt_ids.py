@@ -24,7 +24,7 @@ def check_prompts(prompts: Iterable[Any]) -> None:
     one = isinstance(prompts, (str, bytes))
     if one or isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise BadInputError(
-            f"prompts {shown(prompts)}",
+            f"invalid prompts {shown(prompts)}",
             expected="several prompts, each a string or a list of token IDs",
             remedy=f"for a single prompt use [{shown(prompts)}]" if one else 'e.g. ["text"]',
         )
@@ -70,7 +70,7 @@ def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, ma
     vocabulary = manifest.dimensions.vocab_size
     if not all(_is_id(each, vocabulary) for each in ids):
         raise BadInputError(
-            f"prompt ids {shown(ids)}",
+            f"invalid prompt ids {shown(ids)}",
             expected=f"a list of integers from 0 to {vocabulary - 1}",
             remedy="encode the text with the bundle's tokenizer; pass several prompts as generate([...])",
         )
@@ -113,7 +113,7 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     if isinstance(prompt, Sequence) and not isinstance(prompt, (bytes, bytearray, memoryview)):
         return prompt
     raise BadInputError(
-        f"prompt {shown(prompt)}",
+        f"invalid prompt {shown(prompt)}",
         expected="a string, or a list of token IDs",
         remedy="decode bytes, convert arrays with .tolist(), and messages with decoder.prompt_from_messages(...)",
     )

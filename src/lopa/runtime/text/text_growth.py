@@ -43,7 +43,7 @@ class TextGrowth:
         )
         if found * self._remaining_growth > limit:
             raise BadInputError(
-                f"a text of {size} bytes, which the bundle's tokenizer may turn into {found * self._remaining_growth}",
+                f"the bundle's tokenizer may turn {size} bytes of text into {found * self._remaining_growth}",
                 expected=f"growth by a factor of at most {MAX_TEXT_GROWTH}",
                 remedy="use the original checkpoint's tokenizer, or avoid these characters",
             )

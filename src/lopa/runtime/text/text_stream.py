@@ -35,8 +35,8 @@ class TextStream:
         self._context = 0
         """Number of context IDs in the window."""
         self._returned_characters = 0
-        """Number of characters after the context that were returned as well: those before an incomplete character."""
-        self._held = ""
+        """Number of characters after the context that were already returned, because only a later one is incomplete."""
+        self._pending = ""
         """Final text that may be the beginning of a stop string."""
 
     def push(self, ids: Sequence[int]) -> str:
@@ -57,10 +57,10 @@ class TextStream:
             return ""
         rest = self._without_stop(self._new_text()[self._returned_characters :])
         if self.stopped is None:
-            rest += self._held
+            rest += self._pending
         self._ids.clear()
         self._context = self._returned_characters = 0
-        self._held = ""
+        self._pending = ""
         return rest
 
     def _new_text(self) -> str:
@@ -83,14 +83,14 @@ class TextStream:
 
     def _without_stop(self, new: str) -> str:
         """Return the final part of the held text and `new`; set `stopped` if a stop string is complete."""
-        text = self._held + new
+        text = self._pending + new
         found = [(at + len(stop), -len(stop), stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
             end, _, self.stopped = min(found)
-            self._held = ""
+            self._pending = ""
             return text[: end - len(self.stopped)]
-        self._held = text[len(text) - self._partial_stop_length(text) :]
-        return text[: len(text) - len(self._held)]
+        self._pending = text[len(text) - self._partial_stop_length(text) :]
+        return text[: len(text) - len(self._pending)]
 
     def _partial_stop_length(self, text: str) -> int:
         """Return the length of the longest end of `text` that begins a stop string."""

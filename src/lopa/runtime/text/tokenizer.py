@@ -130,7 +130,7 @@ class Tokenizer:
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
-        """IDs of control tokens, which text never becomes: special tokens and the chat template's markup.
+        """IDs of control tokens, which plain text is never encoded as: special tokens and the chat template's markup.
 
         Many tokenizers do not mark <tool_call> or </think> as special, since answers show them.
         """
@@ -167,7 +167,7 @@ class Tokenizer:
     def _literal(self) -> tokenizers.Tokenizer:
         """The same tokenizer with special tokens as plain text, created on first use.
 
-        It is a separate object, since other threads may be encoding and settings cannot change meanwhile.
+        It is a separate object, because settings must not change while other threads are encoding.
         """
         with self._library_errors():
             content = json.loads(self.definition())
@@ -239,7 +239,7 @@ class Tokenizer:
             longest = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
             if len(text) > longest:
                 raise PromptTooLongError(
-                    f"text of {len(text)} characters",
+                    f"the text has {len(text)} characters",
                     expected=f"at most {longest} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )

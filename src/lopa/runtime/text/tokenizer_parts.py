@@ -46,7 +46,7 @@ class _Kind:
 
     name: str
     inner: str
-    """Field of a Sequence with its parts."""
+    """Name of the field in which a Sequence has its parts."""
     growths: Mapping[str, Callable[[Part], int]]
     """Maximum bytes made of one byte, by type of part."""
     max_growth: int
@@ -176,7 +176,7 @@ def _min_match_bytes(part: Part) -> int:
     if kind == "Regex":
         return shortest_match(text)
     if not 0 < len(text) <= _MAX_TEXT:
-        raise PartError(f"pattern of {len(text)} characters", f"1 to {_MAX_TEXT} characters")
+        raise PartError(f"a pattern has {len(text)} characters", f"1 to {_MAX_TEXT} characters")
     return len(text.encode())
 
 
@@ -246,7 +246,7 @@ _NORMALIZER = _Kind(
         "ByteLevel": _fixed(2),
         "Lowercase": _fixed(2),
         "Precompiled": _charsmap_growth,
-        "Prepend": lambda part: 1 + _byte_count(part, "prepend"),  # prepended to each piece between added tokens
+        "Prepend": lambda part: 1 + _byte_count(part, "prepend"),  # added to each piece between added tokens
         "Replace": _replace_growth,
     },
     MAX_GROWTH,

@@ -1,8 +1,8 @@
 """Safe conversion of tokenizer.json to the tokenizers library's object.
 
 The library aborts the process if it cannot allocate the memory that a file requests. The file is therefore parsed and
-bounded here, and the library gets only the checked content. This module knows neither bundles nor checkpoints, nor what
-the tokens mean.
+bounded here, and the library gets only the checked content. This module does not depend on bundles, checkpoints or the
+meaning of tokens.
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ class _AddedToken(msgspec.Struct):
 
 
 class _Model(msgspec.Struct, omit_defaults=True):
-    """Fields of all types of model; a file has those of its own type."""
+    """Fields of all model types. A file has only the fields of its type."""
 
     vocab: dict[_Text, _Id] | list[tuple[_Text, float]]
     type: _ModelType | None = None
