@@ -1,4 +1,4 @@
-"""Simulation of one load: clients send, a router distributes, replicas answer and fail. Deterministic for a seed."""
+"""Simulation of one load with clients, a router, and replicas that may fail. The result is deterministic for a seed."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass

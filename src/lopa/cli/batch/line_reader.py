@@ -53,14 +53,14 @@ class LineReader:
     options: Mapping[str, Any]
     """Options of the command line, by the names of GenerationConfig."""
     config: GenerationConfig
-    """The config of lines without options of their own, made from `options`."""
+    """Config from `options`, for lines that set no options."""
     chat: ChatFormat | None
     prompt_ids: bool
     """True to include the token ids of the prompt in results."""
 
     @property
     def decoded_with(self) -> bytes:
-        """Digest of everything but the line that determines an answer. A drawn seed counts as no seed."""
+        """Digest of everything that determines an answer, except the line itself. A drawn seed counts as no seed."""
         config = {**self.config.requested(), **{name: None for name, value in self.options.items() if value is None}}
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
@@ -95,7 +95,7 @@ class LineReader:
         options = parsed.options
         if not options:
             return self.config
-        # An answer satisfies one grammar, so that a line's own replaces the command line's.
+        # An answer satisfies only one grammar, so a line's grammar replaces that of the command line.
         own_grammar = any(name in options for name in GRAMMARS)
         usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
         values = {**usual, "seed": self.config.seed, **options}

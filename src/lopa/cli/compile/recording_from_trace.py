@@ -1,4 +1,4 @@
-"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Reads only sizes."""
+"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Only the sizes are read."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar

@@ -72,7 +72,7 @@ class ChatSession:
             self._answer(text)
 
     def _answer(self, question: str) -> None:
-        """Print the answer to `question`. Keep both, unless the answer is stopped."""
+        """Print the answer to `question` and add both to the conversation, unless the answer is stopped."""
         prompt = self._prompt(question)
         result = None
         try:
@@ -180,7 +180,7 @@ class ChatSession:
 
 
 def _parsed(option: click.Option, value: str) -> dict[str, Any]:
-    """Return `value` as the option `option` converts it, by name. Raises BadInputError for a bad value."""
+    """Return the value that `option` reads from the text `value`, by the option's name. Raises BadInputError."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
         return config_overrides({option.name: value_of_flag(option, value)})

@@ -1,4 +1,4 @@
-"""A conversation: its turns, the part of it that fits into the model, and its file. Knows no terminal and no device."""
+"""A conversation: its turns, the turns that fit into the model, and its file format. No terminal or device is used."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Conversation:
     def drop_until(self, fits: Callable[[list[Message]], bool], question: str) -> int:
         """Drop the oldest turns until the messages with `question` fit.
 
-        Returns the number of turns dropped now; 0 and no change where even dropping all does not suffice.
+        Returns the number of turns dropped now. If even dropping all does not suffice, it drops none.
         """
         before = self.dropped
         for count in range(len(self.turns) - before + 1):

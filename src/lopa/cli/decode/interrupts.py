@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C in a conversation: it stops an answer between two steps; at the prompt it raises an exception."""
+"""Handling of Ctrl-C in a conversation. It stops an answer between two steps, and raises an exception at the prompt."""
 
 import signal
 from collections.abc import Callable, Iterator

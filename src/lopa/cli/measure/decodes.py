@@ -45,7 +45,7 @@ def command(
     numbers = counts_from_text(counts, "--branches", "branch")
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         for number in numbers:
-            decoder.config(strategy="lopa", branches=number)  # bad numbers are refused before anything is decoded
+            decoder.config(strategy="lopa", branches=number)  # bad numbers are rejected before anything is decoded
         if output is not None:
             check_output(output / NAME)
         with show_progress("prompts", limit, quiet=quiet()) as progress:

@@ -89,7 +89,7 @@ def command(
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         files.check(_NAME)
-        # A configuration that the bundle excludes is an error if it is named, and left out of a set.
+        # A configuration that the bundle does not support is an error if it is named, and skipped in a set.
         variants = variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)

@@ -22,8 +22,8 @@ from lopa.runtime.files.output_file import write_atomically
 def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
     """Simulate replicas of a server, as the file SCENARIO describes them (docs/how-to/measure.md).
 
-    For every load the report has the share of answers in time, latencies, refused and lost requests, and the cost of a
-    million tokens. It also names the best number of branches. The same file gives the same result.
+    For every load the report lists the share of answers in time, latencies, rejected and lost requests, and the cost of
+    a million tokens. It also names the best number of branches. The same file gives the same result.
     """
     with extra_needed("simulate", {"simpy"}, "the library for simulations"):
         from lopa.bench.fleet.fleet_plot import png_from_fleet

@@ -22,7 +22,7 @@ _SHELLS = ("bash", "zsh", "fish")
 def command(shell: str | None) -> None:
     """Print the script with which SHELL completes commands, options, folders and devices of lopa-export.
 
-    Without SHELL the environment variable SHELL decides. To install the script for every new shell:
+    Without an argument, the environment variable SHELL determines the shell. To install the script for every new shell:
 
     \b
     bash  lopa-export completion bash > ~/.lopa-export.bash

@@ -1,6 +1,7 @@
-"""Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle, complete or not at all.
+"""Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle.
 
-job.py decides what is compiled. The project's tests have not run ATC, only a stand-in for it.
+After a failure nothing is left there. job.py decides what is compiled. The project's tests have not run ATC, only a
+stand-in for it.
 """
 
 import os

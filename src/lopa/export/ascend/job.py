@@ -36,7 +36,7 @@ class AscendRequest:
     """None for the default: origin, or fp16 for integers, which do not support origin."""
     int8: bool
     int8_graph: Path | None
-    """Graph by AMCT; None with int8 if it does not exist yet."""
+    """Graph quantized by AMCT. None without int8, or if it does not exist yet."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Checks before a call of ATC, which takes minutes to fail and says less.
+"""Checks before a call of ATC, which takes minutes to fail and reports less.
 
 Every rule is a pure function. The codes are those that ATC's documentation gives for the fault. A rule without a code
-is also from the documentation, but ATC may silently compile something wrong. Some faults cannot occur in an AtcCall
-and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
+is also from the documentation, but ATC may accept the fault and build a wrong model. Some faults cannot occur in an
+AtcCall and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ MAX_DIMS = 128
 """Maximum number of dims of all inputs that can be set before a forward, the size of pyACL's aclmdlIODims."""
 _PLAN = "plan again: lopa-export plan BUNDLE --buckets N"
 _EXPORT = "export the checkpoint again with --dialect portable or both"
-# Linter rules that apply to a graph rewritten by AMCT, and ATC's codes for them. ONNX cannot infer shapes for AMCT's
-# own operators, and its weights have other places than the exporter's.
+# Linter rules that apply to a graph rewritten by AMCT, with ATC's codes. Other rules do not apply, because ONNX cannot
+# infer shapes for AMCT's own operators, and AMCT places weights differently than the exporter.
 _AMCT_RULES = ("opset import", "unregistered operator", "unregistered opset")
 _LINT_CODES = {
     "opset import": "E16005",

@@ -19,8 +19,8 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
     """Return the family that model_type and architectures name, or the requested one if it fits them.
 
     An autoregressive checkpoint with a family's layers belongs to that family only on request, because nothing in it
-    says that it was trained for diffusion. Raises BadInputError for a checkpoint of no family or of two, and for a
-    request that contradicts the files.
+    says that it was trained for diffusion. Raises BadInputError for a checkpoint of no known family or of two, and for
+    a request that contradicts the files.
     """
     if requested is not None and requested not in FAMILIES:
         raise BadInputError(

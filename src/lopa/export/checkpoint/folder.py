@@ -1,6 +1,6 @@
 """Checks of a checkpoint's or an adapter's path by file names and first lines.
 
-Each common mistake with such a path has an error of its own. Other modules of this package check the contents.
+Each common mistake has its own error message. Other modules of this package check the contents.
 """
 
 import re
@@ -192,7 +192,7 @@ def _without_config(path: Path, names: Collection[str]) -> BadInputError:
     return BadInputError(
         f"{path} has no {CONFIG_NAME}",
         expected=CHECKPOINT_NEEDED,
-        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"pass the folder in it that has one: {within}",
+        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"pass this subfolder, which has one: {within}",
     )
 
 

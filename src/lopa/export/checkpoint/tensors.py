@@ -1,7 +1,7 @@
 """Safetensors files of a checkpoint as one lazy table of tensors.
 
-Opening reads headers only. Values are read on request, into the caller's memory, because a mapped file would count as
-used memory. Only then torch is imported, so that a bad checkpoint is rejected without it.
+Opening reads headers only. Values are read on request into the caller's memory. A mapped file would count as used
+memory. torch is imported only for reading values, so that a bad checkpoint is rejected without it.
 """
 
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ class PluginsPass(ir.passes.InPlacePass):
         inputs = {value.name: value for value in model.graph.inputs}
         for attention in _attentions(model.graph):
             found = _past_and_new(attention)
-            assert found is not None  # by `requires`
+            assert found is not None  # ensured by `requires`
             past_key, key, past_value, value = found
             masks = [inputs[WINDOW_MASK], inputs[PREFIX_MASK]]
             arguments = [attention.inputs[0], key, value, past_key, past_value, *masks]

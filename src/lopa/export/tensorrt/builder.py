@@ -55,7 +55,7 @@ class BuildRequest:
     flags: BuildFlags
     target: EngineTarget
     timing_cache: TimingCache | None
-    """None for a library that does not time kernels."""
+    """Cache of earlier timings, or None for a library that does not time kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report
         try:
             return _built_from_request(trt, request, path, report)
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # a stored error must not keep the builder alive
+            traceback.clear_frames(error.__traceback__)  # the stored error must not keep the builder alive
             raise
 
 
@@ -129,7 +129,7 @@ class _PlanFile:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Write `data` and return how many bytes were written: all or none."""
+        """Write `data` and return the number of bytes written, which is all or none."""
         try:
             if self._file is None:
                 self._file = self._path.open("wb")
@@ -237,7 +237,7 @@ def _build(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
         finally:
             ended.set()
 
-    # Not with Thread.join: up to Python 3.12 an interrupted join takes its thread for ended, and the next one does not
+    # Not with Thread.join: up to Python 3.12 an interrupted join marks its thread as ended, and the next join does not
     # wait.
     try:
         threading.Thread(target=build, name="tensorrt-build").start()
@@ -245,7 +245,7 @@ def _build(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
     except BaseException:
         cancelled.set()
         monitor.cancel()
-        if begun.is_set():  # else the thread may not exist; if it starts later, it sees the cancellation
+        if begun.is_set():  # otherwise the thread may not exist; if it starts later, it sees the cancellation
             ended.wait()
         raise
     if isinstance(outcome[0], BaseException):

@@ -1,6 +1,6 @@
-"""TensorRT engine of a bundle and its shape buckets, in the bundle's engines/, built unless it is up to date.
+"""Build of the TensorRT engine of a bundle for its shape buckets, in the bundle's engines/, unless it is up to date.
 
-This module decides what is built; builder.py builds it.
+This module prepares the build, and builder.py runs it.
 """
 
 import datetime
@@ -96,7 +96,7 @@ def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: Build
     """Make and check all decisions that need no TensorRT. For 8-bit products, read the weights.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
-    plugins that the graph does not call. Raises it also for anything that the parser rejects.
+    plugins that the graph does not call. Also raises it for a graph that the parser rejects.
     """
     standard = bundle.with_dialect("standard")
     if flags.plugins and not standard.manifest.plugins:
@@ -225,7 +225,7 @@ def _read_timings(cache: Path) -> bytes:
 
 
 def _default_timing_cache(bundle: Bundle, gpu: str, version: str) -> Path:
-    """Return the path for a version and a GPU, because TensorRT rejects caches of others."""
+    """Return the path for a version and a GPU. TensorRT rejects the caches of other versions and GPUs."""
     return bundle.path / ENGINES_FOLDER / f"timing-{gpu_slug(gpu)}-{version}.cache"
 
 

@@ -1,7 +1,8 @@
 """Rules for what TensorRT's parser rejects in an ONNX graph, checked before a build that would take minutes to fail.
 
-A pure function of the model and the table of operators (operators.json). Weights in external files are not read. A
-rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real one.
+The result depends only on the model and the table of operators (operators.json). Weights in external files are not
+read. A rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real
+one.
 """
 
 import itertools
@@ -33,7 +34,7 @@ _REMEDIES = {
 _FLOAT_BUNDLE = "export the checkpoint in floating point (--quantize none): scales of rows are not constant"
 _OTHERWISE = "use operators that the parser supports instead"
 _MAX_TOP_K = 3840
-"""Limit of the builder; the parser has none."""
+"""Maximum K of TopK in the builder. The parser has no limit."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
 """Attributes of a Constant that hold numbers."""
 
@@ -52,14 +53,14 @@ def check_parser_accepts(model: onnx.ModelProto, name: str) -> None:
     found = refusals_of_model(model, tensorrt_operators())
     if found:
         raise BadInputError(
-            f"TensorRT's parser rejects {len(found)} places of {name}: {'; '.join(map(str, found[:3]))}",
+            f"TensorRT's parser rejects {name} at {len(found)} places: {'; '.join(map(str, found[:3]))}",
             expected="a graph of operators, types and shapes that the parser supports (docs/how-to/engines.md)",
             remedy=found[0].remedy,
         )
 
 
 class _Graph(LintedGraph):
-    """The model with the queries of the rules."""
+    """A model, with the properties that the rules query."""
 
     def __init__(self, model: onnx.ModelProto, table: ParserTable) -> None:
         super().__init__(model)

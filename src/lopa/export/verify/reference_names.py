@@ -1,6 +1,7 @@
 """Mapping of a checkpoint's settings and tensor names to those of transformers' networks.
 
-Independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have transformers' names.
+The module is independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have
+transformers' names.
 """
 
 import re

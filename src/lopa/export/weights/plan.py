@@ -1,6 +1,6 @@
-"""Plan of a bundle's weights: its tensors, their names in the checkpoint, their places in the weights file.
+"""Plan of a bundle's weights: its tensors, their names in the checkpoint, and their places in the weights file.
 
-Uses names and shapes, no values.
+It depends on names and shapes, not on values.
 """
 
 import math

@@ -12,7 +12,7 @@ _VALUES = {"json": ("json_schema", "value"), "regex": ("regex", "value"), "gramm
 
 
 def option_from_response_format(value: Any) -> dict[str, Any]:
-    """Return the option that `value` requests, by name; none for text.
+    """Return the option that `value` requests, by name, or an empty dict for text.
 
     Raises BadInputError for an unknown type, and for a missing schema, regex or grammar. Other fields of a json_schema
     (name, description, strict) have no effect. A json_object may have a `schema`, as in llama.cpp.

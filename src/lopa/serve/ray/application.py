@@ -33,7 +33,7 @@ def application_from_options(options: RayOptions, replica: type[BundleReplica] =
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=options.min_replicas,
                 max_replicas=options.max_replicas,
-                target_ongoing_requests=options.max_num_seqs,  # above it some requests wait
+                target_ongoing_requests=options.max_num_seqs,  # with more requests than this, some wait
                 upscale_delay_s=options.scale_up_seconds,
                 downscale_delay_s=options.scale_down_seconds,
             )

@@ -7,7 +7,7 @@ from typing import Any
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 _ALL = 10**6
-"""Number of fallback replicas, more than exist: where one is full the next is tried."""
+"""Number of fallback replicas. It exceeds any number of replicas, so all are tried."""
 
 
 class AffinityRouter(ConsistentHashRouter):  # type: ignore[misc]
