@@ -118,7 +118,7 @@ class _Commands(LazyGroup):
 
 
 def unusable_commands() -> tuple[str, ...]:
-    """Return the commands whose libraries are not installed. Imports none of them."""
+    """Return the commands whose libraries are not installed, without importing any library."""
     return () if all(map(_is_installed, EXPORT_MODULES)) else EXPORT_COMMANDS
 
 

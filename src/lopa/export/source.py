@@ -1,6 +1,6 @@
 """Source of an export: the checkpoint and its adapter, checked as far as possible without reading weights.
 
-Imports neither torch nor ONNX, so that unsupported checkpoints are rejected at once.
+The module imports neither torch nor ONNX, so that unsupported checkpoints are rejected at once.
 """
 
 from collections.abc import Mapping

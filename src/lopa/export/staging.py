@@ -140,7 +140,7 @@ def _clear_leftovers(destination: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return True if another process has this number. With our own number, a leftover is from an earlier process."""
+    """Return True if another process has this number. A leftover with our number is from an earlier process."""
     if process == os.getpid():
         return False
     try:

@@ -149,7 +149,7 @@ def test_a_stopped_measurement_keeps_what_is_a_table(
     assert "forwards: stopped after " in done.stderr
     assert "Traceback" not in done.stderr
     if kept:
-        assert f"forwards are kept in {bundle / 'costs.cpu.json'}" in done.stderr
+        assert f"forwards were saved in {bundle / 'costs.cpu.json'}" in done.stderr
         assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 8
     else:
         assert "No results were saved: a table needs 24 forwards, 3 of every size." in done.stderr

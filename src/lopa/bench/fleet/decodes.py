@@ -30,7 +30,7 @@ class DecodeStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
     branches: Branches
     """Number of verified branches."""
     sequences: Branches
-    """Sequences of the forward: 1 if the branches share their rows, else the number of branches."""
+    """Sequences of the forward: 1 if the branches share their rows, otherwise the number of branches."""
     window: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     """Rows per sequence."""
     prefix: Rows

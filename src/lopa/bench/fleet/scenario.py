@@ -108,7 +108,7 @@ class Scenario(_Part, frozen=True):
     """Path of the decodes (`bench decodes`), relative to the scenario's folder."""
     costs: MeasuredCosts | ModelledCosts
     loads: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=1000)]
-    """Arrival rates for the whole fleet in requests per second. Each is a simulation of its own."""
+    """Arrival rates for the whole fleet in requests per second. Each has its own simulation."""
     branches: Annotated[tuple[Branches, ...], Meta(min_length=1, max_length=100)]
     """Numbers of branches, each simulated with every load."""
     replicas: Annotated[int, Meta(ge=1, le=100_000)]

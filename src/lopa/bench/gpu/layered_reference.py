@@ -60,7 +60,7 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
 
 
 def _added_mask(sequences: Sequences, device: str) -> Tensor:
-    """Return the additive mask [B, 1, L, L]: 0 if a row may attend, else minus infinity."""
+    """Return the additive mask [B, 1, L, L], which is 0 if a row may attend and otherwise minus infinity."""
     allowed = torch.tensor(sequences.mask, device=device)[:, None]
     return torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, float("-inf"))
 

@@ -50,7 +50,7 @@ class Row:
     strategy: StrategyName
     branches: int | Literal["auto"] | None
     options: dict[str, Any]
-    """Options of the configuration besides strategy and branches."""
+    """Options of the configuration other than strategy and branches."""
     curve: str
     """Name of the curve that the configuration is a point of."""
     kind: str

@@ -59,7 +59,7 @@ class Sweep:
     values: tuple[float | str, ...] = ()
     """Values of the option, or () for a single configuration."""
     options: Options = ()
-    """Options that stay fixed."""
+    """Options with the same value in all configurations."""
 
     def variants(self, curve: str) -> tuple[Variant, ...]:
         """Return one configuration per value, named after the curve and the value."""

@@ -46,9 +46,9 @@ class Turn:
 def decoders_on_cores(
     opened: ExitStack, path: Path, counts: Sequence[int], *, device_timeout: float
 ) -> dict[int, Decoder]:
-    """Open the bundle at `path` on 1 device and on each of `counts` that this machine has cores for.
+    """Open the bundle at `path` on 1 device and on each number in `counts` up to this machine's cores.
 
-    Each device is one core. `opened` closes the decoders. Raises as Decoder.open does.
+    A device is a core. `opened` closes the decoders. Raises as Decoder.open does.
     """
     cores = sorted(available_cores())
     return {

@@ -26,7 +26,7 @@ _REMEDY = "correct the line"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """Turns a text into a chat, with an optional system message."""
+    """Conversion of a text into a chat, with an optional system message."""
 
     system: str | None = None
 
@@ -38,7 +38,7 @@ class ChatFormat:
 
 @dataclass(frozen=True)
 class RequestLine:
-    """A line of a file of prompts, its request or its error, and the format of its answer."""
+    """A line of a file of prompts with its request or error and the format of its answer."""
 
     line: RawLine
     request: PromptRequest | BadInputError
@@ -47,7 +47,7 @@ class RequestLine:
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads the lines of a run, with the options of the command line."""
+    """Reader of the lines of a run, with the options of the command line."""
 
     decoder: Decoder
     options: Mapping[str, Any]
@@ -114,8 +114,8 @@ class LineReader:
             return self.prompt_of_text(parsed.prompt)
         raise BadInputError(
             "prompt_ids with --chat",
-            expected="a text for the chat template, or messages",
-            remedy="give the text, or omit --chat",
+            expected='a "prompt" for the chat template, or "messages"',
+            remedy="replace prompt_ids, or omit --chat",
         )
 
 

@@ -51,7 +51,7 @@ class OutputFiles:
         return cls(places.get("--output"), places.get("--trace"))
 
     def lock(self, opened: ExitStack) -> None:
-        """Open and lock the regular files until `opened` is closed. Their content stays.
+        """Open and lock the regular files until `opened` is closed, without changing their content.
 
         Raises BadInputError when another process writes one of them. Prints a warning on a file system without locks.
         """
@@ -67,7 +67,7 @@ class OutputFiles:
             self._locked[place.path] = lines
 
     def open_output(self, opened: ExitStack) -> OutputLines:
-        """Open the destination of results until `opened` is closed. A file's content stays."""
+        """Open the destination of results until `opened` is closed, without changing a file's content."""
         return opened.enter_context(OutputLines.standard()) if self.output is None else self._open(self.output, opened)
 
     def open_trace(self, opened: ExitStack) -> OutputLines | None:

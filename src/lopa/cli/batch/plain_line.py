@@ -43,7 +43,7 @@ class ParsedLine:
 
 
 def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
-    """Parse an object with "prompt", "prompt_ids" or "messages", with options and perhaps an "id".
+    """Parse an object with "prompt", "prompt_ids" or "messages", and optionally options and an "id".
 
     Raises BadInputError for any other object.
     """

@@ -47,7 +47,7 @@ class Conversation:
         return True
 
     def reset(self) -> None:
-        """Remove all turns; the system message stays."""
+        """Remove all turns and keep the system message."""
         self.turns.clear()
         self.dropped = 0
 

@@ -57,7 +57,7 @@ class _Arguments:
     def check(self) -> None:
         """Raise UsageError for options that exclude each other, or that need a missing option."""
         if self.prompts is not None and (self.prompt is not None or self.drafts):
-            raise click.UsageError("--prompts excludes PROMPT and --drafts")
+            raise click.UsageError("--prompts cannot be combined with PROMPT or --drafts")
         for name, given in (
             ("--output", self.output is not None),
             ("--parallel", self.parallel is not None),
@@ -67,11 +67,11 @@ class _Arguments:
             if given and self.prompts is None:
                 raise click.UsageError(f"{name} needs --prompts")
         if self.resume and (self.output is None or self.trace is not None):
-            raise click.UsageError("--resume needs --prompts and --output, and excludes --trace")
+            raise click.UsageError("--resume needs --prompts and --output, and cannot be combined with --trace")
         if self.system is not None and not self.chat:
             raise click.UsageError("--system needs --chat")
         if self.timeline is not None and (self.parallel or 1) > 1:
-            raise click.UsageError("--timeline excludes --parallel: requests that share a forward share its time")
+            raise click.UsageError("--timeline cannot be combined with --parallel, since requests share forwards")
         if self.prompt is None and self.prompts is None and sys.stdin.isatty():
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 

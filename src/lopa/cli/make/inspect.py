@@ -126,7 +126,7 @@ def _quantization(manifest: Manifest) -> str:
 
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return a row for a bundle whose blocks leave little to look ahead at, otherwise none."""
+    """Return a row with the reason if lookahead branches do not pay with the bundle's blocks, otherwise no row."""
     options = manifest.merged_options(GenerationConfig())
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]

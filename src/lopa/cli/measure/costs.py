@@ -74,7 +74,7 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> DeviceCosts:
             click.echo(f"No results were saved: a table needs {needed} forwards, {MIN_ROUNDS} of every size.", err=True)
         else:
             write_atomically(target, json_from_record(kept))
-            click.echo(f"Results of {measurement.forwards} forwards are kept in {target}.", err=True)
+            click.echo(f"Results of {measurement.forwards} forwards were saved in {target}.", err=True)
         raise
     costs = measurement.costs
     assert costs is not None, "a measurement that ran to its end has a table"

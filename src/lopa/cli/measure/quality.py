@@ -54,7 +54,7 @@ _NAME = "quality"
     "--plot",
     type=click.Path(path_type=Path),
     metavar="PNG",
-    help="Plot of score against tokens per forward and second.",
+    help="File for a plot of score against tokens per forward and per second.",
 )
 @device_options
 def command(
@@ -83,8 +83,8 @@ def command(
         check_matplotlib()
         if not any(item.verdict for item in items):
             raise BadInputError(
-                f"--plot, but {prompts} has no prompt that is scored here",
-                expected="prompts with a score to plot: of kind math, or with a scoring",
+                f"--plot, but {prompts} has no prompt with a scoring",
+                expected="prompts of kind math, or with the field scoring",
                 remedy="omit --plot, or give other prompts",
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:

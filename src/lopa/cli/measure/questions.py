@@ -114,10 +114,10 @@ def _check_usage(name: str, data: Path | None, given: Mapping[str, object]) -> N
         raise click.UsageError(f"{name} is generated: omit DATA")
     for name_of_option in _GENERATED_ONLY if is_data else _DATA_ONLY:
         if given[name_of_option] is not None:
-            raise click.UsageError(f"{name_of_option} is not for {name}")
+            raise click.UsageError(f"{name_of_option} is not an option of {name}: omit it")
     if given["--shots"] and given["--shots-from"] is None:
         raise click.UsageError("--shots needs --shots-from, the file of the examples")
     if given["--last-number"] and name != "gsm8k":
-        raise click.UsageError(f"--last-number is not for {name}")
+        raise click.UsageError(f"--last-number is not an option of {name}: omit it")
     if given["--chat"] and given["--shots-from"] and DATA_SETS[name].chat is not None:
         raise click.UsageError(f"{name} as a chat has no examples: omit --shots-from")

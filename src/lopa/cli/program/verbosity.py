@@ -51,7 +51,7 @@ def forget_verbosity() -> None:
 
 
 def remove_verbose_handler() -> None:
-    """Remove the handler of --verbose, for a command that writes the log itself. The log's level stays."""
+    """Remove the handler of --verbose but keep the log's level, for a command that writes the log itself."""
     for handler in [each for each in _LOG.handlers if isinstance(each, _VerboseHandler)]:
         _LOG.removeHandler(handler)
 

@@ -44,7 +44,7 @@ def _shell_of_user() -> str:
     name = PurePath(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
         raise BadInputError(
-            f"a shell named {name!r} in the variable SHELL",
+            f"unsupported shell {name!r} in the variable SHELL",
             expected=" or ".join(_SHELLS),
             remedy="name the shell, e.g. lopa-export completion bash",
         )

@@ -56,7 +56,7 @@ def codes_of_output(output: str) -> list[str]:
 
 
 def failure_of_output(output: str) -> KnownFailure | None:
-    """Return the failure with the first known code in `output`, else the first whose pattern matches, else None."""
+    """Return the failure with the first known code in `output`, or the first whose pattern matches, or None."""
     failures = atc_contract().failures
     by_code = {code: failure for failure in failures for code in failure.codes}
     for code in codes_of_output(output):

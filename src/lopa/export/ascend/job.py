@@ -33,7 +33,7 @@ class AscendRequest:
     soc_version: str
     buckets: Sequence[ShapeBucket]
     precision: Precision | None
-    """None for the default: origin, or fp16 for integers, which do not support origin."""
+    """Precision, or None for the default: origin, or fp16 for an int8 graph, which does not support origin."""
     int8: bool
     int8_graph: Path | None
     """Graph quantized by AMCT. None without int8, or if it does not exist yet."""

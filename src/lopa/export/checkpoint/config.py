@@ -1,4 +1,4 @@
-"""Facts from a checkpoint's config.json. Weights and the tokenizer are read elsewhere."""
+"""Content of a checkpoint's config.json. Other modules read the weights and the tokenizer."""
 
 from dataclasses import dataclass
 from pathlib import Path

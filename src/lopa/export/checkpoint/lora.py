@@ -1,6 +1,6 @@
 """PEFT LoRA adapters: the tensors of the base that they change, and the changes.
 
-Reads adapter_config.json and adapter_model.safetensors.
+They are read from adapter_config.json and adapter_model.safetensors.
 """
 
 import math
@@ -232,7 +232,7 @@ def _product(
 
 
 def _by_module(config: JsonValues, table: str, modules: Sequence[str], default: str) -> list[object]:
-    """Return for each module the value of the first pattern that matches the end of its name, else the default."""
+    """Return for each module the value of the first pattern that matches the end of its name, or the default."""
     values = config.get_object(table, max_count=_MAX_NAMES)
     matches = first_matches([rf"(.*\.)?({pattern})" for pattern in values], modules, source=config.source)
     choices = list(values.values())

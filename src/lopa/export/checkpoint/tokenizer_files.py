@@ -1,7 +1,7 @@
 """Tokenizer of a checkpoint, converted to the tokenizer files of a bundle and the special token ids.
 
-Reads tokenizer.json and tokenizer_config.json as data; without a tokenizer.json also vocab.json and merges.txt. Runs
-no code of the checkpoint.
+tokenizer.json and tokenizer_config.json are read as data, and without a tokenizer.json also vocab.json and merges.txt.
+No code of the checkpoint runs.
 """
 
 import json

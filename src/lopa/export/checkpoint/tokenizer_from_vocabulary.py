@@ -1,7 +1,7 @@
 """Tokenizer from the vocab.json and merges.txt of a checkpoint without tokenizer.json.
 
-Supports Qwen2's byte-level BPE only, under the class names in `_QWEN2_CLASSES`. Files are read as data. The code that
-auto_map names never runs, so a class that changes the algorithm under a known name goes unnoticed.
+Only Qwen2's byte-level BPE is supported, under the class names in `_QWEN2_CLASSES`. Files are read as data. The code
+that auto_map names never runs, so a class that changes the algorithm under a known name goes unnoticed.
 """
 
 from collections.abc import Mapping

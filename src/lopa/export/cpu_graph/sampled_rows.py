@@ -77,7 +77,7 @@ class _SampledCopies:
     def __init__(self, rows: ir.Value, index: ir.Value) -> None:
         """Gather `rows` [N, W, H] by `index`, int64 [R, B, Q], which counts rows over all windows."""
         self.nodes: list[ir.Node] = []
-        """Copies in order. They are not in the graph yet."""
+        """Copied nodes in order. They are not in the graph yet."""
         self._index = index
         self._count = self._add("Shape", [index], {"start": 2})
         self._by_window = self._add(

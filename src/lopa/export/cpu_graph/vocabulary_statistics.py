@@ -51,7 +51,7 @@ class VocabularyStatisticsPass(ir.passes.InPlacePass):
         self._vocabulary = vocabulary
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes. Names, types and shapes of the outputs stay."""
+        """Replace the nodes. Names, types and shapes of the outputs stay the same."""
         tempered = _tempered_logits(model.graph)
         if tempered is None or self._vocabulary < MIN_VOCABULARY:
             return ir.passes.PassResult(model, modified=False)

@@ -52,7 +52,7 @@ class Architecture:
     name: str
     """Name in the manifest and for `--family`."""
     prediction_shift: Literal[0, 1]
-    """1 if the statistics of a row predict the next position, else 0."""
+    """Offset of the position that a row predicts: 1 for the next position, 0 for its own."""
     layer_prefix: str = "model.layers.{layer}."
     """Prefix of a layer's tensor names, with {layer} for its number."""
     layer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_LAYER)
@@ -91,7 +91,7 @@ class Family:
     add_bos: bool
     """True if prompts start with the tokenizer's beginning-of-text token."""
     decoding: Mapping[str, Any]
-    """Options of GenerationConfig that the checkpoint was trained for, where they differ from D2F's."""
+    """Options of GenerationConfig that the checkpoint was trained for, if they differ from D2F's."""
     decoding_with_adapter: Mapping[str, Any] | None = None
     """Options with an adapter, or None if an adapter does not change them."""
 

@@ -1,4 +1,4 @@
-"""ONNX graph of the contract from model dimensions. Its weights refer to a file that is written elsewhere.
+"""ONNX graph of the contract from model dimensions. Its weights refer to a file that another module writes.
 
 A module of lopa.export.graph.traced_forms is traced with fake tensors, which have shapes but no values. The required
 memory therefore does not depend on the size of the model.

@@ -68,10 +68,11 @@ class BuiltPlan:
 
 
 def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: ProgressCallback) -> BuiltPlan:
-    """Build an engine and write its plan to the new file `path`. Takes minutes; Ctrl-C ends it at the next step.
+    """Build an engine and write its plan to the new file `path`.
 
-    TensorRT builds on the current CUDA device; TensorRT for RTX needs none. Raises BadInputError if the model cannot
-    be parsed or built, a profile is inconsistent, or the timing cache is of another version or GPU. Raises OSError.
+    A build takes minutes, and Ctrl-C ends it at the next step. TensorRT builds on the current CUDA device. TensorRT for
+    RTX needs no device. Raises BadInputError if the model cannot be parsed or built, a profile is inconsistent, or the
+    timing cache is of another version or GPU. Raises OSError.
     """
     return_freed_memory()
     with garbage_collection_disabled():

@@ -137,7 +137,7 @@ def engine_from_job(
 
     TensorRT builds on the current CUDA device, which must be the target. Without `timing_cache`, a library that times
     kernels uses a file in the engines' folder for this GPU and version. Raises the errors of plan_from_request, and
-    BadInputError if something cannot be written; a previous engine then stays. Raises MissingBackendError for plugins
+    BadInputError if something cannot be written. A previous engine is then kept. Raises MissingBackendError for plugins
     without Triton, and for a plan without weights for RTX without a GPU.
     """
     check_has_products(job.flags, target.capabilities, target.gpu)

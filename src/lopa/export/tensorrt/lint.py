@@ -36,7 +36,7 @@ _OTHERWISE = "use operators that the parser supports instead"
 _MAX_TOP_K = 3840
 """Maximum K of TopK in the builder. The parser has no limit."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
-"""Attributes of a Constant that hold numbers."""
+"""Attributes of a Constant with numbers."""
 
 
 def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Violation]:
@@ -124,7 +124,7 @@ def _output_types(graph: _Graph) -> Iterator[Violation]:
 
 
 def _one_type(graph: _Graph) -> Iterator[Violation]:
-    """Check that operands have one type: neither strongly typed networks nor ONNX convert implicitly."""
+    """Check that operands have one type, since neither strongly typed networks nor ONNX convert implicitly."""
     for node in graph.nodes:
         first: dict[str, str] = {}
         for name, letter in zip(node.input, _type_variables_of_inputs(node, graph.opset), strict=False):
@@ -135,7 +135,7 @@ def _one_type(graph: _Graph) -> Iterator[Violation]:
 
 
 def _type_variables_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
-    """Return ONNX's type variables of the inputs; inputs with one letter share a type. Empty for other operators."""
+    """Return ONNX's type variables of the inputs, or none for other operators. Equal variables mean equal types."""
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return ()
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs

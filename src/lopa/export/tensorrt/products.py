@@ -19,7 +19,7 @@ from lopa.runtime.contract import Float32
 Products = Literal["int8", "fp8"]
 
 _MIN_FLOAT16 = 2.0**-14
-"""Smallest normal float16: smaller numbers lose digits."""
+"""Smallest normal float16. Smaller numbers lose digits."""
 _CHUNK_ROWS = 1024
 """Rows of a weight that are converted to float32 at a time."""
 _KINDS: dict[Products, RoundingType] = {

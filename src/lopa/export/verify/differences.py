@@ -118,7 +118,10 @@ def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _
 
 
 def _difference_of_order(ids: Int64, logprobs: Float64, best: Float64) -> Difference:
-    """Return the difference in order; `ids` and `best` are [.., K], best first, `logprobs` [.., V]."""
+    """Return the difference in the order of candidates.
+
+    `ids` and `best` are [.., K], best first, and `logprobs` is [.., V].
+    """
     possible = ids.shape == best.shape and ids.min() >= 0 and ids.max() < logprobs.shape[-1]
     if not possible or (np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any():
         return Difference(math.inf, 1.0, math.inf, float(best.size))

@@ -95,7 +95,7 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
     """
     families = [parse_device(stage).family.name for stage in stages_of_device(device)]
     if "cpu" not in families:
-        return {"": bundle}  # a device that compiles the graph
+        return {"": bundle}  # this device compiles the graph
     first, *others = bundle.dialects
     bundles = {"": bundle.with_dialect(first).without_cpu_graphs()}
     if bundle.manifest.cpu_graphs:

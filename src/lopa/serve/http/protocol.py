@@ -17,8 +17,9 @@ _LOG = logging.getLogger(__name__)
 MAX_HEAD = 64 * 2**10
 """Maximum bytes of a request's first line and headers."""
 MAX_REST = 256 * 2**20
-"""Maximum bytes of a body that are read and dropped after the answer. A client that sends first and reads later still
-gets its answer."""
+"""Maximum bytes of a body that are read and dropped after the answer. This way, a client that sends its complete
+request before it reads still receives its answer.
+"""
 _INVALID = "Invalid HTTP request received."
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_PROBE = 0.5

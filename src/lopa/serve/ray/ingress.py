@@ -44,7 +44,7 @@ class Ingress:
 
     def _route(self, path: str, body: bytes) -> Route:
         try:
-            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send one")
+            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send an object")
         except BadInputError:
             content = {}
         return route_from_body(content, path, self._models)

@@ -1,4 +1,4 @@
-"""Router: prefers the replica that caches a request's prompt, else the one with the fewest requests."""
+"""Router that prefers the replica that caches a request's prompt, otherwise the one with the fewest requests."""
 
 import random
 from collections.abc import Collection, Sequence
