@@ -45,7 +45,7 @@ def _code_of_process(arguments: list[str] | None) -> int:
     try:
         code = _code_of_run(arguments, signals)
     except BaseException as error:
-        signals.exit_immediately()  # a second Ctrl-C does not wait
+        signals.exit_immediately()  # a second Ctrl-C ends the process at once
         code = _code_from_error(error, signals)
     code = _code_after_output(code)
     if arguments is None:

@@ -69,7 +69,7 @@ class BundlePlan:
     """All tensors, with the quantization of `choices` applied."""
     records: dict[str, TensorRecord]
     graphs: Sequence[PlannedGraph]
-    """Graphs of the whole model, first dialect first, then graphs of stages. A single stage has no graph of its own."""
+    """Graphs of the whole model, first dialect first, then graphs of stages. A single stage has no separate graph."""
     decoding: DecodingDefaults
     """Decoding options that the checkpoint was trained for."""
 

@@ -339,4 +339,4 @@ def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) ->
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
     done = bench("quality", tiny_bundle, path, "--plot", tmp_path / "q.png")
     assert done.returncode == 2
-    assert "has no prompt that is scored" in done.stderr.replace("\n", " ")
+    assert "has no prompt with a scoring" in done.stderr.replace("\n", " ")

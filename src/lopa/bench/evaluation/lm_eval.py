@@ -11,7 +11,7 @@ from lopa.runtime.extra import extra_needed
 
 
 def main() -> None:
-    """Run lm-eval on sys.argv. Errors are printed like those of `lopa-export` and have its exit codes."""
+    """Run lm-eval on sys.argv. Errors are printed as by `lopa-export`, with the same exit codes."""
     try:
         _register()
         importlib.import_module("lm_eval.__main__").cli_evaluate()

@@ -140,6 +140,6 @@ class Router:
 
 
 def _first_two(ring: Sequence[Replica]) -> tuple[Replica, Replica]:
-    """Return the first two replicas that are up. At least one is."""
+    """Return the first two replicas that are up, or the only one."""
     up = [replica for replica in ring if replica.up]
     return up[0], up[min(1, len(up) - 1)]

@@ -24,7 +24,7 @@ class SimulatedRequest:
     """A client's request. Times are in simulated seconds."""
 
     prompt: int
-    """Index of the prompt; equal indices mean equal text."""
+    """Index of the prompt. Equal indices mean equal texts."""
     recorded: int
     """Index of the recorded prompt that represents it."""
     arrived: float

@@ -1,7 +1,7 @@
 """Roofline of a forward: its minimum operations and bytes, and the time for them at a machine's rates.
 
-Norms, rotary embedding, softmax and statistics do not count, and nothing is read twice. No implementation of the
-network can be faster at these rates.
+Norms, rotary embedding, softmax and statistics are not counted, and all data is read only once. No implementation of
+the network can be faster at these rates.
 """
 
 from dataclasses import dataclass

@@ -112,7 +112,7 @@ class GpuResults:
     likeness: str
     machine: GpuMachine
     commands: tuple[str, ...]
-    """Command of every run that contributed."""
+    """Command of every run that contributed results."""
     rounds: int
     shapes: tuple[ForwardShape, ...]
     """Shapes of the forward stage."""

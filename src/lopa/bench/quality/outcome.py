@@ -12,7 +12,7 @@ class DecodeOutcome:
     """Outcome of one prompt decoded with one configuration."""
 
     right: bool | None
-    """True for a correct answer; None if it is not scored here."""
+    """True for a correct answer, or None if it is not scored here."""
     steps: int
     """Number of forwards. The published scripts count one more, a round without a forward."""
     tokens: int

@@ -52,6 +52,6 @@ class Conversation:
         self.dropped = 0
 
     def lines(self) -> list[str]:
-        """Return every message as a line of JSON, dropped ones included."""
+        """Return every message, including dropped ones, as a line of JSON."""
         whole = Conversation(self.system, self.turns)
         return [json.dumps(message, ensure_ascii=False) for message in whole.messages()]

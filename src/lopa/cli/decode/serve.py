@@ -232,7 +232,7 @@ def command(
                 origin_policy=origin_policy,
                 drain_seconds=drain,
                 on_ready=lambda: _LOG.info("%s at %s/v1", name, url_from_socket(listening)),
-                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are refused"),
+                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are rejected"),
             )
         if not completed:
             _LOG.error("error: answers were cut after %g seconds; raise --drain", drain)

@@ -26,7 +26,7 @@ NAME = "decodes.json"
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option("--branches", "counts", required=True, metavar="1,2,..", help="Numbers of branches to decode with.")
-@option("--limit", type=click.IntRange(min=1), default=20, help="Maximum prompts of each kind.")
+@option("--limit", type=click.IntRange(min=1), default=20, help="Maximum number of prompts of each kind.")
 @option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help=f"Folder for {NAME}.")
 @device_options
 def command(

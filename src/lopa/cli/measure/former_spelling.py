@@ -1,4 +1,4 @@
-"""Translation of the former flags of `bench`, such as --quality EVAL, to today's subcommands, for error messages."""
+"""Translation of former flags of `bench`, such as --quality EVAL, to the present subcommands, for error messages."""
 
 from collections.abc import Collection, Sequence
 

@@ -47,7 +47,7 @@ _NAME = "quality"
     help=f"Strategies, separated by commas ({', '.join(SWEEPS)}), each measured with several values of one of its "
     "options; or a set: recommended (8 configurations), published (8 or 9), all (more than 100).",
 )
-@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum prompts of each kind.")
+@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of prompts of each kind.")
 @option("--resume", is_flag=True, help="Keep the outcomes in --output and decode only the missing ones.")
 @report_option
 @option(

@@ -29,10 +29,10 @@ from lopa.tiny import EVAL
 @option(
     "--devices", "counts", required=True, metavar="1,2,..", help="Numbers of devices to measure, each with one core."
 )
-@option("--branches", type=int, default=8, help="Branches per step.")
-@option("--limit", type=click.IntRange(min=1), default=4, help="Maximum prompts of each kind.")
+@option("--branches", type=int, default=8, help="Number of branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=4, help="Maximum number of prompts of each kind.")
 @report_option
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of speed against devices.")
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of speed against devices.")
 @device_timeout_option
 def command(
     bundle: Path,

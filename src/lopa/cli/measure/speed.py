@@ -40,8 +40,8 @@ from lopa.tiny import EVAL
     is_flag=True,
     help="Apply the adapter separately in the eager loop, as the published code does, instead of merging it.",
 )
-@option("--branches", type=int, default=5, help="Branches per step.")
-@option("--limit", type=click.IntRange(min=1), default=8, help="Maximum prompts of each kind.")
+@option("--branches", type=int, default=5, help="Number of branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=8, help="Maximum number of prompts of each kind.")
 @report_option
 @device_option
 @option(

@@ -90,7 +90,7 @@ class AscendJob:
 
 
 def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
-    """Make and check all decisions.
+    """Return a job for the user's options after checking it.
 
     Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """

@@ -24,7 +24,7 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
     """
     if requested is not None and requested not in FAMILIES:
         raise BadInputError(
-            f"unknown family {shown(requested)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct its name"
+            f"unknown family {shown(requested)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct --family"
         )
     model_type = config.values.get("model_type")
     named = _named_families(config, model_type)

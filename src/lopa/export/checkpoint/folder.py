@@ -106,7 +106,7 @@ def _hub_id_from_path(path: Path) -> str | None:
     text = str(path)
     if (url := _HUB_URL.fullmatch(text)) is not None:
         text = url[1]
-    elif path.parent.exists():  # a misspelt name in a folder of the user
+    elif path.parent.exists():  # a misspelt name in an existing folder
         return None
     return text if _HUB_ID.fullmatch(text) else None
 

@@ -70,10 +70,7 @@ def graph_from_dimensions(
 def traced_graph(
     dimensions: ModelDimensions, dialect: Dialect, dtype: Dtype, part: ModelPart, *, with_logits: bool
 ) -> ir.Model:
-    """Return the exporter's graph of the module, with tensors without values.
-
-    It is a pure function of the arguments.
-    """
+    """Return the exporter's graph of the module, whose tensors have no values. It depends only on the arguments."""
     form = TRACED_FORMS[dialect]
     with FakeTensorMode(), _quiet_exporter():
         program = torch.onnx.export(

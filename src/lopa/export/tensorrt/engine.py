@@ -49,7 +49,7 @@ from lopa.runtime.tensorrt.tensorrt_manifest import (
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
 _OVERHEAD_BYTES = 1 << 28
-"""Upper bound on the bytes of a plan beyond its weights: kernels and little else."""
+"""Upper bound on the bytes of a plan without its weights, mostly kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class TensorRTBuild:
 
 
 def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
-    """Make and check all decisions that need no TensorRT. For 8-bit products, read the weights.
+    """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
     plugins that the graph does not call. Also raises it for a graph that the parser rejects.

@@ -38,7 +38,7 @@ _QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
 
 
 class TransformersReference:
-    """Reference by a network of transformers in float32 on the CPU."""
+    """Reference that runs a network of transformers in float32 on the CPU."""
 
     name = "transformers"
 

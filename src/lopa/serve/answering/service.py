@@ -1,4 +1,4 @@
-"""Served engine with its name and the limits of clients."""
+"""Service of one model: its engine, name, limits and keys."""
 
 import hashlib
 import time

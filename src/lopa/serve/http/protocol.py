@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits of time and size, so that no client keeps a connection that it does not use."""
+"""uvicorn's HTTP protocol with limits of time and size, so that no client can occupy an idle connection."""
 
 import asyncio
 import logging

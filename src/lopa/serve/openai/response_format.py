@@ -8,7 +8,7 @@ from lopa.runtime.errors import BadInputError
 TYPES = ("text", "json_object", "json_schema")
 _ANY_OBJECT = {"type": "object"}
 _VALUES = {"json": ("json_schema", "value"), "regex": ("regex", "value"), "grammar": ("grammar", "grammar")}
-"""Types of other servers (TGI, Fireworks): lopa's option, and the field that holds its value."""
+"""Types of other servers (TGI, Fireworks), with lopa's option and the field with its value."""
 
 
 def option_from_response_format(value: Any) -> dict[str, Any]:
