@@ -32,7 +32,9 @@ class BucketCosts:
 
     about: BucketPlanCosts
     seconds_of: Callable[[int, int, int], float]
-    """Return seconds by sequences (requests x branches), window rows and prefix rows, with all positions sampled."""
+    """Function from sequences (requests x branches), window rows and prefix rows to seconds, with all positions
+    sampled.
+    """
 
     def seconds(self, sizes: Sizes) -> float:
         """Return the expected seconds of one forward.

@@ -19,7 +19,7 @@ from itertools import combinations
 from math import prod
 
 Sampler = Callable[[Sequence[int]], tuple[Fraction, ...]]
-"""Map the number of correct answers per value of an item to the probability of unmasking each value."""
+"""Function from the number of correct answers per value of an item to the probability of unmasking each value."""
 _ONE, _NONE = Fraction(1), Fraction(0)
 
 

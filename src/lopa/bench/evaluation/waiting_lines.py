@@ -43,7 +43,7 @@ class LineTask:
     instruction: str
     """Task text with the fields {name} and {number}, counted from 1."""
     answers: Callable[[LineDraw], Iterator[Line]]
-    """Yield all correct answers, each once."""
+    """Function that yields all correct answers, each once."""
     any_order: bool = False
     """True if every order of the first answer is correct. Such answers are too many to list."""
 

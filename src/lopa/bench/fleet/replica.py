@@ -44,7 +44,7 @@ class SimulatedRequest:
 
 
 Decode = Callable[[SimulatedRequest], RecordedDecode]
-"""Return the recorded decode of a request."""
+"""Function that returns the recorded decode of a request."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ Evidence = Literal["doc", "source", "recorded"]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An assumption about ATC, with its evidence."""
+    """Assumption about ATC, with its evidence."""
 
     kind: Literal["flag", "rule", "banner", "exit code", "file", "environment"]
     name: str

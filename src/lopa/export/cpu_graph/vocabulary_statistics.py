@@ -131,7 +131,7 @@ class _Nodes:
 
 
 def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
-    """Return the division by the temperature that the candidates are taken from, or None."""
+    """Return the node that divides the logits by the temperature, before TopK, or None."""
     ids = next((value for value in graph.outputs if value.name == TOPK_IDS), None)
     best = ids.producer() if ids is not None else None
     if best is None or best.op_type != "TopK" or best.inputs[0] is None:

@@ -43,7 +43,7 @@ _LLADA_TENSOR = re.compile(r"model\.transformer\.(?:blocks\.(?P<layer>\d+)\.)?(?
 
 @dataclass(frozen=True)
 class Names:
-    """Names of one kind of checkpoint."""
+    """Mapping of the names in one kind of checkpoint to transformers' names."""
 
     embedding: str
     head: str
