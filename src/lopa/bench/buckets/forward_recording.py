@@ -102,7 +102,7 @@ def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
 
 
 def _common(shape: Sizes, sizes: Sizes) -> Sizes:
-    """Return `shape`, extended so that a request with `sizes` fits too."""
+    """Return `shape` extended by a request with `sizes`."""
     return Sizes(
         shape.requests + sizes.requests,
         max(shape.branches, sizes.branches),

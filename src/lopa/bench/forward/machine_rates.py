@@ -1,7 +1,7 @@
 """Rates of matrix products and memory on the CPU, which limit the time of a forward.
 
 The rates are the best of several tries of one large product in the engine itself. A forward can come close to them, and
-they do not depend on other load on the machine.
+they hardly depend on other load on the machine.
 """
 
 import time

@@ -27,7 +27,7 @@ def decode_lines(
 ) -> None:
     """Answer `lines` of the file `source`. The answer to a bad line is its error, which is also printed.
 
-    If a device fails, writes the results so far and raises its error.
+    If a device fails, the results so far are written and its error is raised.
     """
     waiting: deque[RequestLine] = deque()
     numbers: dict[int, int] = {}

@@ -43,7 +43,7 @@ def calls_from_inputs(
 ) -> list[AtcCall]:
     """Return one call with all shape buckets, or one call of a fixed shape for each tuple.
 
-    An int8 graph needs one call per tuple, because it supports no dynamic shapes. So does a single tuple.
+    Shapes are fixed for an int8 graph, which supports no dynamic shapes, and if all shape buckets have the same tuple.
     """
 
     def call(name: str, inputs: tuple[EngineInput, ...], tuples: tuple[tuple[int, ...], ...]) -> AtcCall:
