@@ -13,7 +13,7 @@ async def answer(engine: Engine, prompt: str) -> GenerationResult:
     while True:
         try:
             handle = engine.submit(prompt, branches=2, max_new_tokens=96, deadline=60)
-        except QueueFullError:  # all places are taken: wait and retry, as a client would after HTTP 429
+        except QueueFullError:  # the queue is full: wait and retry, as a client would after HTTP 429
             await asyncio.sleep(0.05)
         else:
             return await handle

@@ -35,15 +35,15 @@ class Options:
 
     mask_token: int
     end_token: int
-    lookaheads: int = 4  # branches besides the anchor
+    lookaheads: int = 4  # branches in addition to the anchor
     max_new_tokens: int = 256
     block_size: int = 32
-    block_add_threshold: float = 0.1  # progress of the last block at which the next one opens
-    decoded_token_threshold: float = 0.95  # progress of a block at which the next one may always unmask a token
+    block_add_threshold: float = 0.1  # share of unmasked positions in the last block at which the next block opens
+    decoded_token_threshold: float = 0.95  # share in a block at which the next block always unmasks a token
     skip_threshold: float = 0.9  # probability above which a token is unmasked
     confidence: Literal["probability", "margin", "neg_entropy"] = "neg_entropy"
-    full_window: bool = True  # every position attends to the whole window; else to its own block and those before it
-    prediction_shift: int = 1  # a row predicts the position behind it (Dream), or its own (0)
+    full_window: bool = True  # attend to the whole window, or only to own and earlier blocks
+    prediction_shift: int = 1  # 1 if a row predicts the next position (Dream), 0 if its own
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Block:
 
     start: int
     end: int
-    masks: int  # masked positions at the last count
+    masks: int  # number of masked positions
     state: Literal["active", "to_cache", "in_cache"] = "active"
-    complete: bool = False  # the block before is (nearly) unmasked: this one may always unmask a token
+    complete: bool = False  # the previous block is (nearly) unmasked, so this one always unmasks a token
 
     @property
     def progress(self) -> float:
@@ -67,9 +67,9 @@ class Branch:
     """One hypothesis of the sequence."""
 
     tokens: Ints  # the prompt and all open blocks
-    blocks: tuple[Block, ...]  # the prompt is the first
-    ended: bool = False  # an end of text was written: no more blocks open
-    lookahead: tuple[int, int] | None = None  # the position and token in which it differs from the anchor
+    blocks: tuple[Block, ...]  # the first block is the prompt
+    ended: bool = False  # an end of text was unmasked, so no more blocks open
+    lookahead: tuple[int, int] | None = None  # position and token that differ from the anchor
 
 
 class Candidates(NamedTuple):
@@ -85,14 +85,14 @@ class Round(NamedTuple):
     """Record of one round."""
 
     branches: tuple[Branch, ...]  # lookaheads, best first, and the anchor
-    confidences: tuple[float, ...]  # of each branch
+    confidences: tuple[float, ...]  # confidence of each branch
     winner: int
     unmasked: dict[int, int]  # position -> token
     next_branches: tuple[Branch, ...]
 
 
 def begin(branch: Branch, options: Options) -> Branch:
-    """Open the next block if it is time, and flag blocks whose predecessor is (nearly) unmasked (section 4)."""
+    """Open the next block if it is due, and flag blocks whose predecessor is (nearly) unmasked (section 4)."""
     blocks, tokens, last = list(branch.blocks), branch.tokens, branch.blocks[-1]
     size, room = options.block_size, options.max_new_tokens // options.block_size
     if len(blocks) - 1 < room and not branch.ended and last.progress >= options.block_add_threshold:
@@ -128,7 +128,7 @@ def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options:
 
     masked = np.flatnonzero(branch.tokens == options.mask_token)
     rows = first[-2] + masked - options.prediction_shift - starts[-1]
-    if past:  # the row before the window is the last one that became context
+    if past:  # the row before the window is the last row of the context
         rows = np.where(rows < first[-2], first[-3] + dues[-2] - 1, rows)
     margins = found.probability - found.runner_up
     kinds = {"probability": found.probability, "margin": margins, "neg_entropy": -found.entropy}
@@ -136,7 +136,7 @@ def propose(forward: Forward, past: tuple[Branch, ...], branch: Branch, options:
 
 
 def choose(branch: Branch, candidates: Candidates, options: Options) -> dict[int, int]:
-    """Return the tokens that each active block unmasks: all that are certain, or its best one if it may (section 5)."""
+    """Return the tokens that each active block unmasks: those above the threshold, or the best one (section 5)."""
     chosen: dict[int, int] = {}
     for block in branch.blocks:
         own = (candidates.positions >= block.start) & (candidates.positions < block.end)
@@ -158,7 +158,7 @@ def write(branch: Branch, chosen: dict[int, int], options: Options) -> Branch:
 
 
 def settle(branch: Branch, may_finish: set[int]) -> Branch:
-    """Update the states of blocks: due ones join the context, and complete blocks become due (section 6, K)."""
+    """Update the states of blocks. Due blocks join the context, and unmasked blocks become due (section 6, K)."""
     blocks: list[Block] = []
     for block in branch.blocks:
         if block.state != "active":

@@ -17,10 +17,10 @@ QUESTION = "Question: There are 9 baskets at home, and each holds 6 candies. How
 
 
 def forward_of_bundle(bundle: Path) -> Forward:
-    """Return the bundle's graph as the loop needs it: one request, one branch, nothing in the cache."""
+    """Return the bundle's graph as a function for one request with one branch and an empty cache."""
     session = onnxruntime.InferenceSession(bundle / "model.onnx")
     caches = [each for each in session.get_inputs() if each.name.startswith("past_key_values.")]
-    tile = 64  # rows of an empty cache; nobody sees them
+    tile = 64  # rows of an empty cache, which the mask excludes
 
     def forward(tokens: Ints, positions: Ints, mask: NDArray[np.bool_]) -> Statistics:
         inputs = {

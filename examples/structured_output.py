@@ -19,7 +19,7 @@ def main(bundle: str) -> None:
     with Decoder.open(bundle) as decoder:
         # Every step unmasks only tokens that the schema still allows, on every branch.
         result = decoder.generate(QUESTION, json_schema=SCHEMA, branches=2, max_new_tokens=64)
-    value = json.loads(result.text)  # the text is always valid: no retry, no repair
+    value = json.loads(result.text)  # the text is always valid, so no retry is needed
     print(value["item"], value["count"])
 
 

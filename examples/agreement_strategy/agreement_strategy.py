@@ -1,4 +1,4 @@
-"""A strategy of one's own: unmask the tokens that several branches propose. Install it with pip install PATH."""
+"""Custom strategy that unmasks the tokens that several branches propose. Install it with pip install PATH."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lopa.runtime.strategy.strategy import no_threshold
 
 
 def agreed(block: BlockView, plan: DecodingPlan) -> Bool:
-    """Return the positions at which enough branches, this one included, propose this branch's token."""
+    """Return the positions at which enough branches, including this one, propose this branch's token."""
     votes = np.zeros(len(block.positions), np.int64)
     for positions, candidates in zip(block.round.positions, block.round.candidates, strict=True):
         asked, places = match_positions(positions, block.positions)
@@ -23,7 +23,7 @@ AGREEMENT = Strategy(
     summary="tokens that several branches propose",
     eligible=agreed,
     threshold=no_threshold,
-    options=(OwnOption(name="agreement", help="Branches that have to propose a token.", default=2, min=1, max=64),),
+    options=(OwnOption(name="agreement", help="Minimum branches that propose a token.", default=2, min=1, max=64),),
     pipelined=True,
     looks_ahead=True,
     default_branches=3,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WAIT = 60.0
 """Seconds after which an expected event counts as lost."""
 _NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
-STOPPING = "stopping: running requests finish, new ones are refused"
+STOPPING = "stopping: running requests finish, new ones are rejected"
 INVALID = "Invalid HTTP request received."
 """Part of the log line about invalid HTTP."""
 

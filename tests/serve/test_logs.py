@@ -209,7 +209,9 @@ def test_settings_from_the_environment(chat_bundle: Path) -> None:
         "LOPA_VERSION": "1",
     }
     with serving(chat_bundle, variables=variables) as server:
-        assert "warning: the environment variable LOPA_SERVE_MAX_TOKEN names no option; did you mean" in server.head[0]
+        assert (
+            "warning: the environment variable LOPA_SERVE_MAX_TOKEN matches no option; did you mean" in server.head[0]
+        )
         assert server.http.post("/v1/completions", json={**BODY, "max_tokens": 8}).status_code == 400
         assert server.http.get("/v1/models").json()["data"][0]["id"] == "tiny", "the command line wins"
         for origin in ("http://a.example", "http://b.example"):

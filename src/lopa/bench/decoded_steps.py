@@ -1,4 +1,4 @@
-"""Decode one prompt and keep its steps."""
+"""Decode of one prompt with a record of its steps."""
 
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step

@@ -1,4 +1,4 @@
-"""Evaluation sets: prompts, how they are decoded, and how answers are scored. Decodes nothing."""
+"""Evaluation sets: prompts, their decoding options, and the scoring of answers. This module decodes nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,8 +39,9 @@ class EvalItem:
     task_id: str | None = None
     """Sample name in the files for external harnesses."""
     limits: tuple[float, ...] = ()
-    """Upper bounds of the accuracy of greedy decoding in 1, 2, ... forwards (lopa.bench.evaluation.limits). There is no
-    bound past the last."""
+    """Upper bounds of the accuracy of greedy decoding in 1, 2, ... forwards (lopa.bench.evaluation.limits). More
+    forwards have no bound.
+    """
     drawn_limits: tuple[float, ...] = ()
     """The same bounds for sampling."""
 
@@ -137,7 +138,9 @@ def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> Eva
             remedy="replace messages by a prompt",
         )
     if is_chat and "prompt" in value:
-        raise BadInputError(f"{source} has a prompt and messages", expected="only one of them", remedy=remedy)
+        raise BadInputError(
+            f"{source} has a prompt and messages", expected="either a prompt or messages", remedy=remedy
+        )
     for key in ("answer", "kind") if is_chat else ("prompt", "answer", "kind"):
         if not isinstance(value.get(key), str):
             what = f"has {key} {shown(value[key])}" if key in value else f"has no {key}"

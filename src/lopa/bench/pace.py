@@ -1,4 +1,4 @@
-"""Rate and remaining time of a task as text. Prints nothing."""
+"""Rate and remaining time of a task as text. Nothing is printed."""
 
 import time
 from collections.abc import Callable

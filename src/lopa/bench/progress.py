@@ -1,6 +1,6 @@
 """Progress of a benchmark on standard error.
 
-A terminal shows a bar. Otherwise log lines appear now and then. Both show rate and remaining time, and end with a
+A terminal shows a bar. Otherwise log lines are printed at intervals. Both show rate and remaining time, and end with a
 summary line.
 """
 
@@ -25,7 +25,7 @@ def silent(_done: int, _total: int | None = None) -> None:
 
 @contextmanager
 def show_progress(what: str, total: int, *, quiet: bool = False) -> Iterator[BenchProgress]:
-    """Return a context that shows the progress of `what`, of which `total` are expected; `quiet` hides it."""
+    """Return a context that shows the progress of `total` units, called `what`. `quiet` hides it."""
     task = _Task(what, total)
     try:
         if quiet:

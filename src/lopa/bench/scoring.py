@@ -1,4 +1,4 @@
-"""Scoring functions: each decides from the text and the correct answers if an answer is correct. Runs no code."""
+"""Scoring functions, which check a text against the correct answers. No generated code is run."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

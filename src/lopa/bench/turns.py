@@ -1,4 +1,4 @@
-"""Measure several sides in alternation, and compare their results."""
+"""Alternating measurement of several sides, and comparison of their results."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ def run_in_turns(
 ) -> dict[Side, list[Result]]:
     """Run every side once per turn and return the results of each side.
 
-    Alternating spreads slow phases of the machine over all sides. A side receives the turn's index, from 0. `progress`
-    receives the number of finished turns.
+    Alternation distributes slow phases of the machine over all sides. A side receives the turn's index, from 0.
+    `progress` receives the number of finished turns.
     """
     found: dict[Side, list[Result]] = {side: [] for side in sides}
     for turn in range(turns):

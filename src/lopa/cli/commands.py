@@ -1,6 +1,6 @@
 """The commands of lopa-export, in the order of use, and the help that lists them.
 
-The module of a command has its name and lies in the package of its group. It is imported when the command is requested.
+The module of a command has its name and is in the package of its group. It is imported when the command is requested.
 """
 
 import importlib.util
@@ -49,13 +49,15 @@ _PACKAGES = {
     "Measure": "measure",
     "Set up": "start",
 }
-"""Packages below lopa.cli by the title of the group whose commands they hold."""
+"""Packages below lopa.cli with the commands of a group, by the group's title."""
 COMMANDS = {name: f"lopa.cli.{_PACKAGES[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
 _MOVED = {"questions": "bench questions", "simulate": "bench simulate"}
 """New places of commands by their former names."""
 
 EXPORT_COMMANDS = ("demo", "onnx")
-"""Commands that need the libraries of the extra `export`. The help lists them last where one of these is absent."""
+"""Commands that need the libraries of the extra `export`. The help lists them last if one of these libraries is
+missing.
+"""
 EXPORT_MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript")
 
 _EXAMPLES = (
@@ -93,7 +95,7 @@ class _Commands(LazyGroup):
                     [(name.ljust(width), text) for name, text in commands.items() if name not in unusable]
                 )
         if unusable:
-            from lopa.runtime.install_hint import pip_install  # not quick to import
+            from lopa.runtime.install_hint import pip_install  # slow to import
 
             with formatter.section("Need libraries that are not installed"):
                 texts = {name: text for commands in GROUPS.values() for name, text in commands.items()}
@@ -116,14 +118,14 @@ class _Commands(LazyGroup):
 
 
 def unusable_commands() -> tuple[str, ...]:
-    """Return the commands whose libraries are not installed. Imports none of them."""
+    """Return the commands whose libraries are not installed, without importing any library."""
     return () if all(map(_is_installed, EXPORT_MODULES)) else EXPORT_COMMANDS
 
 
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # a finder that refuses it; a module that is set to None
+    except (ImportError, ValueError):  # an import hook rejects the module, or sys.modules maps it to None
         return False
 
 
@@ -132,7 +134,7 @@ def _is_installed(module: str) -> bool:
     modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-@click.version_option(package_name="lopa-export")  # from the metadata: lopa.runtime is not quick to import
+@click.version_option(package_name="lopa-export")  # from the metadata, since lopa.runtime is slow to import
 def cli() -> None:
     """Export diffusion language models to ONNX, and decode them with LoPA, without torch.
 

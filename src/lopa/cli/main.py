@@ -1,6 +1,6 @@
-"""The program lopa-export: runs a command and turns its end into at most one message and an exit code.
+"""The program lopa-export: runs a command, prints at most one error message, and returns an exit code.
 
-Imports next to nothing before `main` runs, so that Ctrl-C is handled from the start. The commands are in
+It imports almost nothing before `main` runs, so that Ctrl-C is handled from the start. The commands are in
 lopa.cli.commands.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # typing itself takes longer to import than all of this
+TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -21,7 +21,7 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141
 """Exit code that a shell reports for a process ended by SIGPIPE."""
 _MAX_SHOWN = 300
-"""Characters of a library's message."""
+"""Maximum characters shown of a library's message."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """
     try:
         code = _code_of_process(arguments)
-    except KeyboardInterrupt:  # before or after the handlers were set
+    except KeyboardInterrupt:  # before the handlers were set, or after they were restored
         _report("interrupted")
         code = INTERRUPTED
     sys.exit(code)
@@ -45,11 +45,11 @@ def _code_of_process(arguments: list[str] | None) -> int:
     try:
         code = _code_of_run(arguments, signals)
     except BaseException as error:
-        signals.exit_immediately()  # a second Ctrl-C does not wait
+        signals.exit_immediately()  # a second Ctrl-C ends the process at once
         code = _code_from_error(error, signals)
     code = _code_after_output(code)
     if arguments is None:
-        signals.exit_immediately()  # until the interpreter is gone
+        signals.exit_immediately()  # until the interpreter has exited
     else:
         signals.restore()
     return code
@@ -70,7 +70,7 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
     if arguments is None and (instruction := requested_completion()):
         return shell_complete(cli, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
     try:
-        # Not cli.main, which has exit codes of its own for a closed pipe and an end of input.
+        # cli.main is not used, since it has its own exit codes for a closed pipe and an end of input.
         with cli.make_context(PROGRAM, sys.argv[1:] if arguments is None else list(arguments), obj=signals) as context:
             return int(cli.invoke(context) or 0)
     except click.exceptions.Exit as done:
@@ -78,7 +78,10 @@ def _code_of_run(arguments: list[str] | None, signals: Signals) -> int:
 
 
 def _code_from_error(error: BaseException, signals: Signals) -> int:
-    """Report what ended the run and return the exit code. Imports no library: one that is not loaded raised nothing."""
+    """Report the error that ended the run and return the exit code.
+
+    Only libraries that are already loaded can have raised it, so none is imported.
+    """
     from lopa.cli.program.signals import message_of_signal
 
     if signals.received is not None:

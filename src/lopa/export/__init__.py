@@ -1,1 +1,4 @@
-"""Export of checkpoints to bundles. Imports torch, ONNX and the runtime's contract; the runtime never imports it."""
+"""Export of checkpoints to bundles.
+
+The package imports torch, ONNX and the runtime's contract. The runtime never imports it.
+"""

@@ -1,4 +1,7 @@
-"""Export of a checkpoint, with or without an adapter, to a bundle. Decoding, verifying and engines are elsewhere."""
+"""Export of a checkpoint, with or without an adapter, to a bundle.
+
+Decoding, verification and engines are in other modules.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +96,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
         staged_folder(plan.destination, overwrite=plan.overwrite, needed_bytes=total + _OVERHEAD_BYTES) as folder,
         digests_in_background([*source.adapter_files, *source.checkpoint_files]) as digests,
     ):
-        # Weights come first: bad values and a full disk, the likely errors of users, then show early.
+        # Weights are written first, so that likely errors, such as bad values or a full disk, show early.
         weights = write_weights(
             folder / WEIGHTS_NAME,
             plan.weights,
@@ -116,7 +119,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
         origin = origin_of_source(source, digests.result())
         manifest = _manifest(plan, twins, files, functions, origin)
         text = json_from_record(manifest)
-        manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises if Bundle.open would
+        manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises the errors of Bundle.open
         (folder / MANIFEST_NAME).write_bytes(text)
     return Bundle.open(plan.destination)
 
@@ -149,7 +152,7 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        cpu_twins: dict[bool, ir.Model | None] = {}  # key: are int4 matrices unpacked
+        cpu_twins: dict[bool, ir.Model | None] = {}  # by whether int4 matrices are unpacked
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             origin = TwinOf(source.config.dimensions, graph.part)
             cpu_twins = {False: twin_for_cpu(model, origin), True: unpacked_twin(model, origin)}

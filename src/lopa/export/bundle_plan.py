@@ -1,6 +1,6 @@
 """Plan of a bundle: its source, tensors and graphs, checked before any weight is read.
 
-Imports neither torch nor ONNX, so that errors in a checkpoint or in the options are reported at once.
+The module imports neither torch nor ONNX, so that errors in a checkpoint or in the options are reported at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class BundleChoices:
     """Type of the tensors that `quantization` leaves in floating point."""
     quantization: QuantizationChoice | None = None
     dialects: Sequence[Dialect] = ("standard",)
-    """Standard, portable, or both in this order. Each gets a graph; all share one weights file."""
+    """Standard, portable, or both in this order. Each has its own graph, and all share one weights file."""
     with_logits: bool = False
     """True to add the logits as an output, for verification."""
     stages: int = 1
@@ -69,7 +69,7 @@ class BundlePlan:
     """All tensors, with the quantization of `choices` applied."""
     records: dict[str, TensorRecord]
     graphs: Sequence[PlannedGraph]
-    """Graphs of the whole model, first dialect first, then graphs of stages. A single stage has no graph of its own."""
+    """Graphs of the whole model, first dialect first, then graphs of stages. A single stage has no separate graph."""
     decoding: DecodingDefaults
     """Decoding options that the checkpoint was trained for."""
 

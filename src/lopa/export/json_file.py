@@ -8,11 +8,13 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES, bytes_from_file, object_from_json
 
 MAX_NUMBER = 2**31 - 1
-"""Upper limit of sizes, counts and ids: they fit into 32 bits with a sign."""
+"""Upper limit of sizes, counts and ids, which fit into signed 32-bit integers."""
 _MAX_DEPTH = 32
-"""Nested objects and lists. Checkpoint files have four or five levels; printing deeper ones may exceed recursion."""
+"""Maximum levels of nested objects and lists. Checkpoint files have four or five. Printing many more may exceed
+Python's recursion limit.
+"""
 _MAX_SHOWN = 200
-"""Characters of a value that an error shows."""
+"""Maximum characters of a value in an error."""
 
 
 def json_object_from_file(path: Path, *, remedy: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Source of an export: the checkpoint and its adapter, checked as far as possible without reading weights.
 
-Imports neither torch nor ONNX, so that unsupported checkpoints are rejected at once.
+The module imports neither torch nor ONNX, so that unsupported checkpoints are rejected at once.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class ExportSource:
 
     @property
     def checkpoint_files(self) -> list[Path]:
-        """Files of the checkpoint whose digests are in the manifest, weights roughly in the order of reading."""
+        """Files of the checkpoint whose digests are in the manifest, with weights roughly in the order of reading."""
         described = [self.checkpoint / name for name in (CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME)]
         shards = sorted({tensor.file for tensor in self.stored.values()})
         return [path for path in (*described, *shards) if path.is_file()]

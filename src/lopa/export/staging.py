@@ -1,6 +1,7 @@
 """Output folders that appear complete or not at all: they are written next to the destination, then renamed.
 
-Processes are known by their number on this machine. Two machines must not export to one destination on a shared disk.
+Processes are identified by their number on this machine. Two machines must not export to one destination on a shared
+disk.
 """
 
 import os
@@ -53,7 +54,7 @@ def staged_folder(
 ) -> Iterator[Path]:
     """Yield a new empty folder. Rename it to `destination` when the block succeeds, remove it otherwise.
 
-    First removes what crashed exports left next to the destination. Raises BadInputError as check_destination does,
+    First removes leftovers of crashed exports next to the destination. Raises BadInputError as check_destination does,
     for a disk with less than `needed_bytes` free, and for an OSError in the block (disk full, no permission).
     """
     check_destination(destination, overwrite=overwrite, product=product)
@@ -126,7 +127,7 @@ def _put_in_place(folder: Path, destination: Path, *, overwrite: bool, product: 
 
 
 def _clear_leftovers(destination: Path) -> None:
-    """Remove what crashed processes left. Restore a folder whose replacement never took its place."""
+    """Remove leftovers of crashed processes. Restore a folder whose replacement was never renamed to it."""
     prefix = f".{destination.name}."
     for leftover in [path for path in destination.parent.iterdir() if path.name.startswith(prefix)]:
         kind, _, process = leftover.name.removeprefix(prefix).rpartition("-")
@@ -139,7 +140,7 @@ def _clear_leftovers(destination: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Return True if another process has this number. With our own number, a leftover is from an earlier process."""
+    """Return True if another process has this number. A leftover with our number is from an earlier process."""
     if process == os.getpid():
         return False
     try:

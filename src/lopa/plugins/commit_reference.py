@@ -10,7 +10,7 @@ def commit_reference(
 ) -> None:
     """Append the first `count` new rows of one branch to the committed rows of a cache, for every layer, in place.
 
-    `windows` has the key and value rows of every layer, each [R, B, Hkv, W, D]. `caches` has as many arrays, each
+    `windows` has the key and value rows of every layer, each [R, B, Hkv, W, D]. `caches` has an array for each of them,
     [slots, Hkv, P, D] of the same type. The rows of `branch` of `request` go to offset .. offset + count of `slot`.
     """
     for rows, cache in zip(windows, caches, strict=True):

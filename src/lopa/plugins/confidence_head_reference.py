@@ -1,4 +1,4 @@
-"""Confidence head in numpy with float64, the reference of the kernels. Readable and slow."""
+"""Confidence head in numpy with float64, the reference of the kernels. It is readable but slow."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ def confidence_head_reference(
     """Return the statistics of softmax(hidden @ weight / temperature) for every row.
 
     `hidden` is [N, H], `weight` [H, V] in the exporter's layout, `temperature` [N]. Returns ids int64 [N, K], most
-    probable first and equal ones by lower id. Returns also their log-probabilities float64 [N, K] and the entropy in
+    probable first and equal ones by lower id. Also returns their log-probabilities, float64 [N, K], and the entropy in
     nats, float64 [N].
     """
     z = np.asarray(hidden, np.float64) @ np.asarray(weight, np.float64)

@@ -8,7 +8,7 @@ Floats = Literal["fp32", "fp16", "bf16"]
 MIN_CHANNELS = 16
 """Minimum side of a tile product."""
 MAX_SPLITS = 128
-"""Maximum number of splits of the vocabulary: about as many programs as a large GPU runs at once."""
+"""Maximum number of splits of the vocabulary, about the number of programs that a large GPU runs at once."""
 SPLIT_COLUMNS = 128
 """Minimum number of vocabulary columns per split."""
 COMMIT_ROWS = 32

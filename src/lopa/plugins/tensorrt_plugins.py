@@ -1,8 +1,8 @@
 """TensorRT's quickly deployable plugins for the functions of domain `lopa`, with kernels compiled ahead of time.
 
 A plugin that is registered before the parser runs replaces the function of its name. Functions without a plugin keep
-their bodies. An engine contains the kernels and needs no Python at run time. A plugin is one kernel, so the confidence
-head has two: ConfidencePartials and ConfidenceMerge. Importing this module needs neither TensorRT nor Triton.
+their bodies. An engine contains the kernels and needs no Python at run time. A plugin has one kernel, so the confidence
+head has two plugins: ConfidencePartials and ConfidenceMerge. Importing this module needs neither TensorRT nor Triton.
 """
 
 import inspect
@@ -23,14 +23,14 @@ PLUGINS = (BRANCH_ATTENTION, CONFIDENCE_HEAD)
 """Names in the manifest's list of plugins."""
 
 _SAME_FLOATS = "FP32|FP16|BF16"
-"""Type choices of an input or output; all that use this constant get the same type."""
+"""Possible types of an input or output. All inputs and outputs with this constant get the same type."""
 _PARTIALS = ("greatest", "total", "weighted", "logits", "numbers")
 _PARTIAL_TYPES = ("FP32", "FP32", "FP32", "FP32", "INT32")
 
 
 @dataclass(frozen=True)
 class _Libraries:
-    """Modules that are imported late."""
+    """Modules that are imported only when plugins are registered."""
 
     trt: Any
     """Module tensorrt."""

@@ -140,7 +140,7 @@ class _Endpoints:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Return 200 while the engine accepts requests, else 503."""
+        """Return 200 while the engine accepts requests, otherwise 503."""
         status = self._service.engine.status
         if status.draining or status.closed:
             return unavailable("server is shutting down and accepts no new requests", "not_ready").response()

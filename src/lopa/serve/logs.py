@@ -1,5 +1,7 @@
-"""Server log: lines of text or JSON, written by a thread so that requests never wait for them. This module does not
-depend on HTTP."""
+"""Server log of text or JSON lines.
+
+A thread writes them, so requests never wait for the log. This module does not depend on HTTP.
+"""
 
 import json
 import logging
@@ -26,7 +28,7 @@ _MAX_WAITING = 10_000
 _MAX_CHARACTERS = 16_384
 """Maximum characters of a line. No traceback is longer."""
 _LAST_SECONDS = 2.0
-"""Seconds that waiting lines have to be written at shutdown."""
+"""Maximum seconds for writing the waiting lines at shutdown."""
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def log_to_descriptor(descriptor: int, form: LogFormat, *, quiet: bool, access: 
 
 
 class _TextFormatter(logging.Formatter):
-    """Format records as `time LEVEL logger: message [request]`. Operator messages have the message alone."""
+    """Format records as `time LEVEL logger: message [request]`. Operator messages have no other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.name == OPERATOR:

@@ -1,4 +1,7 @@
-"""Former names of settings in Ray's args and Triton's parameters, accepted for one minor version. Knows no values."""
+"""Former names of settings in Ray's args and Triton's parameters, accepted for one minor version.
+
+Values are not checked here.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +13,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings` under current names, with a warning in the log for each former one. A current name wins."""
+    """Return `settings` under current names, with a warning in the log for each former one.
+
+    A current name takes precedence.
+    """
     current = {name: value for name, value in settings.items() if name not in RENAMED_SETTINGS}
     for former, name in RENAMED_SETTINGS.items():
         if former in settings:

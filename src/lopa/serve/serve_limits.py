@@ -16,12 +16,12 @@ class ServeLimits:
     """Limits that a server puts on every request. Raises BadInputError for a number that is out of range."""
 
     max_tokens: int | None = None
-    """Maximum value of `max_tokens` in a request; None: the model's number of positions."""
+    """Maximum value of `max_tokens` in a request, or None for the model's number of positions."""
     max_branches: int = MAX_BRANCHES
     max_seconds: float | None = None
-    """Maximum seconds from the arrival of a request to its end, queueing included; None: no limit."""
+    """Maximum seconds from the arrival of a request to its end, including the queue, or None without a limit."""
     max_choices: int = 128
-    """Maximum choices of one request: its prompts times its n."""
+    """Maximum choices of one request (its prompts times its n)."""
     max_body: int = 4 * 2**20
     """Maximum bytes of a request body."""
     stall_seconds: float = 30.0
@@ -43,7 +43,7 @@ class ServeLimits:
     def check_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Raise BadInputError for a default decoding option that requests are not allowed to use.
 
-        The default `max_new_tokens` is not checked: it is reduced to `max_tokens` where it is larger.
+        The default `max_new_tokens` is not checked, because it is reduced to `max_tokens` if it is larger.
         """
         branches = defaults.get("branches", 1)
         needed = MAX_AUTO_BRANCHES if branches == "auto" else branches

@@ -1,4 +1,4 @@
-"""Warm-up of a decoder: slow or broken first-time work happens before the first client connects."""
+"""Warm-up of a decoder, so that slow first-time work is done, and errors appear, before the first client connects."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,8 @@ from lopa.runtime.errors import BadInputError, GrammarHelperError, MissingBacken
 def warm_up(decoder: Decoder, warn: Callable[[str], None]) -> None:
     """Decode one token, read the vocabulary for grammars and start their helper process.
 
-    Calls `warn` with the reason when structured output is unavailable; the server runs without it. Raises what the
-    decode raises.
+    Calls `warn` with the reason when structured output is unavailable; the server runs without it. Raises the errors of
+    the decode.
     """
     decoder.generate("1", max_new_tokens=1)
     try:

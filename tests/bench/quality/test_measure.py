@@ -298,5 +298,5 @@ def test_sets_of_configurations() -> None:
     assert len(recommended) == 8
     assert set(recommended) <= set(variants_from_text("all"))
     assert variants_from_text("published") == (*VARIANTS, AUTO_VARIANT)
-    with pytest.raises(BadInputError, match="expected: published, recommended, all, or names out of vanilla"):
+    with pytest.raises(BadInputError, match="expected: published, recommended, all, or names among vanilla"):
         variants_from_text("recommended,d2f")

@@ -155,7 +155,7 @@ def test_traces_that_cannot_be_used(bundle: Path, trace: Path, tmp_path: Path, d
         (["--buckets", 0], "--buckets"),
         (["--memory", "nan"], "--memory"),
         (["--memory", "0.0000001"], "GiB: one branch of one request over a window of 256"),
-        (["--build-seconds", 10], "need each other"),
+        (["--build-seconds", 10], "must be given together"),
         (["--build-seconds", 10, "--build-seconds-per-bucket", 11], "at least 11 seconds"),
         (["--max-prompt", 0], "--max-prompt"),
         (["--trace", "no/such.jsonl"], "no/such.jsonl"),

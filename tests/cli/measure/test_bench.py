@@ -150,10 +150,10 @@ def test_a_stopped_measurement_keeps_a_complete_table(
     assert "forwards: stopped after " in done.stderr
     assert "Traceback" not in done.stderr
     if kept:
-        assert f"forwards are kept in {bundle / 'costs.cpu.json'}" in done.stderr
+        assert f"forwards were saved in {bundle / 'costs.cpu.json'}" in done.stderr
         assert len(costs_from_bundle(Bundle.open(bundle), "cpu", 1).costs.points) == 8
     else:
-        assert "Nothing was kept: a table needs 24 forwards, 3 of every size." in done.stderr
+        assert "No results were saved: a table needs 24 forwards, 3 of every size." in done.stderr
     extra = {path.name for path in bundle.iterdir()} - {path.name for path in tiny_bundle.iterdir()}
     assert extra == ({"costs.cpu.json"} if kept else set())
 
@@ -298,10 +298,10 @@ def test_speed_of_another_checkpoint(tiny_bundle: Path, tmp_path: Path) -> None:
         ("scaling", (), "Missing option '--devices'"),
         ("scaling", ("--devices", "1,0"), "with no device"),
         ("scaling", ("--devices", "1,2,2"), "a number given twice"),
-        ("scaling", ("--devices", "1,two"), "whole numbers from 1"),
-        ("scaling", ("--devices", "1,,2"), "whole numbers from 1"),
-        ("scaling", ("--devices", "-1"), "whole numbers from 1"),
-        ("scaling", ("--devices", ""), "whole numbers from 1"),
+        ("scaling", ("--devices", "1,two"), "distinct integers from 1"),
+        ("scaling", ("--devices", "1,,2"), "distinct integers from 1"),
+        ("scaling", ("--devices", "-1"), "distinct integers from 1"),
+        ("scaling", ("--devices", ""), "distinct integers from 1"),
         ("scaling", ("--devices", "1", "--branches", 0), "branches 0"),
         ("speed", (), "Missing option '--checkpoint'"),
         ("speed", ("--checkpoint", CHECKPOINT, "--device", "numpy"), "on the CPU"),
@@ -338,4 +338,4 @@ def test_a_plot_of_prompts_without_a_score(tiny_bundle: Path, tmp_path: Path) ->
     path.write_text('{"prompt": "p", "answer": "a", "kind": "code"}\n')
     done = bench("quality", tiny_bundle, path, "--plot", tmp_path / "q.png")
     assert done.returncode == 2
-    assert "has no prompt that is scored" in done.stderr.replace("\n", " ")
+    assert "has no prompt with a scoring" in done.stderr.replace("\n", " ")

@@ -32,18 +32,20 @@ class BucketCosts:
 
     about: BucketPlanCosts
     seconds_of: Callable[[int, int, int], float]
-    """Return seconds by sequences (requests x branches), window rows and prefix rows, with all positions sampled."""
+    """Function from sequences (requests x branches), window rows and prefix rows to seconds, with all positions
+    sampled.
+    """
 
     def seconds(self, sizes: Sizes) -> float:
         """Return the expected seconds of one forward.
 
-        The table covers one request. The branches of several requests count as branches of one.
+        The table is for one request, so the branches of several requests count as branches of one.
         """
         return self.seconds_of(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 
 def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
-    """Return the costs from the table at `path`, else from the bundle's table for `device`, else from a model.
+    """Return the costs from the table at `path`, or from the bundle's table for `device`, or from a model.
 
     Raises BadInputError for an unreadable table, or one of another device, contract or bundle.
     """
@@ -57,10 +59,7 @@ def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
 
 
 def bytes_of_bucket(manifest: Manifest, sizes: Sizes) -> int:
-    """Return the bytes of all inputs and outputs of an engine of this shape, caches included.
-
-    Weights and the engine's workspace are not included.
-    """
+    """Return the bytes of an engine's inputs, outputs and caches for this shape, without weights and workspace."""
     model = manifest.dimensions
     sequences = sizes.requests * sizes.branches
     rows, wanted = sequences * sizes.window, sequences * sizes.wanted
@@ -71,7 +70,7 @@ def bytes_of_bucket(manifest: Manifest, sizes: Sizes) -> int:
 
 
 def _modelled(manifest: Manifest, device: str) -> BucketCosts:
-    """Return roofline costs. Below the knee of the roofline, padding is free."""
+    """Return roofline costs. Padding costs nothing while a forward is limited by memory bandwidth."""
     on_cpu = is_on_processor(device)
     rates = _CPU_RATES if on_cpu else _ACCELERATOR_RATES
 

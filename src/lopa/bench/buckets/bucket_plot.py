@@ -1,4 +1,4 @@
-"""Heat map of forwards by window and branches, with the shape buckets that take them."""
+"""Heat map of forwards by window and branches, with the shape buckets that run them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ from lopa.runtime.contract.sizes import Sizes
 def png_from_buckets(forwards: Mapping[Sizes, int], buckets: Sequence[ShapeBucket], *, title: str) -> bytes:
     """Return the plot as a PNG file.
 
-    The y-axis has requests x branches, the x-axis window rows. A bucket takes the forwards left of and below its
+    The y-axis has requests x branches, the x-axis window rows. A bucket fits the forwards to the left of and below its
     corner.
     """
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Other bucketing schemes applied to the same forwards, for comparison. Uses sizes and expected seconds only."""
+"""Other bucketing schemes applied to the same forwards, for comparison. Only sizes and expected seconds are used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class PaddingOutcome:
 
     name: str
     shapes: int
-    """Number of distinct shapes that ran, each of which must be compiled or captured."""
+    """Number of distinct shapes that ran. Each must be compiled or captured."""
     seconds: float
     """Mean seconds of a forward."""
     padding: float
@@ -43,7 +43,7 @@ def outcome_of_buckets(name: str, buckets: Sequence[ShapeBucket], forwards: Mapp
 
 
 def bucketing_outcomes(forwards: Mapping[Sizes, int], limits: Sizes, costs: BucketCosts) -> tuple[PaddingOutcome, ...]:
-    """Return the outcomes without padding, then of other schemes, the worst last."""
+    """Return the outcome without padding, then the outcomes of other schemes, the worst last."""
     schemes: dict[str, Callable[[Sizes], Sizes]] = {
         "no padding": lambda sizes: sizes,
         "buckets of vllm-ascend (tokens)": _tokens_in_buckets,

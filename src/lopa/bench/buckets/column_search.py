@@ -1,7 +1,7 @@
 """Select a few columns of a cost table that serve all rows at minimum total cost (p-median problem).
 
 The cheapest selected column serves each row. Lagrange multipliers of the rows give a lower bound for every selection.
-The columns of the bound are good starting points of a local search.
+The columns that give the bound are good starting points of a local search.
 """
 
 import time
@@ -15,16 +15,19 @@ Floats = npt.NDArray[np.float64]
 _TOLERANCE = 1e-9
 """Relative difference below which two selections are equally good."""
 _STEPS = 300
-"""Steps of the multipliers."""
+"""Maximum number of updates of the multipliers."""
 _PATIENCE = 12
-"""Steps without a better bound before the step length is halved."""
+"""Number of updates without a better bound before the step length is halved."""
 _STARTS = 60
 """Maximum number of local searches."""
 
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """Selected columns, ascending, and the sum over all rows. `lower_bound` is a proven bound of the sum."""
+    """Selected columns in ascending order, and the total cost of all rows.
+
+    `lower_bound` is a proven bound of the total.
+    """
 
     columns: tuple[int, ...]
     total: float

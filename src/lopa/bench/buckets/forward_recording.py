@@ -1,4 +1,4 @@
-"""Record the forward sizes of decodes by request, the planner's input. No tokens are stored."""
+"""Recorder of the planner's input: the sizes of all forwards, by request. No tokens are stored."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ class Recording:
 
 
 def sizes_of_step(step: Step) -> Sizes:
-    """Return the sizes of the step's forward as if its request ran alone."""
+    """Return the sizes that the step's forward would have if its request ran alone."""
     windows = step.windows
     branches, window = windows.input_ids.shape
     return Sizes(1, branches, window, tiles(windows.prefix), windows.logits_positions.shape[1])
@@ -43,7 +43,7 @@ def recording_from_decoder(
 
     `source` describes the prompts, given the number of forwards. `progress` receives the number of finished prompts.
     """
-    # Shape buckets are for accelerators, although any device can record.
+    # Shape buckets are for accelerators, but any device can record.
     config = decoder.config()
     if decoder.plan(config).strategy == "lopa":
         config = replace(config, branches=DEFAULT_BRANCHES)
@@ -70,8 +70,8 @@ def join_recordings(recordings: Sequence[Recording]) -> Recording:
 def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]:
     """Return how often each shape runs with `parallel` concurrent requests.
 
-    Requests start in order, each as soon as another ends. Every round runs the next forward of each. Requests share a
-    forward if that adds little padding, largest first.
+    Requests start in order, each as soon as another ends. Every round runs the next forward of each. Requests, largest
+    first, share a forward if that adds little padding.
     """
     waiting = iter(recording.requests)
     running: list[list[Sizes]] = []
@@ -102,7 +102,7 @@ def packed_sizes(alone: Sequence[Sizes]) -> list[Sizes]:
 
 
 def _common(shape: Sizes, sizes: Sizes) -> Sizes:
-    """Return `shape` extended by one more request."""
+    """Return `shape` extended by a request with `sizes`."""
     return Sizes(
         shape.requests + sizes.requests,
         max(shape.branches, sizes.branches),

@@ -29,7 +29,8 @@ class BucketChoice:
 
     buckets: tuple[ShapeBucket, ...]
     least_share: float
-    """Proven lower bound of the time of any choice of as many candidates, as a share of this choice's time."""
+    """Proven lower bound of the time of every choice with the same number of buckets, as a share of this choice's time.
+    """
     every_size: bool
     """True if all occurring sizes were considered. Otherwise some were rounded up first to limit the search."""
 
@@ -58,10 +59,10 @@ def choose_shape_buckets(
     bytes_of: Callable[[Sizes], int],
     seconds: float,
 ) -> BucketChoice:
-    """Choose at most `most` shape buckets for `forwards` (shapes with their counts) in about `seconds`.
+    """Choose at most `max` shape buckets for `forwards` (shapes with their counts) in about `seconds`.
 
-    One bucket takes everything within `limits`. If memory does not suffice for that, one has the longest window and
-    prefix, and larger forwards are split over it. Raises BadInputError if not even one branch of one request fits into
+    One bucket fits everything within `limits`. If memory does not suffice for that, one has the longest window and
+    prefix, and larger forwards are split. Raises BadInputError if not even one branch of one request fits into
     `max_bytes`.
     """
     occurring = grid_of_forwards(forwards, limits)
@@ -105,7 +106,7 @@ def _affordable(
     )
     if min_bytes > max_bytes:
         raise BadInputError(
-            f"{max_bytes / 2**30:g} GiB of memory are too little for the largest shape bucket",
+            f"{max_bytes / 2**30:g} GiB of memory do not suffice for the largest shape bucket",
             expected=f"at least {math.ceil(1e6 * min_bytes / 2**30) / 1e6:.6f} GiB: one branch of one request over a "
             f"window of {limits.window} and a prefix of {limits.prefix} rows",
             remedy="raise --memory, or plan for shorter prompts with --max-prompt",
@@ -114,10 +115,10 @@ def _affordable(
 
 
 def _coverage_row(candidates: Sequence[Sizes], limits: Sizes) -> Floats:
-    """Return a row [1, candidates] that forces the choice to include the bucket that takes everything.
+    """Return a row [1, candidates] that forces the choice to include the bucket that fits everything.
 
-    The row costs nothing in that bucket and infinity elsewhere. If memory excludes it, all buckets with the longest
-    window and prefix count.
+    The row costs nothing in that bucket and infinity elsewhere. If memory does not suffice for it, the row costs
+    nothing in all buckets with the longest window and prefix.
     """
     whole = (limits.requests, limits.branches, limits.window, limits.prefix)
     covers = np.array([(c.requests, c.branches, c.window, c.prefix) == whole for c in candidates])

@@ -1,4 +1,4 @@
-"""Grid of the sizes that shape buckets may have: all occurring sizes, or the best few of too many."""
+"""Grid of the sizes that shape buckets may have: all occurring sizes, or the best of them if there are too many."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -75,7 +75,7 @@ def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], max_cells: int) -
 def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple[int, ...]:
     """Return `keep` of the ascending `sizes` (at least 2), including first and last, that minimize the padding.
 
-    Size i occurs counts[i] times. Uses dynamic programming over the last size kept.
+    Size i occurs counts[i] times. It uses dynamic programming over the last selected size.
     """
     values, weights = np.array(sizes), np.array(counts)
     number = len(sizes)

@@ -2,7 +2,7 @@
 
 Prompts, shots and stop strings are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run.
 `chat` matches their --apply_chat_template --fewshot_as_multiturn. Chats of humaneval use the DiffuCoder scripts'
-prompt. docs/how-to/measure.md lists what is known about these evaluations. This module only reads files and runs no
+prompt. docs/how-to/measure.md describes these evaluations. This module only reads files and runs no
 code.
 """
 
@@ -31,7 +31,7 @@ class DataSet:
     """Required fields of a record, with their types."""
     question: Callable[[Record], str]
     answer: Callable[[Record], str]
-    """Return the answer that a few-shot example shows."""
+    """Function that returns the answer to show in a few-shot example."""
     between: str
     """Separator between question and answer of an example."""
     after: str
@@ -40,9 +40,11 @@ class DataSet:
     shots: int
     """Number of examples in the published runs."""
     task_id: Callable[[Record], str] | None = None
-    """Return the sample name for an external harness. None: answers are scored here, by the number after ####."""
+    """Function that returns the sample name for an external harness. If it is None, answers are scored here by the
+    number after ####.
+    """
     chat: Callable[[str], Line] | None = None
-    """Return the chat fields, if the chat has more than the question."""
+    """Function that returns the chat fields, or None if the chat has only the question."""
 
 
 def _mbpp_question(record: Record) -> str:

@@ -1,7 +1,7 @@
 """Translate lm-eval's generation_kwargs into decoding options.
 
-The fields have the same meaning as in lm-eval's own backends (models/utils.py, 0.4.13). The first name of a length
-counts. A temperature counts unless `do_sample` is false.
+The fields have the same meaning as in lm-eval's own backends (models/utils.py, 0.4.13). If the length has several
+names, the first one applies. A temperature applies unless `do_sample` is false.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lopa.runtime.errors import BadInputError
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _COPIED = ("top_p", "top_k", "seed")
 OPTIONS = "lopa"
-"""Field of the options that other backends do not have, as in HTTP requests (docs/how-to/serve.md)."""
+"""Field with the options that other backends lack, as in HTTP requests (docs/how-to/serve.md)."""
 _KNOWN = ("until", "do_sample", "temperature", *_LENGTHS, *_COPIED, OPTIONS)
 _REMEDY = "change generation_kwargs in the task, or --gen_kwargs"
 

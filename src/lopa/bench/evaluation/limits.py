@@ -1,16 +1,15 @@
-"""Upper bounds of the accuracy when several items are unmasked in one forward. Exact recursions.
+"""Exact upper bounds of the accuracy when several items are unmasked in one forward.
 
 A forward gives every masked item its own distribution. Even exact distributions treat items that are unmasked together
 as independent, while the correct answers may depend on each other. ParallelBench (arXiv 2510.04767) derives this bound
-for any model. Here the bound is an accuracy in place of bits.
+for any model. Here the bound is an accuracy instead of a number of bits, and all correct answers are equally probable.
+The bound is the best over all schedules that unmask n items in at most `forwards` forwards. A schedule may choose the
+next items and their number from those unmasked so far.
 
-All correct answers are equally probable. The bound is the best over all schedules that unmask n items in at most
-`forwards` forwards. A schedule may choose the next items and their number from those unmasked so far.
+`drawn` samples from the distributions. `greedy` takes the most probable value and breaks ties at random. An item is
+unmasked as a whole. For items of several tokens the bound is exact only if the first token identifies the item.
 
-`drawn` samples from the distributions. `greedy` takes the most probable value and breaks ties at random. Items are
-unmasked whole. For items of several tokens the bound is exact only if the first token identifies the item.
-
-A task with one correct answer has no bound below 1 and does not appear here.
+A task with one correct answer has no bound below 1 and is not listed here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from itertools import combinations
 from math import prod
 
 Sampler = Callable[[Sequence[int]], tuple[Fraction, ...]]
-"""Map the number of correct answers per value of an item to the probability of unmasking each value."""
+"""Function from the number of correct answers per value of an item to the probability of unmasking each value."""
 _ONE, _NONE = Fraction(1), Fraction(0)
 
 
@@ -39,7 +38,7 @@ def greedy(counts: Sequence[int]) -> tuple[Fraction, ...]:
 def shuffle_limit(items: int, forwards: int) -> Fraction:
     """Return the bound for writing `items` different items in any order.
 
-    Sampling and greedy decoding agree, since all values are equally probable. Of m remaining items k are unmasked, and
+    Sampling and greedy decoding agree, since all values are equally probable. If k of m remaining items are unmasked,
     they differ in m! / (m - k)! of m^k cases.
     """
     if not items:
@@ -57,8 +56,8 @@ def shuffle_limit(items: int, forwards: int) -> Fraction:
 def replace_limit(items: int, forwards: int, sampler: Sampler) -> Fraction:
     """Return the bound for replacing an arbitrary one of `items` items.
 
-    Each masked item is the new one in 1 of m correct answers. If one of k unmasked items is the new one, all others
-    follow. Otherwise it is among the remaining m - k.
+    Each masked item is the new one in 1 of m correct answers. If one of k unmasked items is the new one, all others are
+    determined. Otherwise it is among the remaining m - k.
     """
     if not items or not forwards:
         return _NONE
@@ -137,7 +136,7 @@ _LIMITS: Mapping[str, Callable[[int, int, Sampler], Fraction]] = {
 
 
 def limits_of_task(task: str, items: int, sampler: Sampler) -> tuple[float, ...]:
-    """Return the bounds for 1, 2, ... forwards, up to the first bound of 1."""
+    """Return the bounds for 1, 2, ... forwards, up to the first one that is 1."""
     limit = _LIMITS.get(task)
     if limit is None:
         return (1.0,)

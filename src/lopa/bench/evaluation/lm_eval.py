@@ -1,7 +1,6 @@
 """Run lm-eval with the model `lopa`: python -m lopa.bench.evaluation.lm_eval run --model lopa ...
 
-lm-eval 0.4.13 discovers models of other packages only through this external library usage. They register themselves
-before its command runs.
+lm-eval 0.4.13 does not discover models of other packages. They must be registered before its command runs.
 """
 
 import importlib
@@ -12,7 +11,7 @@ from lopa.runtime.extra import extra_needed
 
 
 def main() -> None:
-    """Run lm-eval on sys.argv. Errors are printed like those of `lopa-export` and have its exit codes."""
+    """Run lm-eval on sys.argv. Errors are printed as by `lopa-export`, with the same exit codes."""
     try:
         _register()
         importlib.import_module("lm_eval.__main__").cli_evaluate()

@@ -1,7 +1,7 @@
-"""A bundle as lm-eval model `lopa`. One engine decodes its requests in batches. Importing this module registers it.
+"""A bundle as lm-eval model `lopa`.
 
-Needs lm-eval (extra `eval`). It supports generative tasks only, since a masked model has no p(token | text to its
-left).
+One engine decodes its requests in batches. Importing this module registers the model. It needs lm-eval (extra `eval`).
+It supports only generative tasks, since a masked model has no p(token | text to its left).
 """
 
 import json
@@ -40,7 +40,7 @@ class ChatText(str):
 
 @register_model(MODEL)
 class LopaLM(LM):  # type: ignore[misc]
-    """A bundle decoded in this process. Answers equal the decoder's, independent of the batch."""
+    """A bundle decoded in this process. Answers are the same as the decoder's and do not depend on the batch."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class LopaLM(LM):  # type: ignore[misc]
         return text
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Return the bundle's template for lm-eval's records. Raises BadInputError for the name of another template."""
+        """Return the bundle's template for lm-eval's records. Raises BadInputError for a template name."""
         if isinstance(chat_template, str):
             raise BadInputError(
                 f"unknown chat template {shown(chat_template)}",
@@ -127,7 +127,7 @@ class LopaLM(LM):  # type: ignore[misc]
         return f"lopa-{self._decoder.bundle.manifest.weights_digest}"
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return what lm-eval stores with its results: bundle, device, and the forwards per answer."""
+        """Return the information that lm-eval stores with its results: bundle, device, and forwards per answer."""
         return {
             "lopa_bundle": self._decoder.bundle.path.resolve().name,
             "lopa_weights_digest": self._decoder.bundle.manifest.weights_digest,

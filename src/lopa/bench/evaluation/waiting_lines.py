@@ -1,7 +1,7 @@
 """Questions about a line of people, after the waiting lines of ParallelBench (arXiv 2510.04767).
 
-A model that writes one name at a time can answer all of them. Several tokens at a time are harder: with more than one
-correct answer, tokens depend on each other (lopa.bench.evaluation.limits). Texts and code are original.
+A model that writes one name at a time can answer all of them. Unmasking several tokens at a time is harder. With more
+than one correct answer, tokens depend on each other (lopa.bench.evaluation.limits). Texts and code are original.
 """
 
 import random
@@ -20,14 +20,14 @@ NAMES = (
 )
 MIN_LENGTH, MAX_LENGTH = 2, 8
 MAX_NEW_TOKENS = 64
-"""Maximum answer tokens; a line of eight takes about 40 if the vocabulary has no names."""
+"""Maximum tokens of an answer. A line of eight takes about 40 if the vocabulary has no names."""
 MAX_QUESTIONS = 10**6
 Line = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class LineDraw:
-    """Random parts of a question."""
+    """Randomly drawn parts of a question."""
 
     line: Line
     name: str
@@ -43,9 +43,9 @@ class LineTask:
     instruction: str
     """Task text with the fields {name} and {number}, counted from 1."""
     answers: Callable[[LineDraw], Iterator[Line]]
-    """Yield all correct answers, each once."""
+    """Function that yields all correct answers, each once."""
     any_order: bool = False
-    """Every order of the first answer is correct. Such answers are too many to list."""
+    """True if every order of the first answer is correct. Such answers are too many to list."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ TASKS: Mapping[str, LineTask] = {
 
 
 def line_question(task: LineTask, length: int, draw: random.Random) -> LineQuestion:
-    """Return a question about a line of `length` people; `draw` makes all choices."""
+    """Return a question about a line of `length` people. `draw` is the random generator."""
     *line, name = draw.sample(NAMES, length + 1)
     drawn = LineDraw(tuple(line), name, draw.randrange(length))
     instruction = task.instruction.format(name=name, number=drawn.place + 1)

@@ -1,4 +1,7 @@
-"""Arrival times and prompts of the simulated requests. Pure except for the given random generator."""
+"""Arrival times and prompts of the simulated requests.
+
+The functions change nothing except the state of the given random generator.
+"""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
-"""File of recorded decodes: the sizes of every step, by prompt and number of branches. It has no tokens and no
-costs."""
+"""File of recorded decodes: the sizes of every step, by prompt and number of branches.
+
+It contains no tokens and no costs.
+"""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -28,7 +30,7 @@ class DecodeStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
     branches: Branches
     """Number of verified branches."""
     sequences: Branches
-    """Sequences of the forward: 1 if the branches share their rows, else the number of branches."""
+    """Sequences of the forward: 1 if the branches share their rows, otherwise the number of branches."""
     window: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     """Rows per sequence."""
     prefix: Rows
@@ -117,7 +119,7 @@ def decodes_from_file(path: Path) -> Decodes:
 
 
 def _reasons_against(decodes: Decodes) -> Iterator[tuple[str, str]]:
-    """Yield what was received and what is expected."""
+    """Yield a pair of texts for each error: the received and the expected content."""
     if decodes.schema != DECODES_SCHEMA:
         yield f"schema version {decodes.schema}", f"schema version {DECODES_SCHEMA}"
     counts = [sorted(decode.branches for decode in prompt) for prompt in decodes.prompts]

@@ -1,4 +1,4 @@
-"""Simulation of one load: clients send, a router distributes, replicas answer and fail. Deterministic for a seed."""
+"""Simulation of one load with clients, a router, and replicas that may fail. The result is deterministic for a seed."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -140,6 +140,6 @@ class Router:
 
 
 def _first_two(ring: Sequence[Replica]) -> tuple[Replica, Replica]:
-    """Return the first two replicas that are up. At least one is."""
+    """Return the first two replicas that are up, or the only one."""
     up = [replica for replica in ring if replica.up]
     return up[0], up[min(1, len(up) - 1)]

@@ -43,7 +43,7 @@ def tables_of_fleet(report: FleetReport) -> list[Table]:
 
 
 def _ms(times: Times) -> str:
-    """Return the median / the 99th percentile."""
+    """Return the text "median / 99th percentile" in milliseconds."""
     return MISSING if times.p50 is None or times.p99 is None else f"{1e3 * times.p50:.0f} / {1e3 * times.p99:.0f}"
 
 

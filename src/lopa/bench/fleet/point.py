@@ -32,7 +32,7 @@ class LoadPoint:
     """Requests per second."""
     branches: int
     arrived: int
-    """Requests of the whole run, warm-up included: the sum of the next four."""
+    """Requests of the whole run, including the warm-up. It is the sum of the next four fields."""
     answered: int
     refused: int
     lost: int
@@ -48,10 +48,10 @@ class LoadPoint:
     whole: Times
     """Seconds from arrival to the complete answer."""
     refused_share: float
-    """Share of the requests that ended after the warm-up."""
+    """Share of rejected requests among those that ended after the warm-up."""
     lost_share: float
     restarts: int
-    """Times that a request was started again on another replica."""
+    """Number of times that a request was started again on another replica."""
     prompts_known_share: float
     """Share of answers whose prompt rows were cached."""
     busy_share: float
@@ -60,7 +60,7 @@ class LoadPoint:
     forward_seconds_a_row: float | None
     """Mean forward seconds per row."""
     host_seconds_a_step: float | None
-    """Mean seconds of a request's step besides its forward."""
+    """Mean seconds of a request's step outside its forward."""
     cost_per_million_tokens: float | None
     """Cost of a million good tokens, or None without a price or good tokens."""
 
@@ -90,7 +90,7 @@ def fleet_report(material: Material, progress: BenchProgress = silent) -> FleetR
 
 
 def best_points(report: FleetReport) -> list[LoadPoint]:
-    """Return for each load the point with the lowest median time among those with nearly the best goodput."""
+    """Return for each load the point with the lowest median time among the points with nearly the best goodput."""
     best = []
     for load in report.scenario.loads:
         points = [point for point in report.points if point.load == load]

@@ -1,7 +1,7 @@
 """A simulated replica that batches requests as lopa.runtime.engine does.
 
-Waiting requests join at the next round while slots are free, and leave after their last step. Costs give the seconds of
-a round.
+Waiting requests join at the next round if fewer than the maximum run, and leave after their last step. Costs give the
+seconds of a round.
 """
 
 from collections import OrderedDict, deque
@@ -24,12 +24,12 @@ class SimulatedRequest:
     """A client's request. Times are in simulated seconds."""
 
     prompt: int
-    """Index of the prompt; equal indices mean equal text."""
+    """Index of the prompt. Equal indices mean equal texts."""
     recorded: int
     """Index of the recorded prompt that represents it."""
     arrived: float
     replica: int | None = None
-    """Replica it was last sent to, or None if none was up."""
+    """Replica that the request was last sent to, or None if no replica was up."""
     outcome: RequestOutcome = "on its way"
     started: float | None = None
     """Time of its last start."""
@@ -44,7 +44,7 @@ class SimulatedRequest:
 
 
 Decode = Callable[[SimulatedRequest], RecordedDecode]
-"""Return the recorded decode of a request."""
+"""Function that returns the recorded decode of a request."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ReplicaTotals:
     forward_seconds: float = 0.0
     host_seconds: float = 0.0
     rows: int = 0
-    """Rows of all forwards, padding included."""
+    """Rows of all forwards, including padding."""
     steps: int = 0
     """Steps of all requests."""
     down_seconds: float = 0.0
@@ -68,7 +68,7 @@ class ReplicaTotals:
 
 @dataclass
 class PromptRows:
-    """LRU cache of prompt rows."""
+    """Cache of prompt rows that evicts the least recently used prompt."""
 
     max_rows: int
     _rows: OrderedDict[int, int] = field(default_factory=OrderedDict)

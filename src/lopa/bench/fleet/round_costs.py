@@ -21,7 +21,7 @@ class Round:
     host: float
     """Seconds of everything else."""
     rows: int
-    """Rows of the forwards, padding included."""
+    """Rows of the forwards, including padding."""
 
     @property
     def seconds(self) -> float:
@@ -35,7 +35,7 @@ class SimulatedCosts:
 
     forward: ForwardSeconds
     round_seconds: float
-    """Seconds per round besides its forwards."""
+    """Seconds per round outside its forwards."""
     host_seconds: float
     """Seconds per request and round."""
     host_seconds_a_branch: float
@@ -44,7 +44,7 @@ class SimulatedCosts:
     """Seconds per request, once."""
 
     def round_of(self, shapes: Sequence[Sizes], branches: Sequence[int], joining: int = 0) -> Round:
-        """Return the round of requests whose forwards alone would have these `shapes`, packed as by the engine.
+        """Return the costs of a round of requests whose own forwards have these `shapes`, packed as the engine does.
 
         `joining` is the number of requests in their first round.
         """
@@ -72,7 +72,7 @@ def costs_of_material(material: Material) -> SimulatedCosts:
 
 
 def measured_forward(table: CostTable, slowdown: float) -> ForwardSeconds:
-    """Return a function from the table, which counts the branches of all requests as branches of one."""
+    """Return a function that reads the table. The branches of all requests count as branches of one request."""
     return lambda sizes: slowdown * table.seconds(sizes.requests * sizes.branches, sizes.window, sizes.prefix)
 
 

@@ -1,4 +1,4 @@
-"""Scenario file of `lopa-export bench simulate`: a fleet and its load. It is validated strictly."""
+"""Scenario file of `lopa-export bench simulate`: a fleet and its load. Unknown fields are errors."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class ModelledCosts(_Part, tag_field="kind", tag="modelled", frozen=True):
     bandwidth: Annotated[float, Meta(gt=0, le=1e18)]
     """Bytes per second."""
     round_seconds: NonNegative
-    """Seconds per round besides its forwards, for any number of requests."""
+    """Seconds per round outside its forwards, for any number of requests."""
     host_seconds: NonNegative = 0.0
     """Seconds per request and round."""
     host_seconds_a_branch: NonNegative = 0.0
@@ -71,7 +71,7 @@ class Arrivals(_Part, frozen=True):
 
     process: Literal["poisson", "bursty"] = "poisson"
     variation: Annotated[float, Meta(ge=1, le=100)] | None = None
-    """Standard deviation over mean of the gaps between bursty arrivals; 1 is Poisson."""
+    """Standard deviation divided by the mean of the gaps between bursty arrivals. 1 is a Poisson process."""
 
 
 class Prompts(_Part, frozen=True):
@@ -79,7 +79,7 @@ class Prompts(_Part, frozen=True):
 
     different: Count
     popularity: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    """Exponent s of the weight n**-s of the n-th prompt; 0 means equal weights."""
+    """Exponent s of the weight n**-s of the n-th prompt. 0 means equal weights."""
 
 
 class Retry(_Part, frozen=True):
@@ -108,7 +108,7 @@ class Scenario(_Part, frozen=True):
     """Path of the decodes (`bench decodes`), relative to the scenario's folder."""
     costs: MeasuredCosts | ModelledCosts
     loads: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=1000)]
-    """Arrival rates for the whole fleet in requests per second. Each is a simulation of its own."""
+    """Arrival rates for the whole fleet in requests per second. Each has its own simulation."""
     branches: Annotated[tuple[Branches, ...], Meta(min_length=1, max_length=100)]
     """Numbers of branches, each simulated with every load."""
     replicas: Annotated[int, Meta(ge=1, le=100_000)]
@@ -120,7 +120,7 @@ class Scenario(_Part, frozen=True):
     """Seconds at the beginning that do not count."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     deadline_seconds: Seconds | None = None
-    """Seconds from arrival within which an answer is good. None: all answers are good."""
+    """Seconds from arrival within which an answer is good, or None if all answers are good."""
     request_seconds: NonNegative = 0.0
     """Seconds per answer outside the replica's rounds: network, parsing, text."""
     price_per_hour: NonNegative | None = None
@@ -128,7 +128,7 @@ class Scenario(_Part, frozen=True):
     routing: Routing = "random"
     arrivals: Arrivals = Arrivals()
     prompts: Prompts | None = None
-    """None: the recorded prompts with equal weights."""
+    """Distribution of prompts, or None for the recorded prompts with equal weights."""
     stored_rows: Annotated[int, Meta(ge=0, le=2**30)] = 0
     """Prompt rows that a replica caches for later requests."""
     max_num_batched_tokens: Count = MAX_NUM_BATCHED_TOKENS
@@ -149,7 +149,7 @@ class Material:
 def material_from_file(path: Path) -> Material:
     """Return the scenario with its files.
 
-    Raises BadInputError for a scenario, decodes or a table that are invalid or do not match.
+    Raises BadInputError if the scenario, the decodes or the table are invalid or do not match.
     """
     text = bytes_from_file(path, expected=_EXPECTED, remedy="check the path")
     scenario = value_from_json(text, Scenario, source=str(path), expected=_EXPECTED, remedy=_REMEDY)
@@ -168,7 +168,7 @@ def _refuse(path: Path, reasons: Iterator[tuple[str, str]]) -> None:
 
 
 def _reasons_against(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield what was received and what is expected."""
+    """Yield a pair of texts for each error: the received and the expected content."""
     if scenario.schema != SCENARIO_SCHEMA:
         yield f"schema version {scenario.schema}", f"schema version {SCENARIO_SCHEMA}"
     for name in ("loads", "branches"):

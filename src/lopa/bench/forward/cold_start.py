@@ -43,7 +43,7 @@ class ColdStart:
     forward: float
     """Seconds of the first decoding step, which is one forward."""
     process: float
-    """Seconds of the whole process, interpreter included."""
+    """Seconds of the whole process, including the interpreter."""
 
     @property
     def to_first_forward(self) -> float:

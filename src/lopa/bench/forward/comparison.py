@@ -1,6 +1,7 @@
 """Compare one forward on several engines: equal windows on the same prefix, medians and ratios.
 
-The engines alternate within each round, so a slow phase of the machine affects all of them. Opens no session.
+The engines alternate within each round, so a slow phase of the machine affects all of them. The caller opens the
+sessions.
 """
 
 import statistics
@@ -34,7 +35,7 @@ class SideResult:
     ratio: float
     """Median of the first side divided by this median."""
     same_best: float
-    """Share of sampled positions whose most probable token is that of the first side."""
+    """Share of sampled positions with the same most probable token as on the first side."""
     logprob_error: float
     """Mean absolute difference of the most probable token's log-probability from the first side."""
 

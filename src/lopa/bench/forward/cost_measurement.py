@@ -29,13 +29,13 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundRepo
 from lopa.tiny import EVAL
 
 BUDGET = 600.0
-"""Seconds that the minimum number of rounds may take. A slower model gets a coarser grid."""
+"""Maximum seconds for the minimum number of rounds. A slower model gets a coarser grid."""
 ENOUGH = 40.0
 """Seconds after which no more than the minimum number of rounds is measured."""
 MIN_ROUNDS, _MAX_ROUNDS = 3, 25
 """Minimum and maximum rounds. The table has the medians."""
 _SHORT = 0.05
-"""Seconds below which a forward is noticeably faster directly after another of the same shape."""
+"""Seconds below which a forward is noticeably faster directly after one of the same shape."""
 _HOST_PROMPTS = 4
 _HOST_SECONDS = 10.0
 """Time limit of a prompt in seconds. In a slow model the host's share is small, so a rough value suffices."""
@@ -84,7 +84,7 @@ class Schedule:
 
 
 def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
-    """Return the finest grid whose MIN_ROUNDS rounds take about `budget` seconds or less, else the coarsest.
+    """Return the finest grid whose MIN_ROUNDS rounds take about `budget` seconds or less, or the coarsest grid.
 
     One large forward gives the estimate. Raises BadInputError for a model with too few positions.
     """
@@ -101,7 +101,7 @@ def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
 class CostMeasurement:
     """Measurement of a cost table on `decoder`'s session, which was opened with `threads`.
 
-    Any exception can stop it. `costs` is then the table of the finished rounds, if they suffice.
+    If an exception stops it, `costs` is the table of the finished rounds, provided that they suffice.
     """
 
     def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:
@@ -182,7 +182,8 @@ def time_forwards(
             rounds += 1
             for prefix in order.sample(sorted(requests), len(requests)):
                 chosen = [shape for shape in schedule.shapes if shape.prefix == prefix]
-                # The first forward on another prefix also binds it. A decode does that once in many steps.
+                # The first forward on another prefix also binds the prefix to the engine, which a decode does only once
+                # in many steps.
                 _forward_seconds(decoder, requests[prefix], min(chosen, key=lambda s: s.branches * s.window), rng)
                 for shape in order.sample(chosen, len(chosen)):
                     seconds[shape].append(_forward_seconds(decoder, requests[prefix], shape, rng))
@@ -192,10 +193,10 @@ def time_forwards(
 
 
 def host_cost(decoder: Decoder) -> tuple[float, float]:
-    """Return the host seconds of a round with one branch, and those of each further branch.
+    """Return the host seconds of a round with one branch, and the seconds that each further branch adds.
 
     Host time is everything outside the session's forward: windows, packing, selection, text and events. Threads of an
-    engine or a server add to it.
+    engine or a server can add to it.
     """
     one, _ = _host_rounds(decoder, 1)
     many, branches = _host_rounds(decoder, MAX_AUTO_BRANCHES)

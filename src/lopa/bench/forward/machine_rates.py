@@ -1,7 +1,7 @@
-"""Rates of matrix products and memory on the CPU: the two limits of a forward's time.
+"""Rates of matrix products and memory on the CPU, which limit the time of a forward.
 
-The rates are the best of several tries of one large product in the engine itself. A forward can come near them, and a
-busy machine does not lower them.
+The rates are the best of several tries of one large product in the engine itself. A forward can come close to them, and
+they hardly depend on other load on the machine.
 """
 
 import time
@@ -15,16 +15,16 @@ import onnxruntime as ort
 from lopa.bench.forward.product_graph import Array, graph_of_product
 
 _ROWS, _INPUTS, _OUTPUTS = 512, 1024, 4096
-"""Sizes of the product: the rows of 8 branches of 64, and a matrix of a small layer."""
+"""Sizes of the product: rows of 8 branches with 64 tokens each, and a matrix of a small layer."""
 _COPIED_BYTES = 256 << 20
 """Bytes of the copy, many times the size of the caches."""
 _SECONDS = 1.0
-"""Seconds per limit."""
+"""Seconds per measured rate."""
 
 
 @dataclass(frozen=True)
 class MachineRates:
-    """Limits with a number of threads."""
+    """Maximum rates with a number of threads."""
 
     float32: float
     """Operations per second of a float32 product. A multiply-add counts as two."""

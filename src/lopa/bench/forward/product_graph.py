@@ -1,6 +1,6 @@
 """ONNX graphs of a single matrix product, as bytes, to measure a machine's rates.
 
-They are serialized field by field (onnx.proto, protocol buffers), because machines with only the runtime have no onnx
+They are serialized field by field (onnx.proto, protocol buffers), because an install of the runtime alone has no onnx
 package.
 """
 

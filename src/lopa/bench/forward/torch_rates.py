@@ -1,4 +1,4 @@
-"""Rates of matrix products and memory of a device in torch: the two limits of a forward's time.
+"""Rates of matrix products and memory of a device in torch, which limit the time of a forward.
 
 lopa.bench.forward.machine_rates measures the same for the CPU with ONNX Runtime.
 """
@@ -10,13 +10,13 @@ import torch
 from lopa.bench.forward.machine_rates import MachineRates, min_seconds
 
 _FIRST_SIZE, _LARGEST_SIZE = 512, 16384
-"""First and last size of the square matrices. The size doubles until a product takes _LONG_ENOUGH."""
+"""Smallest and largest side of the square matrices. The side doubles until a product takes _LONG_ENOUGH seconds."""
 _LONG_ENOUGH = 0.005
-"""Seconds of a product that hide the cost of kernel launch and synchronization."""
+"""Seconds of a product beyond which kernel launch and synchronization are negligible."""
 _COPIED_BYTES = {"cuda": 1 << 31, "cpu": 1 << 28}
 """Bytes of the copy, many times the size of the caches."""
 _SECONDS = 1.0
-"""Seconds per limit."""
+"""Seconds per measured rate."""
 
 
 def measure_torch_rates(device: str, dtype: torch.dtype) -> MachineRates:

@@ -1,7 +1,7 @@
-"""Roofline of a forward: the operations and bytes it needs at least, and their time at a machine's rates.
+"""Roofline of a forward: its minimum operations and bytes, and the time for them at a machine's rates.
 
-Norms, rotary embedding, softmax and statistics do not count, and nothing is read twice. No implementation of the
-network can be faster at these rates.
+Norms, rotary embedding, softmax and statistics are not counted, and all data is read only once. No implementation of
+the network can be faster at these rates.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ForwardShape:
 
 @dataclass(frozen=True)
 class ForwardWork:
-    """Operations by data type, a multiply-add counting as two, and bytes moved."""
+    """Operations by data type (a multiply-add counts as two), and bytes moved."""
 
     float32: int
     int8: int
@@ -39,7 +39,7 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> ForwardWork:
     rows = shape.branches * shape.window
     cache_item = stored_dtype(manifest.dtype).itemsize
     cache_row = 2 * sizes.layers * sizes.kv_heads * sizes.head_size * cache_item
-    # Attention scores and weighted values: one product each of a query with every visible row.
+    # Attention needs two products of a query with every visible row: one for the scores, one for the weighted values.
     float32 = 4 * rows * (shape.prefix + shape.window) * sizes.heads * sizes.head_size * sizes.layers
     int8, moved = 0, cache_row * (shape.prefix + rows)
     for name, tensor in network_from_dimensions(sizes).tensors.items():
@@ -54,5 +54,5 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> ForwardWork:
 
 
 def floor_seconds(work: ForwardWork, rates: MachineRates) -> float:
-    """Return the longer of the compute and the memory time of `work`, since both can overlap."""
+    """Return the compute time or the memory time of `work`, whichever is longer, since the two can overlap."""
     return max(work.float32 / rates.float32 + work.int8 / rates.int8, work.moved / rates.bandwidth)

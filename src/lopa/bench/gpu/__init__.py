@@ -1,1 +1,1 @@
-"""GPU report."""
+"""Measurements on a GPU and their report."""

@@ -33,7 +33,7 @@ class GpuMachine:
 
 
 def check_device(device: str) -> None:
-    """Raise BadInputError unless `device` is "cpu" or "cuda:N", and MissingBackendError unless torch finds it."""
+    """Raise BadInputError unless `device` is "cpu" or "cuda:N", and MissingBackendError if torch does not find it."""
     if device != "cpu" and parse_device(device, "cuda").number >= torch.cuda.device_count():
         raise MissingBackendError(
             f"device {device!r} not found: torch {torch.__version__} finds {torch.cuda.device_count()} CUDA devices",

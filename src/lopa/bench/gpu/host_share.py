@@ -1,6 +1,6 @@
-"""Decoding steps and the host's share of their time, which is everything outside the session's forward.
+"""Time of decoding steps, and the host's share of it: everything outside the session's forward.
 
-The number of steps is fixed, so it also works for models with random weights. No text is produced.
+The number of steps is fixed, so the measurement also works for models with random weights.
 """
 
 import statistics
@@ -34,7 +34,8 @@ class StepTimes:
     """Median seconds of Session.forward, including the transfer of the statistics to the host."""
     steps_per_second: float
     host_share: float
-    """Median over the steps of 1 - forward / step. A ratio of sums would hide the host behind one slow forward."""
+    """Median over the steps of 1 - forward / step. In a ratio of sums, one slow forward would outweigh the host's time.
+    """
 
 
 def measure_steps(session: Session, manifest: Manifest) -> StepTimes:
@@ -74,7 +75,7 @@ def _steps_of_prompt(session: Session, manifest: Manifest, prompt: Int64) -> lis
 
 
 def _random_prompt(manifest: Manifest, rng: np.random.Generator) -> Int64:
-    """Return random tokens without special ones, since a mask token would be decoded."""
+    """Return random tokens that are not special, since a mask token in the prompt would be unmasked."""
     special = manifest.special_tokens
     ids = np.setdiff1d(
         np.arange(manifest.dimensions.vocab_size), [special.mask, special.eos, special.pad, special.bos or 0]

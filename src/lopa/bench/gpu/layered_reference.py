@@ -1,7 +1,7 @@
 """Float32 logits of whole sequences on any device, with the weights of one layer at a time.
 
-A model of 7 billion weights needs 30 GB in float32. Layer by layer, the memory of its largest matrix suffices. The
-network is that of transformers, without a cache.
+A model of 7 billion weights needs 30 GB in float32. Part by part, memory for the largest part suffices: a layer, the
+embedding or the head. The network is that of transformers, without a cache.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def float32_logits(checkpoint: Path, sequences: Sequence[Sequences], device: str
 
 
 def _added_mask(sequences: Sequences, device: str) -> Tensor:
-    """Return the additive mask [B, 1, L, L]: 0 if a row may attend, else minus infinity."""
+    """Return the additive mask [B, 1, L, L], which is 0 if a row may attend and otherwise minus infinity."""
     allowed = torch.tensor(sequences.mask, device=device)[:, None]
     return torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, float("-inf"))
 

@@ -1,4 +1,4 @@
-"""GPU report as Markdown: measurements, aims and missing parts."""
+"""GPU report as Markdown: measurements, targets and missing parts."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from lopa.bench.table import MISSING, Table, markdown_from_table, ms_text, table
 from lopa.export.weights.plan import Dtype
 
 AIM_SHAPE = (4, 64)
-"""Branches x window of the forward that the aims refer to."""
+"""Branches and window of the forward that the targets refer to."""
 AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
 ENGINE_PREFIX = "lopa "
-"""Prefix of the names of our own engines. The others are torch's."""
+"""Prefix of the names of lopa's engines. The other names are of torch."""
 
 _EXPLANATION = """\
 The weights are random: times, memory and agreement are meaningful, texts are not. All sides alternate on the same
@@ -36,7 +36,7 @@ Memory is the increase of the device's memory use: weights, and the peak of a fo
 
 
 def markdown_from_results(results: GpuResults) -> str:
-    """Return the whole report. Sections without measurements say so."""
+    """Return the whole report. A section without measurements has a note instead."""
     sections = [
         f"# GPU report: {results.likeness} with random weights on {results.machine.name}",
         "\n".join(_machine_lines(results)),

@@ -1,4 +1,4 @@
-"""Results of tools/gpu/report.py so far, and the file that stores them.
+"""Results of tools/gpu/report.py, and the file that stores them.
 
 Every record is written immediately. An interrupted run keeps its records, and a later run with the same folder resumes.
 """
@@ -36,7 +36,7 @@ class StageRun:
     date: str
     seconds: float
     note: str
-    """"made", "reused", or the reason it did not finish."""
+    """"made", "reused", or the reason why the stage did not finish."""
     finished: bool
 
 
@@ -100,7 +100,7 @@ class Failure(_SideRecord):
 
     stage: Literal["open"] | Stage
     what: str
-    """Shape, or empty."""
+    """Shape of the failed forward, or empty."""
     reason: str
 
 
@@ -112,7 +112,7 @@ class GpuResults:
     likeness: str
     machine: GpuMachine
     commands: tuple[str, ...]
-    """Command of every run that contributed."""
+    """Command of every run that contributed results."""
     rounds: int
     shapes: tuple[ForwardShape, ...]
     """Shapes of the forward stage."""
@@ -159,7 +159,7 @@ def with_record(results: GpuResults, record: Record) -> GpuResults:
 
 
 def without_stage(results: GpuResults, stage: Literal["open"] | Stage, dtype: Dtype) -> GpuResults:
-    """Return `results` without those of a stage in this data type, so that old and new figures do not mix."""
+    """Return `results` without the records of a stage in this data type, so that old and new figures do not mix."""
     fields: dict[str, Any] = {
         name: tuple(each for each in getattr(results, name) if each.dtype != dtype) for name in _FIELDS_OF_STAGE[stage]
     }

@@ -1,10 +1,10 @@
-"""Agreement of an engine's most probable tokens with the float32 network, on windows with and without a prefix.
+"""Comparison of an engine's most probable tokens with the float32 network, on windows with and without a prefix.
 
 The windows are those of `lopa-export verify` (lopa.export.verify.cases). The engine commits the prefixes itself.
 
 A position with a different token is a near-tie if the reference ranks it below its own best by at most the tolerance.
-Otherwise it disagrees. Near-ties are common with random weights, since the two best of 150,000 tokens
-are close.
+Otherwise it disagrees. Near-ties are common with random weights, since the best two of 150,000 tokens have similar
+probabilities.
 """
 
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ def _best_ids(session: Session, case: Case) -> Sequence[Int64]:
 
 
 def gap_to_best(ids: Int64, logits: Tensor) -> Tensor:
-    """Return how far the reference ranks `ids` [B, Q] below its best: [B * Q] nats on the CPU, inf for invalid ids."""
+    """Return the nats by which `ids` [B, Q] are below the best tokens: [B * Q] on the CPU, inf for invalid ids."""
     valid = (ids >= 0) & (ids < logits.shape[-1])
     chosen = torch.tensor(np.where(valid, ids, 0), device=logits.device)
     gaps = logits.max(dim=-1).values - logits.gather(-1, chosen[..., None])[..., 0]

@@ -1,1 +1,1 @@
-"""Quality benchmark: score against speed."""
+"""Quality benchmark, which plots score against speed."""

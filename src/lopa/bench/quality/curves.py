@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Point:
-    """Point of a curve, with its values on the bootstrap resamples [RESAMPLES]."""
+    """Point of a curve, with its values on each bootstrap resample, [RESAMPLES]."""
 
     speed: float
     score: float

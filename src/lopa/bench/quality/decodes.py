@@ -1,4 +1,4 @@
-"""Decode every prompt with every configuration.
+"""Decoding of every prompt with every configuration.
 
 A prompt is decoded with all configurations before the next prompt starts. A slow phase of the machine thus affects all
 of them.
@@ -61,7 +61,7 @@ def decode_outcomes(
 
 
 def configurations(decoder: Decoder, variants: Sequence[Variant]) -> dict[Configuration, GenerationConfig]:
-    """Return the options of every variant, and of its reference twin if it has one."""
+    """Return the options of every variant, and of its run in reference mode if it has one."""
     twins = not decoder.plan().slides  # sliding blocks have no reference mode
     return {
         (variant, published): variant_config(decoder, variant, published=published)
@@ -90,8 +90,8 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """Return the variants that this bundle supports on this device.
 
-    A bundle's own options may forbid some (exact speculative decoding with sliding blocks). `auto` branches need a cost
-    table of the device.
+    A bundle's own options may exclude some, such as exact speculative decoding with sliding blocks. `auto` branches
+    need a cost table of the device.
     """
     return tuple(variant for variant in variants if _fits(decoder, variant))
 

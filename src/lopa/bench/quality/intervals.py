@@ -1,8 +1,9 @@
 """95 % intervals of figures measured on a sample of prompts.
 
 Shares have Wilson intervals. Ratios of sums, such as tokens per forward, have percentile bootstrap intervals (Efron
-1979). The bootstrap draws as many prompts as there are, with replacement. The draws depend on the number of prompts
-only, so all configurations of a run share them. With few prompts the interval is too narrow. A single prompt has none.
+1979). The bootstrap draws the same number of prompts, with replacement. The draws depend on the number of prompts
+only, so all configurations of a run share them. With few prompts the interval is too narrow. A single prompt has no
+interval.
 """
 
 import math
@@ -43,7 +44,7 @@ def score_from_count(correct: int, prompts: int) -> Score:
     share, z2 = correct / prompts, _NORMAL_95**2
     centre = (share + z2 / (2 * prompts)) / (1 + z2 / prompts)
     half = _NORMAL_95 / (1 + z2 / prompts) * math.sqrt(share * (1 - share) / prompts + z2 / (4 * prompts**2))
-    # Rounding could exclude the share by one bit if all or no answers are correct.
+    # If all or no answers are correct, rounding could exclude the share itself by one bit.
     return Score(correct, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
 
 

@@ -12,16 +12,16 @@ class DecodeOutcome:
     """Outcome of one prompt decoded with one configuration."""
 
     right: bool | None
-    """True for a correct answer; None if it is not scored here."""
+    """True for a correct answer, or None if it is not scored here."""
     steps: int
-    """Forward rounds. The published scripts count one more, a round without a forward."""
+    """Number of forwards. The published scripts count one more, a round without a forward."""
     tokens: int
     """Generated tokens up to and including the first end-of-text."""
     window_tokens: int
     """All generated positions, as counted by the paper."""
     seconds: float
     limit: float | None = None
-    """Best accuracy of independent decisions in as many steps (EvalItem.limit), or None if unknown."""
+    """Upper bound of the accuracy in this number of steps (EvalItem.limit), or None if unknown."""
 
 
 Configuration = tuple[Variant, bool]

@@ -1,4 +1,4 @@
-"""Paired comparison of two configurations on the same prompts. It is more sensitive than two intervals."""
+"""Paired comparison of two configurations on the same prompts, more sensitive than comparing two intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lopa.bench.quality.outcome import DecodeOutcome
 
 CONTROL = "d2f"
-"""Baseline curve. Most methods published as faster are no better than a lower threshold of the baseline."""
+"""Baseline curve. Most faster published methods are no better than the baseline with a lower threshold."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Comparison:
     lost: int
     """Prompts that only the baseline answers correctly."""
     p: float
-    """P-value of the two-sided sign test for one comparison. Of twenty comparisons without a difference, one is below
-    0.05."""
+    """P-value of the two-sided sign test for one comparison. On average, one of twenty comparisons without a real
+    difference is below 0.05.
+    """
 
 
 def comparison_with_nearest(
@@ -50,6 +51,6 @@ def sign_test(more: int, fewer: int) -> float:
     """Return the two-sided probability of a split at least this uneven among fair coins."""
     coins = more + fewer
     tail = sum(math.comb(coins, k) for k in range(min(more, fewer) + 1))
-    # Divide integers: with more than a thousand coins neither fits into a float.
+    # The operands are integers, since with more than a thousand coins neither fits into a float.
     share: float = tail / 2**coins
     return min(1.0, 2 * share)

@@ -20,7 +20,7 @@ class Measure:
     score: Score | None
     """Score, or None for kinds that are not scored here."""
     steps: int
-    """Forward rounds. The published scripts count one more per prompt, a round without a forward."""
+    """Number of forwards. The published scripts count one more per prompt, a round without a forward."""
     tokens: int
     """Generated tokens up to and including the first end-of-text."""
     window_tokens: int
@@ -37,8 +37,9 @@ class Measure:
     tokens_per_second_median: float
     """Median over the prompts."""
     limit: float | None = None
-    """Best expected accuracy of independent decisions in as many forwards (EvalItem.limits). None if it is unknown for
-    some prompt."""
+    """Upper bound of the expected accuracy in this number of forwards (EvalItem.limits), or None if it is unknown for
+    some prompt.
+    """
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Row:
     strategy: StrategyName
     branches: int | Literal["auto"] | None
     options: dict[str, Any]
-    """Options of the configuration besides strategy and branches."""
+    """Options of the configuration other than strategy and branches."""
     curve: str
     """Name of the curve that the configuration is a point of."""
     kind: str
@@ -59,8 +60,9 @@ class Row:
     steps_saved: int | None
     """Steps that the default mode saves compared with reference mode on the same prompts."""
     beside: Comparison | None
-    """Comparison on the same prompts with the baseline configuration of the nearest speed. None for the baseline, and
-    if it was not measured or nothing is scored."""
+    """Comparison on the same prompts with the baseline configuration of the nearest speed. It is None for the baseline,
+    and if the baseline was not measured or nothing is scored.
+    """
 
 
 def rows_from_outcomes(items: Sequence[EvalItem], outcomes: Outcomes) -> tuple[Row, ...]:

@@ -40,9 +40,9 @@ PER_SECOND = Speed(
 
 
 def png_from_quality(report: QualityReport, speeds: Sequence[Speed] = (PER_FORWARD, PER_SECOND)) -> bytes:
-    """Draw a PNG file with a panel per scored kind and speed: the Pareto front bold, the others grey.
+    """Draw a PNG file with a panel per scored kind and speed. The Pareto front is bold, other points are grey.
 
-    Bars are 95 % intervals, dashed lines the accuracy bounds. The report must contain scored prompts.
+    Bars are 95 % intervals, and dashed lines are accuracy bounds. The report must contain scored prompts.
     """
     from matplotlib.figure import Figure
 

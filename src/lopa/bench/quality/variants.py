@@ -35,7 +35,7 @@ class Variant:
 
     @property
     def has_published_twin(self) -> bool:
-        """True if the published implementation has this configuration, so that steps can be compared."""
+        """True if the published implementation supports this configuration, so that steps can be compared."""
         return self.strategy in ("d2f", "lopa") and self.branches != "auto" and not self.options
 
 
@@ -59,7 +59,7 @@ class Sweep:
     values: tuple[float | str, ...] = ()
     """Values of the option, or () for a single configuration."""
     options: Options = ()
-    """Options that stay fixed."""
+    """Options with the same value in all configurations."""
 
     def variants(self, curve: str) -> tuple[Variant, ...]:
         """Return one configuration per value, named after the curve and the value."""
@@ -116,7 +116,7 @@ SWEEPS: Mapping[str, Sweep] = {
     "local_leap": Sweep("local_leap", "skip_threshold", _THRESHOLDS),
     "dream": Sweep("dream", "steps", (128, 64)),
 }
-"""Sweeps by curve name. A strategy is useful if it beats a sweep of `skip_threshold`."""
+"""Sweeps by curve name. A strategy is useful only if it is better than a sweep of `skip_threshold`."""
 
 
 _FORMER_PARTS = (("-frontier", "-first-masked"), ("-taking-back", "-remask"), ("lossless-", "speculative-"))
@@ -154,7 +154,7 @@ def variants_from_text(text: str) -> tuple[Variant, ...]:
     if unknown:
         raise BadInputError(
             f"unknown curve {shown(unknown[0])}",
-            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or names out of " + ", ".join(SWEEPS),
+            expected=f"{PUBLISHED}, {RECOMMENDED}, {EVERY}, or names among " + ", ".join(SWEEPS),
             remedy="separate names by commas",
         )
     return tuple(variant for name in dict.fromkeys(names) for variant in SWEEPS[name].variants(name))

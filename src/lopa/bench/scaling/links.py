@@ -1,4 +1,4 @@
-"""Latency and bandwidth of links between devices: shared memory as measured here, others as published."""
+"""Latency and bandwidth of links between devices. Shared memory is measured here, other links have published values."""
 
 import statistics
 import time
@@ -13,7 +13,7 @@ SHARED_MEMORY = "shared memory"
 _MESSAGES = 400
 _COPIES = 40
 _COPIED_BYTES = 4 << 20
-"""Bytes of a copy, about the committed rows of a block of a large model."""
+"""Bytes of a measured copy, about as large as the committed rows of a block of a large model."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ PUBLISHED_LINKS = (
 def shared_memory_link(core: int) -> DeviceLink:
     """Measure the link between threads of this process.
 
-    Its latency is half an empty call of a thread on `core`, its bandwidth that of one thread's copy. Both are medians.
+    Its latency is half the time of an empty call of a thread on `core`. Its bandwidth is that of a copy by one thread.
+    Both are medians.
     """
     worker = DeviceWorker("lopa link test")
     worker.submit(lambda: pin_thread([core])).result()

@@ -1,7 +1,7 @@
 """Measure the scaling of a decode over CPU cores, and the costs for projecting it to more devices.
 
-Numbers of devices alternate prompt by prompt, because a machine may be busy for a while. The first number is always 1,
-since the model replays the steps of one device.
+Numbers of devices alternate prompt by prompt, so that a busy phase of the machine affects all of them. The first number
+is always 1, since the model replays the steps of one device.
 """
 
 import statistics
@@ -46,9 +46,9 @@ class Turn:
 def decoders_on_cores(
     opened: ExitStack, path: Path, counts: Sequence[int], *, device_timeout: float
 ) -> dict[int, Decoder]:
-    """Open the bundle at `path` on 1 device and on each of `counts` that this machine has cores for.
+    """Open the bundle at `path` on 1 device and on each number in `counts` up to this machine's cores.
 
-    Each device is one core. `opened` closes the decoders. Raises as Decoder.open does.
+    A device is a core. `opened` closes the decoders. Raises as Decoder.open does.
     """
     cores = sorted(available_cores())
     return {
@@ -80,7 +80,7 @@ def measure_turns(
 
 
 def recorded_step(step: Step) -> ReplayStep:
-    """Return what the model needs of a step of a session over devices named as cores."""
+    """Return the data that the model needs from a step of a session whose devices are named after cores."""
     windows, seconds, split = step.windows, step.seconds, step.split
     if split is None:
         raise ValueError("received a step of a session without a split, expected devices named as cores")
@@ -111,7 +111,7 @@ def measure_shares(
 ) -> tuple[ShareCost, ...]:
     """Time the largest share of `shape` for each of `counts` devices, alone and with all devices busy, in alternation.
 
-    A single branch is always among the shares. Devices that compute together have equally many branches.
+    A single branch is always among the shares. Devices that compute together have equal numbers of branches.
     """
     rng = np.random.default_rng(0)
     shares = {count: device_shape(shape, count) for count in sorted({*counts, shape.branches})}
@@ -125,7 +125,7 @@ def measure_shares(
         return max(device.seconds for device in split.devices)
 
     def sides(count: int, branches: int) -> dict[tuple[int, bool], Callable[[int], float]]:
-        """Return the timings by number of devices, and by whether all of them compute."""
+        """Return the timings by number of devices, for one device alone and for all together."""
         alone = {(count, False): lambda _: engine_seconds(1, branches)}
         together = {(count, True): lambda _: engine_seconds(count, branches * count)}
         return alone | together if count > 1 and count in decoders else alone

@@ -1,4 +1,4 @@
-"""Replay of a real decode's steps with another number of devices (docs/measurements/scale.md). Uses numbers only."""
+"""Model of a recorded decode's steps on another number of devices (docs/measurements/scale.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ class MessageSizes:
     """Bytes of the statistics of one sampled position: K candidates (id, log-probability) and an entropy."""
 
     def messages(self, shape: ForwardShape, branches: int) -> int:
-        """Return the bytes of the windows of `branches` branches of `shape`, plus their statistics."""
+        """Return the bytes of the windows and the statistics of `branches` branches of `shape`."""
         window = 2 * _ID_BYTES * shape.window + shape.window**2 + _ID_BYTES * shape.wanted
         return branches * (window + shape.wanted * self.answer_row)
 
@@ -81,7 +81,7 @@ Decode = tuple[ReplayStep, ...]
 
 @dataclass(frozen=True)
 class ShareCost:
-    """Engine cost of the largest share that a device gets of the most common step with all branches."""
+    """Engine cost of the largest share of branches on a device, in the most common step with all branches."""
 
     devices: int
     branches: int
@@ -92,7 +92,7 @@ class ShareCost:
     alone: float
     """Seconds while the other devices are idle."""
     together: float | None
-    """Seconds of the slowest device while all compute equally many branches, or None without enough cores."""
+    """Seconds of the slowest device while all compute equal numbers of branches, or None without enough cores."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ScalingModel:
     def steps(self, steps: Sequence[ReplayStep], devices: int, link: DeviceLink) -> list[StepParts]:
         """Return the steps of one decode on `devices` devices connected by `link`. The first device is the host's own.
 
-        The transfer of committed rows overlaps with the host's work. The next forward waits for its remainder.
+        The transfer of committed rows overlaps with the host's work. The next forward waits until the transfer ends.
         """
         remaining, predicted = 0.0, []
         for step in steps:
@@ -134,7 +134,7 @@ class ScalingModel:
     def slowdown(self, devices: int) -> float:
         """Return the factor by which a forward slows down while all of `devices` devices of this machine compute.
 
-        A number that was not measured has the factor of the next smaller one. A single device has 1.
+        A number that was not measured has the factor of the next smaller one. The factor of a single device is 1.
         """
         measured = [each for each in self.shares if each.together is not None and each.devices <= devices]
         if not measured:

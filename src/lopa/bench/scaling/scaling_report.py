@@ -66,7 +66,7 @@ class ScalingReport:
     steps: int
     """Total steps of these prompts."""
     other_tokens: tuple[int, ...]
-    """Indices of excluded prompts: some number of devices decoded other tokens or steps."""
+    """Indices of excluded prompts, whose tokens or steps depend on the number of devices."""
     not_measured: tuple[int, ...]
     """Numbers of devices for which this machine has too few cores."""
     measured: tuple[MeasuredScale, ...]

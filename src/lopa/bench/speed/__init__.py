@@ -1,1 +1,1 @@
-"""Speed benchmark: our decoder compared with an eager PyTorch loop."""
+"""Speed benchmark, which compares lopa's decoder with an eager PyTorch loop."""

@@ -1,4 +1,4 @@
-"""Run an unmerged adapter next to its matrices, as the published loop does."""
+"""Unmerged adapters, computed separately from their matrices as in the published loop."""
 
 from torch import Tensor, nn
 
@@ -10,8 +10,8 @@ from lopa.runtime.errors import BadInputError
 class LowRankLinear(nn.Module):
     """nn.Linear plus a low-rank adapter: x W' + scale * (x A') B'.
 
-    W [outputs, inputs], A [rank, inputs], B [outputs, rank]. It needs two products and a sum more than a merged
-    adapter.
+    W [outputs, inputs], A [rank, inputs], B [outputs, rank]. Compared with a merged adapter, it needs two more products
+    and a sum.
     """
 
     def __init__(self, base: nn.Linear, down: Tensor, up: Tensor, scale: float) -> None:

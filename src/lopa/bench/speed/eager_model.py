@@ -1,10 +1,12 @@
-"""The transformers network in eager mode with a cache of the caller, the baseline of the speed benchmarks.
+"""Network of transformers in eager mode, with a cache that the caller manages.
 
-It shares no forward code with the exported graph. Every call concatenates cached and new keys and values, runs SDPA
-with an additive mask, and computes the logits of every window row. It knows no blocks and no statistics.
+It is the baseline of the speed benchmarks. It shares no forward code with the exported graph. Every call concatenates
+cached and new keys and values, runs SDPA with an additive mask, and computes the logits of every window row. It has no
+notion of blocks or statistics.
 
-It avoids three costs of the published code. The adapter is merged, whereas there LoRA runs next to every matrix (as in
-lopa.bench.speed.adapter_apart). Data type and device never change. No model wrapper surrounds the layers.
+It avoids three costs of the published code. The adapter is merged, whereas the published code computes LoRA separately
+for every matrix (lopa.bench.speed.adapter_apart). Data type and device never change. No model wrapper surrounds the
+layers.
 
 Shapes: N windows, W window rows, C cached rows, H hidden size, D head size, V vocabulary.
 """
@@ -47,7 +49,7 @@ class EagerModel(nn.Module):
 
     @property
     def layers(self) -> Any:
-        """Decoder layers of transformers."""
+        """Decoder layers of the transformers network."""
         return self.network.model.layers
 
     def forward(
@@ -65,7 +67,7 @@ class EagerModel(nn.Module):
 
 
 class _WindowCache:
-    """Cache for one call of one layer. It keeps the window's rows apart from the cached rows."""
+    """Cache for one call of one layer. It stores the window's rows separately from the cached rows."""
 
     def __init__(self, past: KeyValue | None) -> None:
         self._past = past
@@ -123,7 +125,7 @@ def compile_model(model: EagerModel) -> EagerModel:
     weights = {id(each): each for each in model.parameters()}
     twin = copy.deepcopy(model, weights)  # deepcopy treats these objects as copied
     for layer in twin.layers:
-        layer.self_attn.layer_idx = 0  # another index would compile other code; each layer has its own cache
+        layer.self_attn.layer_idx = 0  # layers with another index would be compiled again; each layer has its own cache
         layer.compile(dynamic=False)
     return twin
 

@@ -1,4 +1,4 @@
-"""Clock of the engine calls alone, without the copies and bindings around them."""
+"""Clock of engine calls, without the copies and bindings around them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _CALLS: tuple[tuple[Any, str], ...] = ((ort.InferenceSession, "run_with_iobindin
 def time_engine_calls() -> Iterator[list[float]]:
     """Return a context with a list to which every engine call of this process adds its seconds.
 
-    The runtime does not time the call alone. The context therefore replaces the methods while it lasts.
+    The runtime does not time the call separately, so the context temporarily replaces the methods.
     """
     seconds: list[float] = []
     originals = [getattr(owner, name) for owner, name in _CALLS]

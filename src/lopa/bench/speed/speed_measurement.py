@@ -1,4 +1,4 @@
-"""Measure our decoder and the published way to run a step in one process, with the same weights and threads.
+"""Measurement of lopa's decoder and of the published loop in one process, with the same weights and threads.
 
 Both sides run the reference mode through the same loop of lopa.runtime, so they make the same steps. Only the forward
 differs: one ONNX Runtime call for all branches, or PyTorch eager calls per branch. lopa.bench.speed.eager_session
@@ -29,7 +29,7 @@ from lopa.runtime.generation_config import GenerationConfig
 def eager_decoder(decoder: Decoder, checkpoint: Path, lora: Path | None, *, adapter_apart: bool = False) -> Decoder:
     """Return a decoder of the same bundle whose session is the eager loop on the checkpoint's weights.
 
-    Its adapter is merged, or runs next to its matrices with `adapter_apart`. Raises BadInputError for an unreadable
+    Its adapter is merged, or computed separately with `adapter_apart`. Raises BadInputError for an unreadable
     checkpoint, a missing adapter, or one that cannot be unmerged. Raises CheckFailedError if the bundle was made from
     other files.
     """

@@ -49,17 +49,17 @@ class StepComparison:
     """Seconds per step of both sides over the same steps."""
 
     steps: int
-    """Steps per side, all rounds."""
+    """Number of steps per side, over all rounds."""
     ours_median: float
     eager_median: float
     ratio_of_medians: float
     ratio_of_totals: float
-    """Eager seconds divided by our seconds, all steps."""
+    """Seconds of the eager side divided by the seconds of lopa, over all steps."""
 
 
 @dataclass(frozen=True)
 class OutsideShare:
-    """Share of our steps spent outside the engine."""
+    """Share of the time of lopa's steps that is spent outside the engine."""
 
     steps: int
     call_median: float
@@ -82,7 +82,7 @@ class SpeedFigures:
     full_steps: StepComparison | None
     """Steps with the full number of branches, or None if there are none."""
     ratio_by_prompt_median: float | None
-    """Median over all turns of eager seconds / our seconds for the same prompt, decoded right after each other."""
+    """Median over all turns of eager seconds / lopa's seconds for the same prompt, decoded one after the other."""
     outside: OutsideShare
     outside_long_calls: OutsideShare | None
     """Steps whose engine call took 10 ms or more, or None if there are none."""

@@ -5,7 +5,7 @@ from lopa.bench.table import MISSING, Table, ms_text, table_from_records
 
 
 def tables_from_speed(report: SpeedReport) -> list[Table]:
-    """Return tables of the seconds per step on both sides, and of our share outside the engine."""
+    """Return tables of the seconds per step on both sides, and of lopa's share outside the engine."""
     measured, branches = report.measured, report.settings["branches"]
     where = f"{report.run.device}, {report.run.threads} thread(s), {report.run.machine.cpu}"
     tokens = "same tokens on both sides"

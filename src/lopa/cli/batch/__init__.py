@@ -1,1 +1,1 @@
-"""Files of prompts: read line by line, answered several at a time, resumable."""
+"""Decoding of files of prompts: line by line, several requests at a time, with resume."""

@@ -1,4 +1,4 @@
-"""Decoding of a file of prompts: answers are written in order, each as soon as it is complete."""
+"""Decoding of a file of prompts. Answers are written in order, each as soon as it is complete."""
 
 import json
 from collections import deque
@@ -27,7 +27,7 @@ def decode_lines(
 ) -> None:
     """Answer `lines` of the file `source`. The answer to a bad line is its error, which is also printed.
 
-    Raises the error of a device that fails, after writing the results before it.
+    If a device fails, the results so far are written and its error is raised.
     """
     waiting: deque[RequestLine] = deque()
     numbers: dict[int, int] = {}

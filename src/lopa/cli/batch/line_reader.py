@@ -26,7 +26,7 @@ _REMEDY = "correct the line"
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """Turns a text into a chat, with an optional system message."""
+    """Conversion of a text into a chat, with an optional system message."""
 
     system: str | None = None
 
@@ -38,7 +38,7 @@ class ChatFormat:
 
 @dataclass(frozen=True)
 class RequestLine:
-    """A line of a file of prompts, its request or its error, and the format of its answer."""
+    """A line of a file of prompts with its request or error and the format of its answer."""
 
     line: RawLine
     request: PromptRequest | BadInputError
@@ -47,20 +47,20 @@ class RequestLine:
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads the lines of a run, with the options of the command line."""
+    """Reader of the lines of a run, with the options of the command line."""
 
     decoder: Decoder
     options: Mapping[str, Any]
     """Options of the command line, by the names of GenerationConfig."""
     config: GenerationConfig
-    """The config of lines without options of their own, made from `options`."""
+    """Config from `options`, for lines that set no options."""
     chat: ChatFormat | None
     prompt_ids: bool
     """True to include the token ids of the prompt in results."""
 
     @property
     def decoded_with(self) -> bytes:
-        """Digest of everything but the line that determines an answer. A drawn seed counts as no seed."""
+        """Digest of everything that determines an answer, except the line itself. A drawn seed counts as no seed."""
         config = {**self.config.requested(), **{name: None for name, value in self.options.items() if value is None}}
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
@@ -95,7 +95,7 @@ class LineReader:
         options = parsed.options
         if not options:
             return self.config
-        # An answer satisfies one grammar, so that a line's own replaces the command line's.
+        # An answer satisfies only one grammar, so a line's grammar replaces that of the command line.
         own_grammar = any(name in options for name in GRAMMARS)
         usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
         values = {**usual, "seed": self.config.seed, **options}
@@ -114,8 +114,8 @@ class LineReader:
             return self.prompt_of_text(parsed.prompt)
         raise BadInputError(
             "prompt_ids with --chat",
-            expected="a text for the chat template, or messages",
-            remedy="give the text, or omit --chat",
+            expected='a "prompt" for the chat template, or "messages"',
+            remedy="replace prompt_ids, or omit --chat",
         )
 
 

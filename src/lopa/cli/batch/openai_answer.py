@@ -31,7 +31,7 @@ class OpenAIAnswerFormat:
     request: Mapping[str, Any]
     """The line's object."""
     bundle: str
-    """Name of the bundle: the model's name where the line has none."""
+    """Name of the bundle, used as the model's name if the line has none."""
     decode_ids: DecodeIds
 
     def from_result(self, result: GenerationResult) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class OpenAIAnswerFormat:
 
 
 def identity_of_openai_answer(value: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Return number and digest of the line that `value` answers; None for an object of another format."""
+    """Return number and digest of the line that `value` answers; None for an object in another format."""
     name = value.get("id")
     if not isinstance(name, str) or not name.startswith(_ID) or "custom_id" not in value:
         return None

@@ -1,4 +1,4 @@
-"""Parsing of lines of OpenAI's batch files; openai_answer formats the answers. Knows no bundle."""
+"""Parsing of lines of OpenAI's batch files; openai_answer formats the answers. This module does not use a bundle."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The output files of `lopa-export generate`: checked and locked first, emptied just before the first line.
+"""Output files of `lopa-export generate`. They are checked and locked first, and emptied before the first line.
 
 A FIFO or a device is opened just before the first line, since opening a FIFO waits for its reader.
 """
@@ -22,14 +22,14 @@ class OutputFiles:
     """Destinations of results and steps."""
 
     output: OutputPlace | None
-    """None for standard output."""
+    """Destination of results, or None for standard output."""
     trace: OutputPlace | None
     _locked: dict[Path, OutputLines] = field(default_factory=dict)
     """Open regular files by path, filled by `lock`."""
 
     @classmethod
     def from_options(cls, prompts: Path | None, output: Path | None, trace: Path | None, timeline: Path | None) -> Self:
-        """Check the paths. Alters nothing.
+        """Check the paths and change no file.
 
         Raises BadInputError for a path that cannot be written and UsageError for two options with the same file.
         """
@@ -51,7 +51,7 @@ class OutputFiles:
         return cls(places.get("--output"), places.get("--trace"))
 
     def lock(self, opened: ExitStack) -> None:
-        """Open and lock the regular files until `opened` is closed. Their content stays.
+        """Open and lock the regular files until `opened` is closed, without changing their content.
 
         Raises BadInputError when another process writes one of them. Prints a warning on a file system without locks.
         """
@@ -67,11 +67,11 @@ class OutputFiles:
             self._locked[place.path] = lines
 
     def open_output(self, opened: ExitStack) -> OutputLines:
-        """Open the destination of results until `opened` is closed. A file's content stays."""
+        """Open the destination of results until `opened` is closed, without changing a file's content."""
         return opened.enter_context(OutputLines.standard()) if self.output is None else self._open(self.output, opened)
 
     def open_trace(self, opened: ExitStack) -> OutputLines | None:
-        """Open the destination of steps likewise; None without a trace."""
+        """Open the destination of steps until `opened` is closed. Return None without a trace."""
         return None if self.trace is None else self._open(self.trace, opened)
 
     def _open(self, place: OutputPlace, opened: ExitStack) -> OutputLines:
@@ -79,7 +79,7 @@ class OutputFiles:
 
 
 def _status_of_prompts(prompts: Path) -> os.stat_result | None:
-    """Return the status, or None for a missing file, whose error reading reports."""
+    """Return the status of the file, or None if it is missing. Reading it later reports the error."""
     try:
         return os.fstat(0) if prompts == STANDARD_INPUT else prompts.stat()
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Parsing of this project's own lines in a file of prompts: a prompt or a chat, and decoding options.
 
-openai_line parses the lines of OpenAI's batch files. Knows no bundle.
+openai_line parses the lines of OpenAI's batch files. This module does not use a bundle.
 """
 
 from collections.abc import Mapping
@@ -37,13 +37,13 @@ class ParsedLine:
     messages: Messages | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    """Names of the options in the line, where they differ from GenerationConfig's, by GenerationConfig's."""
+    """Name in the line of each option that GenerationConfig names differently, by GenerationConfig's name."""
     raw: bool = False
     """True to complete the prompt as it is, even with --chat."""
 
 
 def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
-    """Parse an object with "prompt", "prompt_ids" or "messages", with options and perhaps an "id".
+    """Parse an object with "prompt", "prompt_ids" or "messages", and optionally options and an "id".
 
     Raises BadInputError for any other object.
     """
@@ -73,7 +73,7 @@ def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise BadInputError for names that are no decoding options. GenerationConfig checks their values."""
+    """Raise BadInputError for names that are not decoding options. GenerationConfig checks their values."""
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise BadInputError(

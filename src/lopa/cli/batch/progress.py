@@ -1,4 +1,4 @@
-"""Progress of a batch on standard error: a bar on a terminal, otherwise lines; in both cases a summary."""
+"""Progress of a batch on standard error: a bar on a terminal, otherwise lines. Both end with a summary."""
 
 import time
 from datetime import timedelta
@@ -17,7 +17,7 @@ _LINE_SECONDS = 10.0
 
 
 class BatchProgress(ProgressBars):
-    """Progress of a batch. Its `with` block reports every step and every outcome to it."""
+    """Progress of a batch. Code in its `with` block reports every step and every outcome to it."""
 
     def __init__(self, total: int | None, kept: KeptResults, *, shown: bool) -> None:
         """Show progress over `total` prompts, None if unknown. With `shown` False there is only the summary."""

@@ -1,4 +1,4 @@
-"""Lines of a file of prompts, read as a stream. Does not parse them."""
+"""Lines of a file of prompts, read as a stream but not parsed."""
 
 import hashlib
 import os
@@ -27,9 +27,9 @@ class RawLine:
     number: int
     """Line number from 1; blank lines count."""
     content: bytes | None
-    """None for a line of more than MAX_LINE_BYTES, which is not kept."""
+    """Bytes of the line, or None if it has more than MAX_LINE_BYTES."""
     digest: str
-    """Digest of the line and of the options and files it is decoded with."""
+    """Digest of the line and of the options and files that determine its answer."""
 
 
 @contextmanager

@@ -20,11 +20,11 @@ class PlainAnswerFormat:
     """True to include the token ids of the prompt."""
 
     def from_result(self, result: GenerationResult) -> dict[str, Any]:
-        """Return the names of the line, then the fields of the result."""
+        """Return the fields that identify the line, then the fields of the result."""
         return {**self._names(), **fields_of_result(result, prompt_ids=self.prompt_ids)}
 
     def from_error(self, error: BadInputError) -> dict[str, Any]:
-        """Return the names of the line and the error's text."""
+        """Return the fields that identify the line, and the error's text."""
         return {**self._names(), "error": str(error)}
 
     def _names(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class PlainAnswerFormat:
 def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
     """Return the fields of a result by name, without those that were not requested."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    # They describe the run, not the answer: running again writes the same file.
+    # These fields describe the run, not the answer. Without them, a second run writes the same file.
     del found["reused_rows"], found["plan"]
     if not prompt_ids:
         del found["prompt_ids"]

@@ -1,6 +1,6 @@
-"""Results of an interrupted batch that --resume keeps. Alters nothing.
+"""Results of an interrupted batch that --resume keeps. This module changes no file.
 
-Results are written in the order of their lines, so that a file holds those of the first lines. Each result has the
+Results are written in the order of their lines, so a file contains the results of the first lines. Each result has the
 number of its line, and a digest of the line and of the options and files that it was decoded with.
 """
 
@@ -25,7 +25,7 @@ class KeptResults:
 
     results: int = 0
     errors: int = 0
-    """Results that are errors."""
+    """Number of results that are errors."""
     end: int = 0
     """Bytes up to the end of the last complete line."""
 

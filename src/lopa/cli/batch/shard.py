@@ -20,7 +20,7 @@ class Shard:
     count: int = 1
 
     def lines(self, lines: Iterator[RawLine]) -> Iterator[RawLine]:
-        """Return the lines of this shard; each keeps its number in the whole file."""
+        """Return the lines of this shard. Line numbers are those of the complete file."""
         return islice(lines, self.number - 1, None, self.count)
 
     def size(self, total: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""lopa-export ascend: compiles an engine for Ascend NPUs by CANN's ATC, or writes the files to compile it elsewhere."""
+"""lopa-export ascend: compiles an engine for Ascend NPUs with CANN's ATC, or writes the files for another machine."""
 
 from pathlib import Path
 
@@ -33,13 +33,13 @@ _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
     type=_PATH,
     metavar="FILE",
     show_default=f"BUNDLE/{BUCKETS_NAME}",
-    help="File with shape buckets, by lopa-export plan.",
+    help="File with shape buckets, written by lopa-export plan.",
 )
 @option(
     "--precision",
     type=click.Choice(_PRECISIONS),
     show_default="origin; with --int8 fp16",
-    help="Precision: the graph's own types (origin), or float32 partly lowered to fp16 or bf16 by ATC.",
+    help="Precision: origin keeps the graph's types; fp16 and bf16 let ATC lower part of float32.",
 )
 @option("--int8", is_flag=True, help="Compile a graph quantized by AMCT, with one OM of fixed shape per bucket.")
 @option("--int8-graph", type=_PATH, metavar="FILE", help="Quantized graph for --int8, made from the portable graph.")
@@ -47,7 +47,12 @@ _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
 @option(
     "-o", "--output", type=_PATH, metavar="DIR", show_default="ascend-SOC-build", help="Folder written by --dry-run."
 )
-@option("--built", type=_PATH, metavar="DIR", help="Folder with the results of the commands of --dry-run, to install.")
+@option(
+    "--built",
+    type=_PATH,
+    metavar="DIR",
+    help="Folder with the results of the commands written by --dry-run. The engine in it is installed.",
+)
 def command(
     bundle: Path,
     soc_version: str,

@@ -1,4 +1,4 @@
-"""Progress of engine compilers on standard error: TensorRT's own counts, and a clock for ATC, which has none."""
+"""Progress of engine compilers on standard error: TensorRT's own counts, and a clock for ATC, which reports none."""
 
 import threading
 from types import TracebackType
@@ -16,9 +16,10 @@ _LINE_SECONDS = 30.0
 
 
 class TensorRTProgress(ProgressBars):
-    """Progress of a TensorRT build, a lopa.export.progress.Progress. Call it inside its `with` block, from any thread.
+    """Progress of a TensorRT build, usable as a lopa.export.progress.ProgressCallback.
 
-    Each phase has a bar on a terminal and a line elsewhere. Phases are nested, unlike StageProgress's stages.
+    Call it inside its `with` block, from any thread. Each phase has a bar on a terminal and a line elsewhere. Phases
+    are nested, unlike StageProgress's stages.
     """
 
     def __init__(self) -> None:
@@ -38,9 +39,9 @@ class TensorRTProgress(ProgressBars):
 
 
 class AtcProgress:
-    """Time that ATC has run, a lopa.export.ascend.build.Elapsed. Call it inside its `with` block.
+    """Display of the time that ATC has run, usable as a lopa.export.ascend.build.Elapsed.
 
-    It shows a clock on a terminal and prints a line every half minute elsewhere.
+    Call it inside its `with` block. It shows a clock on a terminal and prints a line every half minute elsewhere.
     """
 
     def __init__(self) -> None:

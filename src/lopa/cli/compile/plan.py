@@ -38,7 +38,7 @@ from lopa.tiny import EVAL
 
 _BUCKETS = 8
 _PROMPTS = 8
-"""Number of embedded prompts of each kind to decode where no trace is given."""
+"""Number of embedded prompts of each kind to decode when no trace is given."""
 _SEARCH_SECONDS = 60.0
 _GIB = 2**30
 
@@ -65,14 +65,14 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     multiple=True,
     metavar="FILE",
     show_default="decodes some embedded prompts",
-    help="Recorded decodes, by generate --trace. Repeatable.",
+    help="Recorded decodes, written by generate --trace. Repeatable.",
 )
 @option(
     "--costs",
     type=click.Path(path_type=Path),
     metavar="FILE",
     show_default="the device's table in BUNDLE, otherwise a model",
-    help="Cost table, by bench costs.",
+    help="Cost table, written by bench costs.",
 )
 @option("--device", default="cpu", help="Device to plan for.")
 @option("--buckets", type=click.IntRange(min=1), default=_BUCKETS, help="Maximum number of shape buckets.")
@@ -87,19 +87,25 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     "--build-seconds",
     type=float,
     callback=_positive,
-    help="Time to build all buckets. Needs --build-seconds-per-bucket.",
+    help="Maximum time to build all buckets, in seconds. Needs --build-seconds-per-bucket.",
 )
-@option("--build-seconds-per-bucket", type=float, callback=_positive, help="Time to build one bucket.")
+@option(
+    "--build-seconds-per-bucket", type=float, callback=_positive, help="Expected time to build one bucket, in seconds."
+)
 @option(
     "--max-prompt",
     type=click.IntRange(min=1),
     show_default="as recorded",
-    help="Tokens of the longest prompt.",
+    help="Number of tokens of the longest prompt.",
 )
 @option("--parallel", type=click.IntRange(1, 64), default=1, help="Number of concurrent requests.")
-@option("-o", "--output", type=click.Path(path_type=Path), show_default=f"BUNDLE/{BUCKETS_NAME}", help="File to write.")
+@option(
+    "-o", "--output", type=click.Path(path_type=Path), show_default=f"BUNDLE/{BUCKETS_NAME}", help="File for the plan."
+)
 @option("--json", "as_json", is_flag=True, help="Print the plan itself instead of tables.")
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of the forwards and the buckets.")
+@option(
+    "--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of the forwards and the buckets."
+)
 def command(
     bundle: Path,
     traces: tuple[Path, ...],
@@ -125,7 +131,7 @@ def command(
     manifest = opened.manifest
     if plot is not None:
         check_matplotlib()
-    # An engine is compiled for the buckets of a plan, so that none can run yet.
+    # An engine is compiled for the buckets of a plan, so no engine can run yet.
     needs_engine = any(parse_device(stage).family.needs_engine for stage in stages_of_device(device))
     seconds = bucket_costs(opened, device, costs)
     recorded = [recording_from_trace(path, opened) for path in traces]
@@ -163,9 +169,9 @@ def command(
 
 
 def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) -> int:
-    """Return the number of buckets that can be built in `seconds`, or `wanted` for None."""
+    """Return the number of buckets that can be built in `seconds`, or `wanted` if that is None."""
     if (seconds is None) != (each is None):
-        raise click.UsageError("--build-seconds and --build-seconds-per-bucket need each other")
+        raise click.UsageError("--build-seconds and --build-seconds-per-bucket must be given together")
     if seconds is None or each is None:
         return wanted
     if seconds < each:
@@ -178,7 +184,7 @@ def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) 
 
 
 def _recording(bundle: Bundle, device: str | None) -> Recording:
-    """Record decodes of the embedded prompts, on `device` or for None on the CPU."""
+    """Record decodes of the embedded prompts on `device`, or on the CPU if it is None."""
     items = eval_set_from_jsonl(EVAL, limit=_PROMPTS)
     with _decoder(bundle, device) as decoder, show_progress("prompts", len(items), quiet=quiet()) as progress:
         return recording_from_decoder(
@@ -194,7 +200,7 @@ def _recording(bundle: Bundle, device: str | None) -> Recording:
 def _decoder(bundle: Bundle, device: str | None) -> Decoder:
     """Open the bundle on `device`, or on the CPU if its library is missing: sizes hardly depend on the device.
 
-    ONNX Runtime has no bfloat16 on CPUs, so that numpy computes it, slowly.
+    ONNX Runtime has no bfloat16 on CPUs, so numpy decodes such a bundle, slowly.
     """
     if device is not None:
         with contextlib.suppress(MissingBackendError):

@@ -1,4 +1,4 @@
-"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Reads only sizes."""
+"""Forwards recorded by `generate --trace`, for the planner of shape buckets. Only the sizes are read."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -69,7 +69,7 @@ class _StepLine(msgspec.Struct):
     window: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
     prompt: _NonNegative | None = None
-    """Positions of the prompt; None in older files, where the first step commits the whole prompt."""
+    """Positions of the prompt, or None in older files, where the first step commits the complete prompt."""
     sampled: _Positive | None = None
     rows_wanted: _Positive | None = None
     """Former name of `sampled`."""
@@ -110,7 +110,7 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the decode's plan for an accelerator, whichever device recorded it: only accelerators use buckets."""
+    """Return the decode's plan for an accelerator, whichever device recorded it: only these use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),

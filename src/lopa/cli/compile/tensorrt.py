@@ -1,4 +1,4 @@
-"""lopa-export tensorrt: compiles an engine by TensorRT for this machine's GPU, or by TensorRT for RTX for many GPUs."""
+"""lopa-export tensorrt: compiles an engine with TensorRT for this machine's GPU, or with TensorRT for RTX."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _GIB = 2**30
     type=_PATH,
     metavar="FILE",
     show_default=f"BUNDLE/{BUCKETS_NAME}",
-    help="File with shape buckets, by lopa-export plan.",
+    help="File with shape buckets, written by lopa-export plan.",
 )
 @option(
     "--workspace",
@@ -81,8 +81,8 @@ def command(
 ) -> None:
     """Compile the standard graph of BUNDLE for the first CUDA device, with an optimization profile per shape bucket.
 
-    With --rtx, compile for all RTX GPUs of some compute capabilities, on a machine with or without a GPU. Kernels are
-    then generated where the engine is opened.
+    With --rtx, compile for all RTX GPUs of the given compute capabilities, on a machine with or without a GPU. Kernels
+    are then generated on the machine that opens the engine.
 
     The engine is written to BUNDLE/engines. Operators and shapes that TensorRT's parser is known to reject are reported
     before it runs. An up-to-date engine is kept.

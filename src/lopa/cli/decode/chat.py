@@ -45,7 +45,7 @@ def command(
     lists the commands. Ctrl-C stops an answer. At the prompt, Ctrl-C twice, Ctrl-D or /quit ends the program.
 
     If standard input is not a terminal, every line is answered and no prompt is shown. The exit code is then 2 if any
-    line was refused.
+    line was rejected.
 
     The conversation is formatted by the chat template, the bundle's or that of --chat-template. Without a template, as
     in the bundle of the embedded toy model, each message is continued as plain text, on its own. When a conversation

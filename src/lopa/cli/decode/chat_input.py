@@ -1,4 +1,4 @@
-"""The messages of a user of chat: edited on a terminal, otherwise the lines of standard input."""
+"""Messages from the user of chat, edited on a terminal or read as lines of standard input."""
 
 import contextlib
 import sys
@@ -15,7 +15,7 @@ _CONTINUES = "\\"
 
 
 class ChatInput:
-    """Messages from standard input. `on_terminal` tells whether a user sees prompts and notices."""
+    """Messages from standard input. `on_terminal` is True if a user sees prompts and notices."""
 
     def __init__(self) -> None:
         self.on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -60,7 +60,7 @@ def _parts_from_terminal() -> Iterator[str]:
 
 
 def _joined_lines(lines: Iterator[str]) -> Iterator[str]:
-    """Yield messages, continued lines joined. Raises BadInputError where the input ends in the middle of one."""
+    """Yield messages, with continued lines joined. Raises BadInputError if the input ends inside a message."""
     parts: list[str] = []
     for line in lines:
         parts.append(line.removesuffix(_CONTINUES))

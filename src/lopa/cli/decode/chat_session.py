@@ -49,7 +49,7 @@ class ChatSession:
             self._check_template("--system")
 
     def run(self, messages: ChatInput) -> int:
-        """Answer all messages and return the exit code: 2 if one was refused and there is no terminal, else 0."""
+        """Answer all messages and return the exit code: 2 if one was rejected without a terminal, otherwise 0."""
         if not self._has_template:
             _print_notice(_NO_TEMPLATE)
         if messages.on_terminal:
@@ -72,7 +72,7 @@ class ChatSession:
             self._answer(text)
 
     def _answer(self, question: str) -> None:
-        """Print the answer to `question`. Keep both, unless the answer is stopped."""
+        """Print the answer to `question` and add both to the conversation, unless the answer is stopped."""
         prompt = self._prompt(question)
         result = None
         try:
@@ -105,14 +105,14 @@ class ChatSession:
         return len(self._decoder.prompt_from_messages(messages)) <= limit
 
     def _run_command(self, line: str) -> None:
-        """Run the command in `line`. Raises BadInputError for an unknown one."""
+        """Run the command in `line`. Raises BadInputError for an unknown command."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
         known = {entry.split()[0]: entry for entry in _COMMANDS}
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             raise BadInputError(
-                f"the command {name}",
+                f"unknown command {name}",
                 expected=", ".join(known),
                 remedy=f"did you mean {near[0]}?" if near else "see /help; a space before the / makes it a message",
             )
@@ -133,7 +133,9 @@ class ChatSession:
 
     def _undo(self) -> None:
         if not self._conversation.undo():
-            raise BadInputError("/undo without a turn", expected="a turn to remove", remedy="send a message first")
+            raise BadInputError(
+                "/undo without a previous turn", expected="a turn to remove", remedy="send a message first"
+            )
         _print_notice(f"{len(self._conversation.turns)} turns are left")
 
     def _set_system(self, text: str) -> None:
@@ -180,7 +182,7 @@ class ChatSession:
 
 
 def _parsed(option: click.Option, value: str) -> dict[str, Any]:
-    """Return `value` as the option `option` converts it, by name. Raises BadInputError for a bad value."""
+    """Return the value that `option` reads from the text `value`, by the option's name. Raises BadInputError."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
         return config_overrides({option.name: value_of_flag(option, value)})
@@ -208,6 +210,6 @@ def _print(text: str) -> None:
 
 
 def _print_notice(text: str) -> None:
-    """Print a notice about the conversation, dim where there are colours. Prints nothing with --quiet."""
+    """Print a notice about the conversation, dimmed if the terminal has colours. With --quiet, print nothing."""
     if not quiet():
         click.secho(f"({text})", err=True, dim=True)

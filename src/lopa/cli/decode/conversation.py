@@ -1,4 +1,4 @@
-"""A conversation: its turns, the part of it that fits into the model, and its file. Knows no terminal and no device."""
+"""A conversation: its turns, the turns that fit into the model, and its file format. No terminal or device is used."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Conversation:
     def drop_until(self, fits: Callable[[list[Message]], bool], question: str) -> int:
         """Drop the oldest turns until the messages with `question` fit.
 
-        Returns the number of turns dropped now; 0 and no change where even dropping all does not suffice.
+        Returns the number of turns dropped now. If even dropping all does not suffice, it drops none.
         """
         before = self.dropped
         for count in range(len(self.turns) - before + 1):
@@ -47,11 +47,11 @@ class Conversation:
         return True
 
     def reset(self) -> None:
-        """Remove all turns; the system message stays."""
+        """Remove all turns and keep the system message."""
         self.turns.clear()
         self.dropped = 0
 
     def lines(self) -> list[str]:
-        """Return every message as a line of JSON, dropped ones included."""
+        """Return every message, including dropped ones, as a line of JSON."""
         whole = Conversation(self.system, self.turns)
         return [json.dumps(message, ensure_ascii=False) for message in whole.messages()]

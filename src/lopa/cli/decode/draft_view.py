@@ -9,7 +9,7 @@ from rich.text import Text
 
 
 class DraftView:
-    """A view of drafts on standard error, so that standard output holds only the answer."""
+    """View of drafts on standard error, so that standard output has only the answer."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._console = Console(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""lopa-export generate: answers one prompt, printed during decoding, or a file of prompts."""
+"""lopa-export generate: prints the answer to one prompt during decoding, or answers a file of prompts."""
 
 import sys
 from collections.abc import Callable
@@ -55,9 +55,9 @@ class _Arguments:
     timeline: Path | None
 
     def check(self) -> None:
-        """Raise UsageError for options that exclude each other or lack another one."""
+        """Raise UsageError for options that exclude each other, or that need a missing option."""
         if self.prompts is not None and (self.prompt is not None or self.drafts):
-            raise click.UsageError("--prompts excludes PROMPT and --drafts")
+            raise click.UsageError("--prompts cannot be combined with PROMPT or --drafts")
         for name, given in (
             ("--output", self.output is not None),
             ("--parallel", self.parallel is not None),
@@ -67,11 +67,11 @@ class _Arguments:
             if given and self.prompts is None:
                 raise click.UsageError(f"{name} needs --prompts")
         if self.resume and (self.output is None or self.trace is not None):
-            raise click.UsageError("--resume needs --prompts and --output, and excludes --trace")
+            raise click.UsageError("--resume needs --prompts and --output, and cannot be combined with --trace")
         if self.system is not None and not self.chat:
             raise click.UsageError("--system needs --chat")
         if self.timeline is not None and (self.parallel or 1) > 1:
-            raise click.UsageError("--timeline excludes --parallel: requests that share a forward share its time")
+            raise click.UsageError("--timeline cannot be combined with --parallel, since requests share forwards")
         if self.prompt is None and self.prompts is None and sys.stdin.isatty():
             raise click.UsageError("give a PROMPT, --prompts FILE, or text on standard input")
 
@@ -199,12 +199,12 @@ def command(
 
 
 def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: BranchTally) -> StepCallbacks:
-    """Return the function from a request's number, as TraceWriter counts them, to the callback for its steps."""
+    """Return a function from a request's number (see TraceWriter) to the callback for its steps."""
 
     def of_request(number: int) -> Callable[[Step], None]:
         callbacks = [tally.add] if tracer is None else [tracer.request(number), tally.add]
         if host is not None:
-            callbacks.insert(0, host.add)  # first, since it takes the step to have just ended
+            callbacks.insert(0, host.add)  # first, since it assumes that the step has just ended
 
         def on_step(step: Step) -> None:
             for each in callbacks:
@@ -216,7 +216,7 @@ def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: Br
 
 
 def _trace_writer(trace: OutputLines | None, reader: LineReader) -> TraceWriter | None:
-    """Empty the file and write the header; None without a trace."""
+    """Empty the file, write the header and return the writer. Return None without a trace."""
     if trace is None:
         return None
     trace.begin()
@@ -297,7 +297,7 @@ def _summary(result: GenerationResult) -> str:
 
 
 def _summary_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
-    """Return the branches with the reason, and the seed where it matters: it was `drawn`, or tokens are sampled."""
+    """Return the number of branches with the reason, and the seed if it was `drawn` or tokens are sampled."""
     choice = decoder.branches_for(config)
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C in a conversation: it stops an answer between two steps; at the prompt it raises an exception."""
+"""Handling of Ctrl-C in a conversation. It stops an answer between two steps, and raises an exception at the prompt."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def interrupts_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let Ctrl-C call `handler`. Where it is ignored, as under nohup, it stays ignored."""
+    """Let Ctrl-C call `handler`. If Ctrl-C is ignored, as under nohup, it stays ignored."""
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
         yield

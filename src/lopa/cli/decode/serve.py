@@ -1,4 +1,4 @@
-"""lopa-export serve: a bundle behind OpenAI's HTTP API, until a signal stops it."""
+"""lopa-export serve: serves a bundle over OpenAI's HTTP API until a signal stops it."""
 
 import logging
 from pathlib import Path
@@ -25,7 +25,7 @@ _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
 _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
 _ANSWERS_CUT = 143
-"""Exit code where answers were cut: that of a process ended by SIGTERM."""
+"""Exit code after answers were cut off, the same as of a process ended by SIGTERM."""
 _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 
 
@@ -73,9 +73,15 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 @device_options
 @option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests.")
 @option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests.")
-@option("--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum tokens of an answer.")
 @option(
-    "--max-seconds", type=float, group=_LOAD, show_default="none", help="Maximum seconds of a request, queue included."
+    "--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum number of tokens of an answer."
+)
+@option(
+    "--max-seconds",
+    type=float,
+    group=_LOAD,
+    show_default="none",
+    help="Maximum duration of a request in seconds, including its time in the queue.",
 )
 @option(
     "--max-branches",
@@ -170,8 +176,8 @@ def command(
     Ctrl-C ends it at once.
 
     Every option can also be set by an environment variable: LOPA_SERVE_ followed by its name, e.g.
-    LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER. The
-    command line wins.
+    LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER.
+    Options on the command line take precedence.
     """
     with extra_needed("serve", _MODULES, "the libraries of the server"):
         from lopa.serve.answering.service import Service
@@ -226,7 +232,7 @@ def command(
                 origin_policy=origin_policy,
                 drain_seconds=drain,
                 on_ready=lambda: _LOG.info("%s at %s/v1", name, url_from_socket(listening)),
-                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are refused"),
+                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are rejected"),
             )
         if not completed:
             _LOG.error("error: answers were cut after %g seconds; raise --drain", drain)

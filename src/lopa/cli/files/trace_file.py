@@ -16,12 +16,15 @@ TRACE_VERSION = 1
 
 
 class TraceWriter:
-    """Writer of a header, then of steps with the number of their request: 0 for a single prompt, otherwise its line."""
+    """Writer of a header and of steps.
+
+    A step has its request's number: 0 for a single prompt, otherwise the line number.
+    """
 
     def __init__(
         self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, plan: DecodingPlan
     ) -> None:
-        """Write the header. `config` resolves to `plan`; lines of a batch may have options of their own."""
+        """Write the header. `config` resolves to `plan`. Lines of a batch may override it."""
         self._write = write
         header = {
             "type": "header",
@@ -40,8 +43,8 @@ class TraceWriter:
 def record_from_step(step: Step) -> dict[str, Any]:
     """Return branches, windows, confidences, winner, unmasked tokens, table and seconds of a step, as JSON values.
 
-    "table" has the columns of `lopa.runtime.decoding.trace_table`, without "step". "seconds" is by phase. "split", for
-    several devices only, has the seconds of the forward by device.
+    "table" has the columns of `lopa.runtime.decoding.trace_table`, without "step". "seconds" is by phase. For several
+    devices, "split" has the seconds of the forward by device.
     """
     windows = step.windows
     return {

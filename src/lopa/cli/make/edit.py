@@ -64,7 +64,7 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
 
 
 def _warn_of_buckets(bundle: Bundle) -> None:
-    """Warn where the bundle's shape buckets are too small for its new defaults."""
+    """Warn if the bundle's shape buckets are too small for its new defaults."""
     path = bucket_plan_path(bundle.path)
     if path.is_file():
         try:

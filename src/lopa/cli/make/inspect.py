@@ -25,7 +25,11 @@ from lopa.runtime.generation_config import GenerationConfig, reason_against_look
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option("--json", "as_json", is_flag=True, help="Print the manifest and the plan of a request without options.")
-@option("--lint", is_flag=True, help="List what ATC rejects in the portable graph, or else in the only one.")
+@option(
+    "--lint",
+    is_flag=True,
+    help="List what ATC rejects in the portable graph, or in the standard graph if there is no other.",
+)
 def command(bundle: Path, as_json: bool, lint: bool) -> None:
     """Show the contents of BUNDLE: the model, its files, its origin and its decoding defaults."""
     if as_json and lint:
@@ -42,7 +46,10 @@ def _in_json(manifest: Manifest) -> str:
 
 
 def _lint(bundle: Bundle) -> None:
-    """Print the violations of the portable dialect, equal ones once. Raises CheckFailedError if there are any."""
+    """Print the violations of the portable dialect, without repeating equal ones.
+
+    Raises CheckFailedError if there are any.
+    """
     with export_extra_needed("reading ONNX graphs"):
         import onnx
 
@@ -53,7 +60,7 @@ def _lint(bundle: Bundle) -> None:
     violations = violations_of_model(model, ascend_operators())
     alike = Counter((each.rule, each.operator) for each in violations)
     for violation in violations:
-        more = alike.pop((violation.rule, violation.operator), 0) - 1  # the first of its kind stands for all
+        more = alike.pop((violation.rule, violation.operator), 0) - 1  # print only the first of equal violations
         if more >= 0:
             click.echo(f"{violation.rule}: {violation}" + (f" (and {more} more)" if more else ""))
     if violations:
@@ -119,7 +126,7 @@ def _quantization(manifest: Manifest) -> str:
 
 
 def _lookahead(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return a row for a bundle whose blocks leave little to look ahead at, otherwise none."""
+    """Return a row with the reason if lookahead branches do not pay with the bundle's blocks, otherwise no row."""
     options = manifest.merged_options(GenerationConfig())
     reason = reason_against_lookahead(options["block_size"], options["sub_block"], options["block_add_threshold"])
     return [] if reason is None else [("lookahead", f"{reason}: lopa has 1 branch unless more are requested")]

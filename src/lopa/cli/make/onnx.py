@@ -46,7 +46,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "--family",
     type=click.Choice(list(FAMILIES)),
     show_default="from config.json",
-    help="Family of the model, for a checkpoint whose config.json names an autoregressive one.",
+    help="Family of the model. Required if config.json names an autoregressive family.",
 )
 @option("--dtype", type=click.Choice(list(_DTYPES)), default="fp32", help="Type of the weights that are not quantized.")
 @option(
@@ -54,7 +54,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "kind",
     type=click.Choice(list(_INTEGERS)),
     default="none",
-    help="Quantize matrices: int8 for integer products, int4 in blocks of 32 for the smallest memory.",
+    help="Quantize matrices: int8 computes integer products; int4, in blocks of 32, needs the least memory.",
 )
 @option(
     "--quantize-exclude",
@@ -68,7 +68,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "head",
     default=None,
     show_default="quantize-head",
-    help="Quantize the output projection to the vocabulary.",
+    help="Quantize the output head, which projects to the vocabulary.",
 )
 @option(
     "--dialect",

@@ -40,7 +40,7 @@ _LOAD = "Load and limits"
     metavar="FOLDERS",
     group=OUTPUT,
     show_default="Triton's own",
-    help="Folders in which Triton's Python searches lopa, separated by colons.",
+    help="Folders, separated by colons, where Triton's Python finds lopa.",
 )
 @option(
     "--device",
@@ -48,21 +48,35 @@ _LOAD = "Load and limits"
     multiple=True,
     default=("cpu",),
     group=DEVICE,
-    help="Devices of one engine, several as cuda:0,cuda:1. Each --device makes an instance group.",
+    help="Devices of one engine, separated by commas, e.g. cuda:0,cuda:1. Each --device makes an instance group.",
 )
 @device_timeout_option
-@option("--instances", type=int, default=1, group=DEVICE, help="Engines per instance group, each in its own process.")
-@option("--threads", type=int, group=DEVICE, show_default="chosen by the engine", help="Threads of each engine.")
-@option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Running requests per engine.")
-@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Waiting requests per engine.")
-@option("--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum tokens of an answer.")
-@option("--max-branches", type=int, group=_LOAD, show_default="no limit", help="Maximum branches of a request.")
+@option(
+    "--instances",
+    type=int,
+    default=1,
+    group=DEVICE,
+    help="Number of engines per instance group, each in its own process.",
+)
+@option(
+    "--threads", type=int, group=DEVICE, show_default="chosen by the engine", help="Number of threads of each engine."
+)
+@option(
+    "--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests per engine."
+)
+@option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests per engine.")
+@option(
+    "--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum number of tokens of an answer."
+)
+@option(
+    "--max-branches", type=int, group=_LOAD, show_default="no limit", help="Maximum number of branches of a request."
+)
 @option(
     "--max-seconds",
     type=float,
     group=_LOAD,
     show_default="no limit",
-    help="Maximum seconds of a request, queue included.",
+    help="Maximum duration of a request in seconds, including its time in the queue.",
 )
 def command(
     bundle: Path,

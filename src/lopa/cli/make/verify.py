@@ -48,7 +48,7 @@ _HEADER = ("output", "reference", "max abs", "max rel", "tolerance", "ok")
 _RMS_HEADER = ("output", "reference", "max abs", "max rel", "rms rel", "tolerance", "ok")
 """Header for a quantized bundle, whose tolerance is for the root mean square."""
 _GATE_PROMPTS = 2
-"""Number of embedded prompts of each kind."""
+"""Number of embedded prompts of each kind that the token comparison decodes."""
 _GATE_TOKENS = 64
 
 
@@ -61,8 +61,13 @@ _GATE_TOKENS = 64
     ),
 )
 @click.argument("bundle", type=_FOLDER)
-@option("--checkpoint", type=_FOLDER, metavar="DIR", help="Checkpoint of BUNDLE, to compare with by transformers.")
-@option("--lora", type=_FOLDER, metavar="DIR", help="Adapter of BUNDLE.")
+@option(
+    "--checkpoint",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Checkpoint that BUNDLE was exported from, to compare with transformers.",
+)
+@option("--lora", type=_FOLDER, metavar="DIR", help="Adapter that BUNDLE was exported with.")
 @option("--device", default="cpu", shell_complete=complete_device, help=f"Device to check: {DEVICE_NAMES}.")
 @option(
     "--against",
@@ -82,13 +87,13 @@ def command(
 ) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without cached tokens.
 
-    The engine is compared with numpy on the bundle's weights. With --checkpoint it is also compared with transformers'
-    network on the checkpoint and its adapter, in float32. The weights of a quantized bundle are compared with the
-    checkpoint's: rounding may change a value by at most half a step. Exits with 1 if a check fails.
+    The engine is compared with the numpy reference on the bundle's weights. With --checkpoint it is also compared with
+    transformers' network on the checkpoint and its adapter, in float32. The weights of a quantized bundle are compared
+    with the checkpoint's: rounding may change a value by at most half a step. Exits with 1 if a check fails.
 
     The tokens of a TensorRT engine are also compared with another device (--against), in every forward of a few
-    decodes. A forward in each optimization profile follows. The engine is enabled for decoding only when they agree.
-    Otherwise --save-cases saves forwards in which they differ.
+    decodes. One forward in each optimization profile is compared as well. The engine is enabled for decoding only when
+    they agree. Otherwise --save-cases saves forwards in which they differ.
     """
     pace = Pace()
     opened = Bundle.open(bundle)

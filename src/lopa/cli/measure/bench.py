@@ -1,4 +1,4 @@
-"""lopa-export bench: the group of all benchmarks, each a subcommand in a module of its own."""
+"""lopa-export bench: the group of all benchmarks. Each is a subcommand in its own module."""
 
 import shlex
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
 
 _WITH_FLOOR = ("cpu", "openvino:CPU")
-"""Devices for which the machine's rates are a lower bound: those that compute on the CPU, in float32."""
+"""Devices that compute on the CPU in float32. The machine's rates are a lower bound for them only."""
 
 
 @click.command(
@@ -71,10 +71,10 @@ def _measured_costs(measurement: CostMeasurement, target: Path) -> DeviceCosts:
         kept = measurement.costs
         if kept is None:
             needed = MIN_ROUNDS * len(measurement.schedule.shapes)
-            click.echo(f"Nothing was kept: a table needs {needed} forwards, {MIN_ROUNDS} of every size.", err=True)
+            click.echo(f"No results were saved: a table needs {needed} forwards, {MIN_ROUNDS} of every size.", err=True)
         else:
             write_atomically(target, json_from_record(kept))
-            click.echo(f"Results of {measurement.forwards} forwards are kept in {target}.", err=True)
+            click.echo(f"Results of {measurement.forwards} forwards were saved in {target}.", err=True)
         raise
     costs = measurement.costs
     assert costs is not None, "a measurement that ran to its end has a table"

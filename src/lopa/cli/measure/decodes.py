@@ -26,7 +26,7 @@ NAME = "decodes.json"
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option("--branches", "counts", required=True, metavar="1,2,..", help="Numbers of branches to decode with.")
-@option("--limit", type=click.IntRange(min=1), default=20, help="Maximum prompts of each kind.")
+@option("--limit", type=click.IntRange(min=1), default=20, help="Maximum number of prompts of each kind.")
 @option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help=f"Folder for {NAME}.")
 @device_options
 def command(
@@ -45,7 +45,7 @@ def command(
     numbers = counts_from_text(counts, "--branches", "branch")
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         for number in numbers:
-            decoder.config(strategy="lopa", branches=number)  # bad numbers are refused before anything is decoded
+            decoder.config(strategy="lopa", branches=number)  # bad numbers are rejected before anything is decoded
         if output is not None:
             check_output(output / NAME)
         with show_progress("prompts", limit, quiet=quiet()) as progress:

@@ -1,4 +1,4 @@
-"""Translation of the former flags of `bench`, such as --quality EVAL, to today's subcommands, for error messages."""
+"""Translation of former flags of `bench`, such as --quality EVAL, to the present subcommands, for error messages."""
 
 from collections.abc import Collection, Sequence
 
@@ -17,7 +17,7 @@ _WITHOUT_VALUE = ("--resume", "--adapter-apart", "-q", "--quiet", "-v", "--verbo
 
 
 def present_spelling(args: Sequence[str], subcommands: Collection[str]) -> list[str] | None:
-    """Return the command line that replaces `args` of `bench`; None where they do not use the former flags."""
+    """Return the command line that replaces `args` of `bench`; None if they do not use the former flags."""
     words = [word for arg in args for word in _split(arg)]
     positional = next((word for word in words if not word.startswith("-")), None)
     if positional in subcommands or not any(word in _FORMER_FLAGS for word in words):
@@ -30,7 +30,7 @@ def present_spelling(args: Sequence[str], subcommands: Collection[str]) -> list[
             if word in _VALUE_OF_FLAG:
                 option, value = _VALUE_OF_FLAG[word], next(left, "VALUE")
                 values = [value] if option is None else [option, value]
-        elif word in _VALUE_OF_FLAG:  # a second benchmark, which the message leaves out
+        elif word in _VALUE_OF_FLAG:  # a second benchmark, which the message omits
             next(left, None)
         elif word in _FORMER_FLAGS:
             continue

@@ -47,14 +47,14 @@ _NAME = "quality"
     help=f"Strategies, separated by commas ({', '.join(SWEEPS)}), each measured with several values of one of its "
     "options; or a set: recommended (8 configurations), published (8 or 9), all (more than 100).",
 )
-@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum prompts of each kind.")
+@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of prompts of each kind.")
 @option("--resume", is_flag=True, help="Keep the outcomes in --output and decode only the missing ones.")
 @report_option
 @option(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="PNG",
-    help="Plot of score against tokens per forward and second.",
+    help="File for a plot of score against tokens per forward and per second.",
 )
 @device_options
 def command(
@@ -83,13 +83,13 @@ def command(
         check_matplotlib()
         if not any(item.verdict for item in items):
             raise BadInputError(
-                f"--plot, but {prompts} has no prompt that is scored here",
-                expected="prompts with a score to plot: of kind math, or with a scoring",
+                f"--plot, but {prompts} has no prompt with a scoring",
+                expected="prompts of kind math, or with the field scoring",
                 remedy="omit --plot, or give other prompts",
             )
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         files.check(_NAME)
-        # A configuration that the bundle excludes is an error if it is named, and left out of a set.
+        # A configuration that the bundle does not support is an error if it is named, and skipped in a set.
         variants = variants_that_fit(decoder, requested) if strategies in (PUBLISHED, EVERY) else requested
         run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
         file = prompt_file(prompts, limit)

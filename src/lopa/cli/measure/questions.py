@@ -29,7 +29,14 @@ _DATA_ONLY = ("--shots", "--shots-from", "--chat", "--last-number")
 )
 @click.argument("name", type=click.Choice([*TASKS, *DATA_SETS]), metavar="NAME")
 @click.argument("data", type=click.Path(path_type=Path), required=False)
-@option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="File to write.")
+@option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File for the evaluation set.",
+)
 @option("--count", type=int, show_default=f"{_COUNT}", help="Number of generated questions.")
 @option(
     "--length",
@@ -45,7 +52,10 @@ _DATA_ONLY = ("--shots", "--shots-from", "--chat", "--last-number")
     help="Number of examples before every question: the first records of --shots-from.",
 )
 @option(
-    "--shots-from", type=click.Path(path_type=Path), metavar="FILE", help="Records of the same data set, as examples."
+    "--shots-from",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File with records of the same data set, used as examples.",
 )
 @option(
     "--max-new-tokens",
@@ -54,7 +64,7 @@ _DATA_ONLY = ("--shots", "--shots-from", "--chat", "--last-number")
     help="Maximum number of tokens of an answer.",
 )
 @option("--chat", is_flag=True, help="Write the questions as chats, for the bundle's chat template.")
-@option("--last-number", is_flag=True, help="Score the last number of an answer to gsm8k, wherever it is.")
+@option("--last-number", is_flag=True, help="For gsm8k, score the last number of an answer, not the one after ####.")
 def command(
     name: str,
     data: Path | None,
@@ -114,10 +124,10 @@ def _check_usage(name: str, data: Path | None, given: Mapping[str, object]) -> N
         raise click.UsageError(f"{name} is generated: omit DATA")
     for name_of_option in _GENERATED_ONLY if is_data else _DATA_ONLY:
         if given[name_of_option] is not None:
-            raise click.UsageError(f"{name_of_option} is not for {name}")
+            raise click.UsageError(f"{name_of_option} is not an option of {name}: omit it")
     if given["--shots"] and given["--shots-from"] is None:
         raise click.UsageError("--shots needs --shots-from, the file of the examples")
     if given["--last-number"] and name != "gsm8k":
-        raise click.UsageError(f"--last-number is not for {name}")
+        raise click.UsageError(f"--last-number is not an option of {name}: omit it")
     if given["--chat"] and given["--shots-from"] and DATA_SETS[name].chat is not None:
         raise click.UsageError(f"{name} as a chat has no examples: omit --shots-from")

@@ -36,9 +36,10 @@ class ReportOutput:
     plot: Path | None = None
 
     def check(self, name: str) -> None:
-        """Make the folders of the report `name` and of the plot. Raises BadInputError for a file that is not writable.
+        """Create the folders of the report `name` and of the plot.
 
-        Call this after reading all input and before the measurement, so that no measurement is lost.
+        Raises BadInputError for a file that is not writable. Call this after reading all input and before the
+        measurement, so that no measurement is lost.
         """
         files = () if self.folder is None else files_of_report(self.folder, name)
         for path in (*files, *(() if self.plot is None else (self.plot,))):

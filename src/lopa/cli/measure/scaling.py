@@ -26,11 +26,13 @@ from lopa.tiny import EVAL
     examples=("lopa-export bench scaling BUNDLE --devices 1,2 --branches 2 --limit 1",),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--devices", "counts", required=True, metavar="1,2,..", help="Numbers of devices, of one core each.")
-@option("--branches", type=int, default=8, help="Branches per step.")
-@option("--limit", type=click.IntRange(min=1), default=4, help="Maximum prompts of each kind.")
+@option(
+    "--devices", "counts", required=True, metavar="1,2,..", help="Numbers of devices to measure, each with one core."
+)
+@option("--branches", type=int, default=8, help="Number of branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=4, help="Maximum number of prompts of each kind.")
 @report_option
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of speed against devices.")
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of speed against devices.")
 @device_timeout_option
 def command(
     bundle: Path,
@@ -41,7 +43,7 @@ def command(
     plot: Path | None,
     device_timeout: float,
 ) -> None:
-    """Measure steps and tokens per second of BUNDLE on as many one-core devices as this machine has.
+    """Measure steps and tokens per second of BUNDLE on one-core devices, up to the number of this machine's cores.
 
     A model projects the other numbers of devices, and other links (docs/measurements/scale.md).
     """
@@ -52,7 +54,7 @@ def command(
     items = eval_set_from_jsonl(EVAL, limit=limit)
     with ExitStack() as opened:
         decoders = decoders_on_cores(opened, bundle, numbers, device_timeout=device_timeout)
-        # The model distributes whole branches, so that each device computes rows that branches share.
+        # The model distributes branches as a whole, so each device computes the rows that its branches share.
         config = decoders[1].config(strategy="lopa", branches=branches, deduplicate_rows=False)
         files.check("scaling")
         report = scaling_report(

@@ -18,12 +18,17 @@ from lopa.runtime.files.output_file import write_atomically
 @click.command(name="simulate", cls=GroupedCommand, examples=("lopa-export bench simulate SCENARIO.json",))
 @click.argument("scenario", type=click.Path(path_type=Path))
 @option("--json", "as_json", is_flag=True, help="Print the whole report as JSON instead of tables.")
-@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="Plot of tokens and times against the load.")
+@option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="PNG",
+    help="File for a plot of tokens and times against the load.",
+)
 def command(scenario: Path, as_json: bool, plot: Path | None) -> None:
     """Simulate replicas of a server, as the file SCENARIO describes them (docs/how-to/measure.md).
 
-    For every load the report has the share of answers in time, latencies, refused and lost requests, and the cost of a
-    million tokens. It also names the best number of branches. The same file gives the same result.
+    For every load the report lists the share of answers in time, latencies, rejected and lost requests, and the cost of
+    a million tokens. It also names the best number of branches. The same file gives the same result.
     """
     with extra_needed("simulate", {"simpy"}, "the library for simulations"):
         from lopa.bench.fleet.fleet_plot import png_from_fleet

@@ -27,18 +27,30 @@ from lopa.tiny import EVAL
     examples=("lopa-export bench speed BUNDLE --checkpoint CHECKPOINT --lora ADAPTER --limit 1",),
 )
 @click.argument("bundle", type=click.Path(path_type=Path))
-@option("--checkpoint", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Checkpoint of BUNDLE.")
-@option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="Adapter of BUNDLE.")
+@option(
+    "--checkpoint",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Checkpoint that BUNDLE was exported from.",
+)
+@option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="Adapter that BUNDLE was exported with.")
 @option(
     "--adapter-apart",
     is_flag=True,
-    help="Run the adapter next to the matrices in the eager loop, as the published code does, instead of merged.",
+    help="Apply the adapter separately in the eager loop, as the published code does, instead of merging it.",
 )
-@option("--branches", type=int, default=5, help="Branches per step.")
-@option("--limit", type=click.IntRange(min=1), default=8, help="Maximum prompts of each kind.")
+@option("--branches", type=int, default=5, help="Number of branches per step.")
+@option("--limit", type=click.IntRange(min=1), default=8, help="Maximum number of prompts of each kind.")
 @report_option
 @device_option
-@option("--threads", type=click.IntRange(min=1), default=1, group=DEVICE, help="Number of threads on both sides.")
+@option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    group=DEVICE,
+    help="Number of threads of the decoder and of the loop.",
+)
 def command(
     bundle: Path,
     checkpoint: Path,
@@ -52,11 +64,11 @@ def command(
 ) -> None:
     """Compare seconds per step of BUNDLE with an eager PyTorch loop on the weights of its checkpoint.
 
-    The loop runs on the CPU, so that --device must be cpu or openvino:CPU.
+    The loop runs on the CPU, so --device must be cpu or openvino:CPU.
     """
     if len(devices) != 1 or not uses_all_cores(devices[0]):
         raise click.UsageError("the eager loop runs on the CPU: omit --device, or give openvino:CPU")
-    source_from_checkpoint(checkpoint, lora)  # bad input is refused before torch is imported
+    source_from_checkpoint(checkpoint, lora)  # bad input is rejected before torch is imported
     with export_extra_needed("the eager loop"):
         from lopa.bench.speed.speed_measurement import eager_decoder, measure_speed
     files = ReportOutput(output)

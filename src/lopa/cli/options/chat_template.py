@@ -24,7 +24,7 @@ def chat_template_option(command: _Command) -> _Command:
 
 
 class _TemplateFile(click.ParamType[str]):
-    """The path of a file, whose text is the option's value."""
+    """Type of an option that names a file and has the file's text as its value."""
 
     name = "FILE"
 

@@ -1,4 +1,4 @@
-"""The options of decoding, made from GenerationConfig's fields and documentation, so that nothing is written twice."""
+"""Decoding options, generated from the fields and the documentation of GenerationConfig."""
 
 import difflib
 import types
@@ -20,7 +20,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, str
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _REFERENCE, _STRATEGY, _STRATEGY_OPTIONS = "reference", "strategy", "strategy_options"
 _WORDS_FOR_NONE = {"seed": "random"}
-"""Words on the command line for None, by the options where None is a request of its own."""
+"""Words on the command line for None, by option, where None is a value that users choose."""
 _FILES = ("json_schema", "grammar")
 """Options whose value is a file's text; the command line names the file."""
 _BASIC: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +53,7 @@ _ADVANCED: Mapping[str, tuple[str, ...]] = {
         "cache",
     ),
 }
-"""Options that only --help-all lists, by group. Those of one strategy have the strategy's group."""
+"""Options that only --help-all lists, by group. Options of one strategy are in the strategy's group."""
 _OWN_HELP: Mapping[str, str] = {
     "seed": "Seed of random draws, or random for another one in each run.",
     "stop": "Text that ends the answer. Repeatable.",
@@ -77,7 +77,7 @@ class DecodingCommand(GroupedCommand):
 def config_options(command: _Command) -> _Command:
     """Add an option for every field of GenerationConfig, by its name.
 
-    An option that was not given is None (an empty tuple where it may be repeated), so that the bundle's defaults hold.
+    An option that was not given is None (an empty tuple if it may be repeated), so that the bundle's defaults apply.
     """
     hints = get_type_hints(GenerationConfig)
     for name, group, advanced in reversed([*_grouped_names()]):
@@ -86,7 +86,7 @@ def config_options(command: _Command) -> _Command:
 
 
 def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
-    """Return those of a command's keyword arguments that are decoding options and were given."""
+    """Return the decoding options that were given, from a command's keyword arguments."""
     given = {name: value for name, value in values.items() if name in OPTIONS and value is not None and value != ()}
     if _STRATEGY_OPTIONS in given:
         given[_STRATEGY_OPTIONS] = dict(given[_STRATEGY_OPTIONS])
@@ -94,13 +94,13 @@ def config_overrides(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def option_flags() -> dict[str, click.Option]:
-    """Return the command line's options of decoding by the name of the field."""
+    """Return the decoding options of the command line by the name of the field."""
     holder = config_options(click.command()(lambda: None))
     return {flag.name: flag for flag in holder.params if isinstance(flag, click.Option) and flag.name}
 
 
 def value_of_flag(flag: click.Option, text: str) -> Any:
-    """Return `text` converted as `flag` does it, in a tuple where the flag may be repeated. Raises BadParameter."""
+    """Return the value that `flag` reads from `text`, in a tuple if the flag may be repeated. Raises BadParameter."""
     kind = click.BOOL if flag.is_flag or flag.is_bool_flag else flag.type
     value = kind.convert(text, flag, None)
     return (value,) if flag.multiple else value
@@ -114,7 +114,7 @@ def defaults_option(help_text: str) -> Callable[[_Command], _Command]:
 def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
     """Return the defaults in texts such as "branches=4"; stop may be given several times.
 
-    Raises BadInputError for a name that is no option with a default, for a bad value and for a name given twice.
+    Raises BadInputError for a name without a default, for a bad value and for a name given twice.
     """
     flags, found = option_flags(), dict[str, Any]()
     for text in texts:
@@ -142,7 +142,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def write_installed_strategies(formatter: click.HelpFormatter) -> None:
-    """Write the options of strategies that other packages register. A package that cannot be imported is left out."""
+    """Write the options of strategies that other packages register. A package that cannot be imported is skipped."""
     for name in strategy_names():
         if name in STRATEGIES:
             continue
@@ -163,7 +163,7 @@ def _record_of_own_option(own: OwnOption) -> tuple[str, str]:
 
 
 def _grouped_names() -> Iterator[tuple[str, str, bool]]:
-    """Yield name, group and level of every field of GenerationConfig, True for advanced ones."""
+    """Yield name, group and level of every field of GenerationConfig. The level is True for advanced options."""
     own = {f"Strategy {each.name}": tuple(one.name for one in each.options) for each in STRATEGIES.values()}
     grouped = {name for names in (*_BASIC.values(), *_ADVANCED.values(), *own.values()) for name in names}
     rest = tuple(name for name in OPTIONS if name not in grouped)
@@ -204,7 +204,7 @@ def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callab
 
 
 class _StrategyName(click.Choice[str]):
-    """The name of a strategy, of this package or installed. Help and completion list this package's."""
+    """Type of a strategy's name. Help and completion list only the strategies of this package, not installed ones."""
 
     def __init__(self) -> None:
         super().__init__(tuple(STRATEGIES))
@@ -218,7 +218,7 @@ class _StrategyName(click.Choice[str]):
 
 
 class _NameAndValue(click.ParamType[tuple[str, bool | int | float | str]]):
-    """NAME=VALUE, where the value is true or false, a number, or else a text."""
+    """Type of NAME=VALUE, where the value is true, false, a number or otherwise a text."""
 
     name = "NAME=VALUE"
 
@@ -239,7 +239,7 @@ class _NameAndValue(click.ParamType[tuple[str, bool | int | float | str]]):
 
 
 class _NumberOrWord(click.ParamType[int | str]):
-    """An integer, or a word that GenerationConfig checks."""
+    """Type of an integer, or of a word that GenerationConfig checks."""
 
     def __init__(self, word: str) -> None:
         self.name = f"INTEGER|{word}"
@@ -255,7 +255,7 @@ class _NumberOrWord(click.ParamType[int | str]):
 
 
 class _TextOfFile(click.ParamType[str]):
-    """The path of a file, whose text is the option's value."""
+    """Type of an option that names a file and has the file's text as its value."""
 
     name = "FILE"
 

@@ -46,7 +46,7 @@ def device_timeout_option(command: _Command) -> _Command:
         metavar="SECONDS",
         group=DEVICE,
         advanced=True,
-        help="Give up one of several devices when a forward on it takes longer than this.",
+        help="Stop using one of several devices when a forward on it takes longer than this.",
     )(command)
 
 
@@ -87,5 +87,5 @@ def counts_from_text(text: str, option: str = "--devices", what: str = "device")
     else:
         return tuple(sorted(counts))
     raise BadInputError(
-        problem, expected="whole numbers from 1, each once, separated by commas", remedy=f"e.g. {option} 1,2,4,8"
+        problem, expected="distinct integers from 1, separated by commas", remedy=f"e.g. {option} 1,2,4,8"
     )

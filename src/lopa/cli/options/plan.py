@@ -1,4 +1,4 @@
-"""The shape buckets of a build: from the file of --buckets or from the bundle."""
+"""Shape buckets of a build, from the file of --buckets or from the bundle."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from lopa.runtime.errors import BadInputError
 
 
 def bucket_plan_from_option(bundle: Bundle, path: Path | None) -> BucketPlan:
-    """Return the plan at `path`, or the bundle's own for None. Raises BadInputError where there is no usable plan."""
+    """Return the plan at `path`, or the bundle's own plan if it is None. Raises BadInputError without a usable plan."""
     plan = bucket_plan_path(bundle.path) if path is None else path
     if not plan.is_file():
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""The environment variable with which a shell requests completions. Knows no commands."""
+"""The environment variable with which a shell requests completions. This module imports no command."""
 
 import os
 
@@ -8,5 +8,5 @@ COMPLETE_VARIABLE = "_LOPA_EXPORT_COMPLETE"
 
 
 def requested_completion() -> str | None:
-    """Return the shell's instruction, such as "bash_complete"; None where no shell requests completions."""
+    """Return the shell's instruction, such as "bash_complete", or None if no shell requests completions."""
     return os.environ.get(COMPLETE_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""A command whose options may also be given by environment variables. Knows no option."""
+"""A command whose options may also be set by environment variables."""
 
 import difflib
 import os
@@ -14,9 +14,10 @@ _WITHOUT_VARIABLE = ("help", "help-all")
 
 
 class EnvironmentCommand(GroupedCommand):
-    """A command that also reads --some-name from PREFIX_SOME_NAME, and arguments likewise. The command line wins.
+    """A command that also reads --some-name from PREFIX_SOME_NAME, and arguments likewise.
 
-    It warns about variables that begin with the prefix and name no option, since click ignores them silently.
+    The command line takes precedence. The command warns about variables with the prefix that match no option, since
+    click ignores them silently.
     """
 
     def __init__(self, *args: Any, prefix: str, **kwargs: Any) -> None:
@@ -39,11 +40,11 @@ class EnvironmentCommand(GroupedCommand):
             if name.startswith(f"{self._prefix}_"):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f"; see {ctx.command_path} --help"
-                click.echo(f"warning: the environment variable {name} names no option{hint}", err=True)
+                click.echo(f"warning: the environment variable {name} matches no option{hint}", err=True)
         return rest
 
     def _name_variables(self, ctx: click.Context) -> set[str]:
-        """Give every parameter its variable. Return the names of all variables, former ones included."""
+        """Assign a variable to every parameter. Return the names of all variables, including former ones."""
         known, former = set(), []
         for parameter in self.get_params(ctx):
             flags = [flag for flag in parameter.opts if flag.startswith("--")]

@@ -11,13 +11,13 @@ from lopa.cli.program.renamed_options import former_options
 from lopa.cli.program.verbosity import add_verbosity
 
 _ALL = "lopa-help-all"
-"""Key in the context's `meta`: True while the help is written in full."""
+"""Key in the context's `meta` whose value is True while the full help is written."""
 MAX_BASIC = 20
 """Number of parameters up to which --help lists all options."""
 
 
 class GroupedCommand(click.Command):
-    """A command whose --help omits advanced options where there are many parameters. --help-all lists all.
+    """A command whose --help omits advanced options if it has more than MAX_BASIC parameters. --help-all lists all.
 
     `examples` are complete command lines, written at the end of the help. A test runs them.
     """
@@ -42,7 +42,7 @@ class GroupedCommand(click.Command):
         add_verbosity(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of the requested level, those of a group under its title."""
+        """Write the options of the requested level, each group under its title."""
         records: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
@@ -50,7 +50,7 @@ class GroupedCommand(click.Command):
                 group = parameter.group if isinstance(parameter, GroupedOption) else OTHER
                 records.setdefault(group, []).append(record)
         last = records.pop(OTHER, [])
-        if list(records) == [PLAIN]:  # nothing to tell apart
+        if list(records) == [PLAIN]:  # a single group needs no title
             records[PLAIN] += last
         else:
             records[OTHER] = last

@@ -14,13 +14,13 @@ INPUT, OUTPUT, DEVICE = "Input", "Output", "Device"
 LENGTH, QUALITY, STRUCTURE = "Length and sampling", "Speed and quality", "Structure"
 BLOCKS = "Blocks and cache"
 PLAIN, OTHER = "Options", "Other"
-"""The group of an option that names none, and the group of --help and of the verbosity."""
+"""Group of options without a group, and group of --help, --quiet and --verbose."""
 
 
 class GroupedOption(click.Option):
-    """An option that the help lists in `group`, with --help-all only where it is advanced.
+    """An option that the help lists in `group`. Only --help-all lists it if it is advanced.
 
-    Its default is always shown. A text as `show_default` describes a default that is no value of the option.
+    Its default is always shown. A text as `show_default` describes a default that is not a value of the option.
     """
 
     def __init__(self, *args: Any, group: str = PLAIN, advanced: bool = False, **attributes: Any) -> None:

@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         return list(self.modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command, imported; None for an unknown name."""
+        """Import and return the command, or return None for an unknown name."""
         if cmd_name not in self.modules:
             return None
         command: click.Command = importlib.import_module(self.modules[cmd_name]).command
@@ -45,11 +45,11 @@ class LazyGroup(click.Group):
         found = super().resolve_command(ctx, args)
         signals = ctx.find_object(Signals)
         if signals is not None and not isinstance(found[1], click.Group):
-            signals.raise_exceptions()  # its module is imported; from here on there is something to close
+            signals.raise_exceptions()  # the command's module is imported, so files and devices may be open from now on
         return found
 
     def unknown_command(self, args: Sequence[str]) -> str:
-        """Return the error message for `args`, of which the first is no command."""
+        """Return the error message for `args`, whose first is not a command."""
         near = difflib.get_close_matches(args[0], self.modules, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"No such command {args[0]!r}.{hint}"

@@ -14,7 +14,7 @@ RENAMED_FLAGS: Mapping[str, str] = {
     "gears": "buckets",
     "build-seconds-per-gear": "build-seconds-per-bucket",
 }
-"""Present name of an option by its former name, without the leading dashes. Those of decoding come from the runtime."""
+"""Present name of an option by its former name, without the leading dashes. The runtime lists those of decoding."""
 
 
 def former_options(parameters: list[click.Parameter]) -> Iterator[click.Option]:
@@ -48,7 +48,7 @@ class FormerOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Hand the value over to the present option, unless that is given too."""
+        """Pass the value to the present option, unless that option is given too."""
         if self.name in opts:
             values = cast("dict[str, Any]", opts)
             value = values.pop(self.name)
@@ -67,7 +67,7 @@ def present_option_name(text: str) -> str:
 
 
 def present_variable(former: str, present: str) -> str:
-    """Return the environment variable to read: `former`, with a warning, where it alone is set."""
+    """Return the environment variable to read: `former`, with a warning, if only that one is set."""
     if os.environ.get(former) and not os.environ.get(present):
         warn_of_former_name(former, present)
         return former

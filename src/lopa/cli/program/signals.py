@@ -1,6 +1,6 @@
 """Handling of Ctrl-C and SIGTERM while the command starts, while it works and when it is done.
 
-Imports little, since a signal that arrives before this import is not handled.
+The module imports little, since a signal that arrives before it is imported is not handled.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _RESEND_SECONDS = 0.01
 
 
 class Signals:
-    """The signal handlers of one run. Handles nothing outside the main thread, and no signal that is ignored."""
+    """The signal handlers of one run. They are set only in the main thread, and not for ignored signals."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        """The signal that ended the work, whichever exception it caused on its way."""
+        """Number of the signal that ended the work, whichever exception it caused."""
         usual = (signal.SIG_DFL, signal.default_int_handler)
         found = {number: signal.getsignal(number) for number in _MESSAGES}
         self._before = {number: handler for number, handler in found.items() if handler in usual}
         self._hook = sys.unraisablehook
 
     def exit_immediately(self) -> None:
-        """Let a signal end the process at once: nothing is open yet, or the work is done."""
+        """Let a signal end the process at once. Call this while nothing is open, or when the work is done."""
         self._handle(_end_process)
 
     def raise_exceptions(self) -> None:
@@ -72,7 +72,7 @@ class Signals:
 
 
 def message_of_signal(number: int) -> str:
-    """Return the message for a run that signal `number` ended."""
+    """Return the message for a run that was ended by signal `number`."""
     return _MESSAGES.get(signal.Signals(number), f"ended by signal {number}")
 
 

@@ -1,4 +1,4 @@
-"""Text from standard input: UTF-8 in every locale, with an error of this package for anything else."""
+"""Text from standard input. It must be UTF-8 in every locale; other bytes raise BadInputError."""
 
 import io
 import sys
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 MAX_CHARACTERS = 16 * 2**20
-"""Characters of one prompt; no model has as many positions."""
+"""Maximum characters of one prompt, more than any model has positions."""
 
 
 def text_from_stdin() -> str:
@@ -21,7 +21,7 @@ def text_from_stdin() -> str:
 
 
 def lines_from_stdin() -> Iterator[str]:
-    """Yield lines as they arrive, without their ends. Raises BadInputError for text that is not UTF-8."""
+    """Yield lines as they arrive, without line ends. Raises BadInputError for text that is not UTF-8."""
     with _utf8() as text:
         for line in text:
             yield line.removesuffix("\n")

@@ -20,7 +20,7 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, flags)  # takes the lowest free number
+            os.open(os.devnull, flags)  # the system takes the lowest free descriptor
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -43,7 +43,7 @@ def failure_of_output() -> OSError | None:
 
 
 def drop_unwritten() -> None:
-    """Discard what a broken stream still holds, so that the interpreter can flush it at its end."""
+    """Discard the unwritten text of a broken stream, so that the interpreter can flush it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -57,7 +57,7 @@ def _redirect_to_null(stream: TextIO) -> None:
         os.dup2(null, stream.fileno())
         os.close(null)
     except (OSError, ValueError):
-        pass  # a stream without a descriptor, or a closed one: nothing is flushed
+        pass  # the stream has no descriptor or is closed, so nothing is flushed
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

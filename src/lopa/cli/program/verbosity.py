@@ -13,11 +13,11 @@ _HELP = {
     "verbose": "Log versions, devices and options; show a traceback for an unexpected error.",
 }
 _chosen: set[str] = set()
-"""Names of the options that the running command was given: "quiet", "verbose" or neither."""
+"""Names of the given options among "quiet" and "verbose". Only one can be given."""
 
 
 def quiet() -> bool:
-    """Return whether standard error is for errors and warnings alone."""
+    """Return whether only errors and warnings go to standard error."""
     return "quiet" in _chosen
 
 
@@ -44,14 +44,14 @@ def add_verbosity(command: click.Command) -> None:
 
 
 def forget_verbosity() -> None:
-    """Restore the usual verbosity, with which every run begins."""
+    """Restore the default verbosity, with which every run begins."""
     _chosen.clear()
     _LOG.setLevel(logging.NOTSET)
     remove_verbose_handler()
 
 
 def remove_verbose_handler() -> None:
-    """Remove the handler of --verbose, for a command that writes the log itself. The log's level stays."""
+    """Remove the handler of --verbose but keep the log's level, for a command that writes the log itself."""
     for handler in [each for each in _LOG.handlers if isinstance(each, _VerboseHandler)]:
         _LOG.removeHandler(handler)
 
@@ -67,7 +67,7 @@ def _choose(context: click.Context, parameter: click.Parameter, value: bool) -> 
     if len(_chosen) > 1:
         raise click.UsageError("--quiet and --verbose: choose one", context)
     if verbose() and not any(isinstance(each, _VerboseHandler) for each in _LOG.handlers):
-        from lopa import __version__  # not quick to import
+        from lopa import __version__  # slow to import
 
         handler = _VerboseHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

@@ -1,4 +1,4 @@
-"""Decodes of one prompt side by side: live columns on a terminal, otherwise a paragraph each."""
+"""View of several decodes of one prompt: live columns on a terminal, otherwise a paragraph each."""
 
 from types import TracebackType
 from typing import Self

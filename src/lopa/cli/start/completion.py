@@ -22,7 +22,7 @@ _SHELLS = ("bash", "zsh", "fish")
 def command(shell: str | None) -> None:
     """Print the script with which SHELL completes commands, options, folders and devices of lopa-export.
 
-    Without SHELL the environment variable SHELL decides. To install the script for every new shell:
+    Without an argument, the environment variable SHELL determines the shell. To install the script for every new shell:
 
     \b
     bash  lopa-export completion bash > ~/.lopa-export.bash
@@ -44,7 +44,7 @@ def _shell_of_user() -> str:
     name = PurePath(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
         raise BadInputError(
-            f"a shell named {name!r} in the variable SHELL",
+            f"unsupported shell {name!r} in the variable SHELL",
             expected=" or ".join(_SHELLS),
             remedy="name the shell, e.g. lopa-export completion bash",
         )

@@ -1,4 +1,4 @@
-"""lopa-export demo: runs the embedded tiny checkpoint through the toolchain, and D2F and LoPA side by side."""
+"""lopa-export demo: exports, verifies and decodes the embedded toy checkpoint, and compares D2F with LoPA."""
 
 import itertools
 import tempfile
@@ -59,7 +59,7 @@ class Decoded:
     type=click.Path(path_type=Path),
     metavar="BUNDLE",
     show_default="a temporary folder",
-    help="Folder in which to keep the bundle.",
+    help="Folder for the bundle, kept afterwards.",
 )
 @option("--prompts", "count", type=click.IntRange(1, 300), default=6, help="Number of prompts.")
 @click.pass_context

@@ -104,7 +104,7 @@ def command(bundle: Path | None, show_all: bool) -> None:
 
 
 def abilities() -> list[Ability]:
-    """Return everything that an install can be used for: devices first."""
+    """Return everything that an install can be used for, devices first."""
     return [*dict.fromkeys(family.ability for family in FAMILIES.values()), *_OTHER_ABILITIES]
 
 
@@ -113,18 +113,21 @@ def _print(label: str, text: str) -> None:
 
 
 def _print_fastest(bundle: Bundle | None, here: Sequence[str] | None) -> None:
-    """Time the devices in `here`, or every device for None; those that do not open report why."""
+    """Time the devices in `here`, or every device if it is None.
+
+    A device that does not open gets a line with the reason.
+    """
     if bundle is None:
         _print("fastest", "lopa-export doctor BUNDLE times some forwards on each device")
         return
-    from lopa.cli.start.fastest_device import lines_of_fastest  # it imports what opens a bundle
+    from lopa.cli.start.fastest_device import lines_of_fastest  # this import loads the runtime
 
     for line in lines_of_fastest(bundle, timed_devices(here), report_all=here is None):
         _print("fastest", line)
 
 
 def timed_devices(names: Sequence[str] | None) -> list[str]:
-    """Return the devices to time, for the `names` in this command's output or for None all."""
+    """Return the devices to time, given the `names` in this command's output, or all devices for None."""
     prefixes = ("",) if names is None else tuple(name.removesuffix("N") for name in names)
     return [device for family in FAMILIES.values() for device in family.timed if device.startswith(prefixes)]
 
@@ -140,7 +143,7 @@ def _missing(ability: Ability, parts: Mapping[str, str | None]) -> list[str]:
 
 
 def _version(distributions: str) -> str | None:
-    """Return name and version of the distribution among "a or b" that Python imports; None without any."""
+    """Return name and version of the installed distribution among "a or b", or None if neither is installed."""
     names = distributions.split(" or ")
     if "onnxruntime" in names:
         return _imported_onnxruntime()
@@ -153,8 +156,8 @@ def _version(distributions: str) -> str | None:
 def _imported_onnxruntime() -> str | None:
     """Return name and version of the package that `import onnxruntime` finds, as it reports them; None without one.
 
-    Several distributions contain a module of that name. The one that is imported depends on sys.path and on the order
-    of installation. The metadata of the others stays.
+    Several distributions contain a module of that name. The imported one depends on sys.path and on the order of
+    installation. The metadata of the others remains.
     """
     try:
         from onnxruntime.capi.build_and_package_info import __version__, package_name
@@ -169,7 +172,7 @@ def _is_too_old(found: str, ability: Ability) -> bool:
 
 
 def _program(name: str) -> str | None:
-    """Return the path of a program on PATH or beside this interpreter, where pip installs programs."""
+    """Return the path of a program on PATH or next to this interpreter, where pip installs programs."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 

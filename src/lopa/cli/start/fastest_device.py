@@ -12,17 +12,17 @@ from lopa.runtime.sessions.session import Session, open_session
 
 _OPENVINO, _OPENVINO_AUTO = "openvino:CPU", "openvino:CPU:auto"
 _SHAPE = ForwardShape(1, 32, 64, 32)
-"""One block after a short prefix, with every position sampled: the shape of most steps with one branch."""
+"""Shape of most steps with one branch: one block after a short prefix, with every position sampled."""
 _ROUNDS = 5
 _MARGIN = 0.05
-"""Minimum relative advantage of the fastest device. Less is within the variation of a machine."""
+"""Minimum relative advantage of the fastest device. A smaller one is within the variation of a machine."""
 
 
 def lines_of_fastest(bundle: Bundle, devices: Sequence[str], *, report_all: bool = True) -> Iterator[str]:
-    """Yield a line per device, with the reason where one does not open, and a line that names the fastest.
+    """Yield a line per device, with the reason if it does not open, and a line that names the fastest.
 
-    Where openvino:CPU opens, a line also names the choice of openvino:CPU:auto. With `report_all` False, devices that
-    do not suit the bundle have no line, e.g. int8 devices for float weights.
+    If openvino:CPU opens, another line names the choice of openvino:CPU:auto. With `report_all` False, devices that do
+    not suit the bundle have no line, e.g. int8 devices for float weights.
     """
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
@@ -59,7 +59,10 @@ def verdict_of(results: Sequence[SideResult]) -> str:
 
 
 def _difference(each: SideResult, first: SideResult) -> str:
-    """Return the difference of a device's results from the first one's: some are faster because they round more."""
+    """Return the difference of a device's results from the first device's.
+
+    Some devices are faster because they round more.
+    """
     if each is first:
         return ""
     best = f"{each.same_best:.0%} of best tokens as on {first.side}"

@@ -16,7 +16,7 @@ class ProgressBars:
     def __init__(self, *columns: str | ProgressColumn) -> None:
         self._console = Console(stderr=True, highlight=False, quiet=quiet())
         self._bars = self._new_bars(columns) if self._console.is_terminal and not quiet() else None
-        """None without a terminal: subclasses print lines instead."""
+        """The bars, or None without a terminal, where subclasses print lines instead."""
 
     def __enter__(self) -> Self:
         if self._bars is not None:

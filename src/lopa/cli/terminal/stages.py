@@ -12,11 +12,11 @@ from lopa.bench.pace import Pace, count_text, duration_text
 from lopa.cli.terminal.progress_bars import ProgressBars
 
 _LONG_SECONDS = 1.0
-"""Seconds from which the duration of a stage without amounts is printed."""
+"""Minimum seconds of a stage without amounts for its duration to be printed."""
 
 
 class StageProgress(ProgressBars):
-    """Progress of stages, a lopa.export.progress.Progress. Call it inside its `with` block.
+    """Progress of stages, usable as a lopa.export.progress.ProgressCallback. Call it inside its `with` block.
 
     A stage ends when another begins and at the end of the block. `amount` formats an amount, e.g. bytes.
     """
@@ -39,11 +39,11 @@ class StageProgress(ProgressBars):
 
     @property
     def seconds(self) -> float:
-        """Seconds since this object was made."""
+        """Seconds since this object was created."""
         return self._whole.seconds
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` of `stage` is done; 0 of 0 for a stage without amounts."""
+        """Report that `done` of `total` of `stage` is done. Both are 0 for a stage without amounts."""
         if stage != self._stage:
             self._end_stage()
             self._begin_stage(stage, total)

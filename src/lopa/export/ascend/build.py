@@ -1,6 +1,7 @@
-"""Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle, complete or not at all.
+"""Compilation of a job with the ATC of this machine into engines/ascend-*/ of the bundle.
 
-job.py decides what is compiled. The project's tests have not run ATC, only a stand-in for it.
+After a failure nothing is left there. job.py decides what is compiled. The project's tests have not run ATC, only a
+stand-in for it.
 """
 
 import os
@@ -58,8 +59,8 @@ class AscendBuild:
 def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendBuild:
     """Return the engine of `job` in `bundle`. Build it unless an up-to-date one exists.
 
-    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails; its logs are then in
-    engines/failed-ascend-*, and a previous engine stays.
+    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. Its logs are then in
+    engines/failed-ascend-*, and a previous engine is kept.
     """
     atc = atc_of_machine()
     version = cann_version(atc)
@@ -82,7 +83,7 @@ def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendB
 
 
 def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> AscendBuild:
-    """Return the engine of `job`, with the OMs of a folder by build_folder.py whose commands ran elsewhere.
+    """Return the engine of `job` with the OMs of a folder from build_folder.py, compiled on another machine.
 
     Raises BadInputError if the folder has other commands, another graph or other weights, or lacks an OM.
     """
@@ -101,7 +102,7 @@ def engine_from_build_folder(bundle: Bundle, job: AscendJob, source: Path) -> As
 
 
 def _present_engine(folder: Path, cache_key: str) -> StoredAscendEngine | None:
-    """Return the engine in `folder` if it has this cache key and its files match their digests, else None."""
+    """Return the engine in `folder`, or None unless it has this cache key and its files match their digests."""
     found = ASCEND_ENGINES.with_key(folder, cache_key)
     if found is None or any(sha256_of_file(folder / record.path) != record.sha256 for record in found.engine.files):
         return None

@@ -47,7 +47,7 @@ Compiles an engine for {soc} with ATC of Ascend's CANN: {buckets} in {commands}.
 
 model/         the graph and its weights
 commands.json  a list of arguments for each OM; paths are relative to this folder
-shape_buckets.json     the shape buckets, and for each the numbers that replace every -1 of the inputs
+shape_buckets.json  the shape buckets, each with the numbers that replace every -1 of the inputs
 engine/        output of the commands
 cache/         compiled operators, for later runs
 """
@@ -73,7 +73,7 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(
                 path, target
-            )  # ONNX rejects weights with a second hard link, and the bundle's would have one
+            )  # ONNX rejects files with several hard links, so the weights cannot be hard links to the bundle's
         _write_json(folder / COMMANDS_NAME, {"commands": job.commands})
         _write_json(
             folder / "shape_buckets.json",

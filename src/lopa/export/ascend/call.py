@@ -1,6 +1,6 @@
 """One call of ATC as a list of arguments. It is never a string for a shell, where semicolons would need quotes.
 
-rules.py checks the call, process.py runs it.
+rules.py checks the call, and process.py runs it.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class AtcCall:
     """True if AMCT quantized the graph."""
     inputs: tuple[EngineInput, ...]
     tuples: tuple[tuple[int, ...], ...]
-    """Numbers for every -1 of the inputs, one tuple per shape bucket; empty for a fixed shape."""
+    """Sizes for every -1 of the inputs, one tuple per shape bucket, or empty for a fixed shape."""
 
 
 def calls_from_inputs(
@@ -43,7 +43,7 @@ def calls_from_inputs(
 ) -> list[AtcCall]:
     """Return one call with all shape buckets, or one call of a fixed shape for each tuple.
 
-    Calls are separate for integers, which take no dynamic shapes, and if all shape buckets have the same tuple.
+    Shapes are fixed for an int8 graph, which supports no dynamic shapes, and if all shape buckets have the same tuple.
     """
 
     def call(name: str, inputs: tuple[EngineInput, ...], tuples: tuple[tuple[int, ...], ...]) -> AtcCall:
@@ -77,7 +77,7 @@ def arguments_from_call(call: AtcCall) -> list[str]:
 
 
 def _shape(value: EngineInput) -> str:
-    """Return the argument's form of a shape; a scalar has no numbers: `name:`."""
+    """Return a shape as ATC's argument expects it. A scalar is `name:`, without numbers."""
     return f"{value.name}:{_numbers(value.dims)}"
 
 

@@ -14,7 +14,7 @@ Evidence = Literal["doc", "source", "recorded"]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An assumption about ATC, with its evidence."""
+    """Assumption about ATC, with its evidence."""
 
     kind: Literal["flag", "rule", "banner", "exit code", "file", "environment"]
     name: str
@@ -56,7 +56,7 @@ def codes_of_output(output: str) -> list[str]:
 
 
 def failure_of_output(output: str) -> KnownFailure | None:
-    """Return the failure with the first known code in `output`, else the first whose pattern matches, else None."""
+    """Return the failure with the first known code in `output`, or the first whose pattern matches, or None."""
     failures = atc_contract().failures
     by_code = {code: failure for failure in failures for code in failure.codes}
     for code in codes_of_output(output):

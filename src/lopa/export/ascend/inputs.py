@@ -1,4 +1,4 @@
-"""Inputs of a portable graph in ATC's form: dims with -1, and a tuple of numbers for each shape bucket.
+"""Inputs of a portable graph in ATC's form: shapes with -1 for dynamic axes, and their sizes in each shape bucket.
 
 S = B x W and M = R x B x Q are folded (docs/concepts/contract.md), so two shape buckets can have the same tuple.
 """
@@ -26,11 +26,11 @@ class BucketedInputs:
 
     inputs: tuple[EngineInput, ...]
     tuples: tuple[tuple[int, ...], ...]
-    """For every shape bucket, a number for every -1 of the inputs, both in their order."""
+    """Sizes for every -1 of the inputs, one tuple per shape bucket, in the order of the inputs and buckets."""
 
     @property
     def different(self) -> tuple[tuple[int, ...], ...]:
-        """Tuples without repetition."""
+        """Distinct tuples."""
         return tuple(dict.fromkeys(self.tuples))
 
     def filled(self, numbers: Sequence[int]) -> tuple[EngineInput, ...]:

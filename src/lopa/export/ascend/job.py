@@ -33,10 +33,10 @@ class AscendRequest:
     soc_version: str
     buckets: Sequence[ShapeBucket]
     precision: Precision | None
-    """None for the default: origin, or fp16 for integers, which do not support origin."""
+    """Precision, or None for the default: origin, or fp16 for an int8 graph, which does not support origin."""
     int8: bool
     int8_graph: Path | None
-    """Graph by AMCT; None with int8 if it does not exist yet."""
+    """Graph quantized by AMCT. None without int8, or if it does not exist yet."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class AscendJob:
 
 
 def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
-    """Make and check all decisions.
+    """Return a job for the user's options after checking it.
 
     Raises BadInputError for an unknown chip, a bundle without a portable graph, and anything that ATC would reject.
     """

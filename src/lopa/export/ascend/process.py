@@ -1,4 +1,4 @@
-"""Run of one command with its output in a file. It leaves no process behind."""
+"""Execution of one command with its output in a file. No child process is left running."""
 
 import os
 import signal

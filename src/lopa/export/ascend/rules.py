@@ -1,8 +1,8 @@
-"""Checks before a call of ATC, which takes minutes to fail and says less.
+"""Checks before a call of ATC, which takes minutes to fail and reports less.
 
 Every rule is a pure function. The codes are those that ATC's documentation gives for the fault. A rule without a code
-is also from the documentation, but ATC may silently compile something wrong. Some faults cannot occur in an AtcCall
-and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
+is also from the documentation, but ATC may accept the fault and build a wrong model. Some faults cannot occur in an
+AtcCall and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ MAX_DIMS = 128
 """Maximum number of dims of all inputs that can be set before a forward, the size of pyACL's aclmdlIODims."""
 _PLAN = "plan again: lopa-export plan BUNDLE --buckets N"
 _EXPORT = "export the checkpoint again with --dialect portable or both"
-# Linter rules that apply to a graph rewritten by AMCT, and ATC's codes for them. ONNX cannot infer shapes for AMCT's
-# own operators, and its weights have other places than the exporter's.
+# Linter rules that apply to a graph rewritten by AMCT, with ATC's codes. Other rules do not apply, because ONNX cannot
+# infer shapes for AMCT's own operators, and AMCT places weights differently than the exporter.
 _AMCT_RULES = ("opset import", "unregistered operator", "unregistered opset")
 _LINT_CODES = {
     "opset import": "E16005",
@@ -53,7 +53,7 @@ def check_call(call: AtcCall, dtype: str) -> None:
 
 
 def check_graph(model: onnx.ModelProto, *, int8: bool) -> None:
-    """Raise BadInputError with the nodes of `model` that ATC would reject; with `int8` it is a graph by AMCT."""
+    """Raise BadInputError with the nodes of `model`, with `int8` quantized by AMCT, that ATC would reject."""
     _refuse(list(faults_of_graph(model, int8=int8)))
 
 
@@ -75,7 +75,7 @@ def ragged_tuples(call: AtcCall) -> Iterator[Fault]:
 
 
 def repeated_tuples(call: AtcCall) -> Iterator[Fault]:
-    """Require distinct tuples; shape buckets of different sizes can fold to the same one."""
+    """Require distinct tuples. Shape buckets of different sizes can have the same tuple."""
     for numbers, count in Counter(call.tuples).items():
         if count > 1:
             yield Fault("E10039", f"{count} shape buckets with the dims {', '.join(map(str, numbers))}", _PLAN)
@@ -105,7 +105,7 @@ def sizes_of_inputs(call: AtcCall) -> Iterator[Fault]:
 
 
 def dims_at_run_time(call: AtcCall) -> Iterator[Fault]:
-    """Require dims of all inputs that fit pyACL's structure; ATC does not check this."""
+    """Require dims of all inputs that fit pyACL's structure, which ATC does not check."""
     if call.tuples and (dims := sum(len(each.dims) for each in call.inputs)) > MAX_DIMS:
         yield Fault("", f"shape buckets with {dims} dims, more than the {MAX_DIMS} of pyACL", _EXPORT)
 
@@ -139,7 +139,7 @@ def bfloat16_without_units(call: AtcCall, dtype: str) -> Iterator[Fault]:
 
 
 def faults_of_graph(model: onnx.ModelProto, *, int8: bool) -> Iterator[Fault]:
-    """Yield violations of the portable dialect with ATC's codes; for a graph by AMCT those of the parser only."""
+    """Yield violations of the portable dialect with ATC's codes. With `int8`, check only the rules of ATC's parser."""
     for each in violations_of_model(model, ascend_operators()):
         if not int8 or each.rule in _AMCT_RULES:
             yield Fault(_LINT_CODES.get(each.rule, ""), f"{each.rule}: {each}", _EXPORT)

@@ -1,4 +1,4 @@
-"""Chips that ATC compiles for, by the names that --soc-version takes."""
+"""Chips that ATC compiles for, by their names for --soc-version."""
 
 import difflib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Search for ATC and the version of its toolkit. Runs nothing."""
+"""Search for ATC and the version of its toolkit. No program is run."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ def atc_of_machine() -> Path:
         raise MissingBackendError(
             "atc is not on PATH",
             expected="Ascend's CANN toolkit with the operator package of the chip",
-            remedy="install them, then `source set_env.sh` of the toolkit in this shell; or use --dry-run to write a "
+            remedy="install both, then `source set_env.sh` of the toolkit in this shell; or use --dry-run to write a "
             "folder for a machine that has them",
         )
     return Path(found)

@@ -1,6 +1,6 @@
 """Added tokens of a checkpoint without tokenizer.json, with the ids that its files assign.
 
-Reads the content of tokenizer_config.json, added_tokens.json and special_tokens_map.json. Assigns no ids itself.
+They are in tokenizer_config.json, added_tokens.json and special_tokens_map.json. This module assigns no ids.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ def added_tokens_from_checkpoint(
     roles = _role_tokens(checkpoint, settings)
     tokens = list(_tokens_from_decoder(settings, roles, checkpoint))
     listed = {(token_id, token.content) for token_id, token in tokens}
-    # added_tokens.json has no flags, so the decoder's entry wins where both have the same token.
+    # added_tokens.json has no flags, so added_tokens_decoder takes precedence for tokens in both.
     tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
     known = {token.content for _, token in tokens}
     for content in sorted(roles - known):

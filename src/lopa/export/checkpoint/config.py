@@ -1,4 +1,4 @@
-"""Facts from a checkpoint's config.json. Weights and the tokenizer are read elsewhere."""
+"""Content of a checkpoint's config.json. Other modules read the weights and the tokenizer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,9 @@ class CheckpointConfig:
     tied_embeddings: bool
     """True if the head shares the embedding's weight."""
     token_ids: dict[str, int]
-    """Ids of mask, eos, pad and bos, as far as config.json has them."""
+    """Ids of those of mask, eos, pad and bos that config.json has."""
     stops: tuple[int, ...]
-    """Further tokens that end an answer, besides eos."""
+    """Tokens other than eos that also end an answer."""
     block_size: int | None
     """Positions per block in training, if config.json says so; None for the family's default.
 
@@ -45,9 +45,9 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     """Read and check config.json in the folder `checkpoint`, and the end tokens in generation_config.json.
 
     `family` is for a checkpoint that does not name its family. Raises BadInputError for a missing or broken file, and
-    for a checkpoint of no family or not of the requested one. Raises it also for settings that the exported forward
-    does not support: scaled rotary positions, sliding windows, experts, other activations, and whatever the family
-    lists.
+    for a checkpoint of an unknown family or of another than the requested one. Raises it also for settings that the
+    exported forward does not support: scaled rotary positions, sliding windows, experts, other activations, and
+    whatever the family lists.
     """
     config = _values_of(checkpoint / CONFIG_NAME)
     found = family_of_config(config, family)
@@ -79,7 +79,7 @@ def _block_size(config: JsonValues, family: Family) -> int | None:
 
 
 def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list[int]:
-    """Return the ids of a role: none or one, and several for eos if the family allows it."""
+    """Return the ids of a role: none, one, or several for eos if the family allows it."""
     name = f"{role}_token_id"
     value: Any = config.values.get(name)
     several = _MAX_ENDS if role == "eos" and family.more_ends else 1
@@ -88,6 +88,6 @@ def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list
 
 
 def _generation_eos_ids(checkpoint: Path, family: Family, vocab_size: int) -> list[int]:
-    """Return the eos_token_id of generation_config.json, one or a list; nothing without the file."""
+    """Return the ids in eos_token_id of generation_config.json, or none without the file."""
     path = checkpoint / GENERATION_CONFIG_NAME
     return _ids(_values_of(path), "eos", family, vocab_size) if family.more_ends and path.is_file() else []

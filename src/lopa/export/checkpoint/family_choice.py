@@ -19,12 +19,12 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
     """Return the family that model_type and architectures name, or the requested one if it fits them.
 
     An autoregressive checkpoint with a family's layers belongs to that family only on request, because nothing in it
-    says that it was trained for diffusion. Raises BadInputError for a checkpoint of no family or of two, and for a
-    request that contradicts the files.
+    says that it was trained for diffusion. Raises BadInputError for a checkpoint of no known family or of two, and for
+    a request that contradicts the files.
     """
     if requested is not None and requested not in FAMILIES:
         raise BadInputError(
-            f"unknown family {shown(requested)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct its name"
+            f"unknown family {shown(requested)}", expected=f"one of {', '.join(FAMILIES)}", remedy="correct --family"
         )
     model_type = config.values.get("model_type")
     named = _named_families(config, model_type)

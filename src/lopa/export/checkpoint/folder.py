@@ -1,6 +1,6 @@
 """Checks of a checkpoint's or an adapter's path by file names and first lines.
 
-Each common mistake with such a path has an error of its own. Other modules of this package check the contents.
+Each common mistake has its own error message. Other modules of this package check the contents.
 """
 
 import re
@@ -106,7 +106,7 @@ def _hub_id_from_path(path: Path) -> str | None:
     text = str(path)
     if (url := _HUB_URL.fullmatch(text)) is not None:
         text = url[1]
-    elif path.parent.exists():  # a misspelt name in a folder of the user
+    elif path.parent.exists():  # a misspelt name in an existing folder
         return None
     return text if _HUB_ID.fullmatch(text) else None
 
@@ -192,7 +192,7 @@ def _without_config(path: Path, names: Collection[str]) -> BadInputError:
     return BadInputError(
         f"{path} has no {CONFIG_NAME}",
         expected=CHECKPOINT_NEEDED,
-        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"pass the folder in it that has one: {within}",
+        remedy=f"check the path; {_DOWNLOAD}" if within is None else f"pass this subfolder, which has one: {within}",
     )
 
 

@@ -1,6 +1,6 @@
 """PEFT LoRA adapters: the tensors of the base that they change, and the changes.
 
-Reads adapter_config.json and adapter_model.safetensors.
+They are read from adapter_config.json and adapter_model.safetensors.
 """
 
 import math
@@ -22,7 +22,8 @@ _OTHER_BASE = "use the adapter that was trained on this checkpoint"
 _SAVE_AGAIN = "save the adapter again, or correct its configuration"
 _MAX_CONFIG_BYTES = 2**22
 _MAX_NAMES = 10_000
-"""Length of a list or table in the configuration. A table may name every module of a network, some hundreds."""
+"""Maximum length of a list or table in the configuration. A table may name every module of a network (several hundred).
+"""
 _MAX_SAVED = 1000
 _MIN_ALPHA, _MAX_ALPHA = 1e-6, 1e6
 # Settings that change what an adapter computes. Each is off when its value is false, null or empty.
@@ -41,7 +42,8 @@ _UNSUPPORTED = (
     "velora_config",
     "monteclora_config",
 )
-# Initializations that also change the base's weights, so that the checkpoint lacks the base that was trained.
+# Initializations that also change the base's weights. The adapter was then trained for a base that the checkpoint
+# lacks.
 _BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
@@ -73,8 +75,8 @@ def adapter_from_folder(
 ) -> Adapter:
     """Read the adapter in `folder` for a base of `architecture` with tensors of `base_shapes`.
 
-    Raises BadInputError for missing or broken files and for unsupported kinds of adapter. Raises it also for the
-    adapter of another base: other shapes, tensors for modules that the base does not have, or missing tensors.
+    Raises BadInputError for missing or broken files and for unsupported kinds of adapter. Also raises it for the
+    adapter of another base, recognized by other shapes, unknown modules or missing tensors.
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
@@ -163,7 +165,7 @@ def _target_modules(
 
 
 def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> frozenset[str]:
-    """Return those of `modules` that PEFT's target_modules or exclude_modules names, a pattern or a list of endings."""
+    """Return the `modules` that match target_modules or exclude_modules of PEFT, a pattern or a list of endings."""
     names = config.values.get(name)
     if names == "all-linear":
         return frozenset(modules) - {head}
@@ -177,7 +179,7 @@ def _named(config: JsonValues, name: str, modules: Sequence[str], head: str) -> 
 
 
 def _endings(module: str) -> list[str]:
-    """Return the name and the rest of it after each dot."""
+    """Return the complete name, and the rest of it after each dot."""
     parts = module.split(".")
     return [".".join(parts[i:]) for i in range(len(parts))]
 
@@ -230,7 +232,7 @@ def _product(
 
 
 def _by_module(config: JsonValues, table: str, modules: Sequence[str], default: str) -> list[object]:
-    """Return for each module the value of the first pattern that matches the end of its name, else the default."""
+    """Return for each module the value of the first pattern that matches the end of its name, or the default."""
     values = config.get_object(table, max_count=_MAX_NAMES)
     matches = first_matches([rf"(.*\.)?({pattern})" for pattern in values], modules, source=config.source)
     choices = list(values.values())

@@ -38,7 +38,7 @@ json.dump([next((i for i, each in enumerate(compiled) if each.fullmatch(name)), 
 def first_matches(patterns: Sequence[str], names: Sequence[str], *, source: str) -> list[int | None]:
     """Return for each of `names` the index of the first pattern that matches all of it, or None.
 
-    Raises BadInputError, which names the file `source`, for an invalid regular expression and beyond the limits.
+    Raises BadInputError, which names the file `source`, for an invalid regular expression and when a limit is exceeded.
     """
     if not patterns:
         return [None] * len(names)

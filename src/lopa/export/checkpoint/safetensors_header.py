@@ -17,7 +17,8 @@ ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per number by the type's name in the format. Weights may have these types."""
 _LENGTH_SIZE = 8
 _MAX_LENGTH = 2**24
-"""Bytes of a header: enough for a hundred thousand tensors. The safetensors library allows six times as many."""
+"""Maximum bytes of a header, enough for a hundred thousand tensors. The safetensors library allows six times as much.
+"""
 _MAX_AXES = 8
 _MAX_ITEMS = 2**62
 """Limit for numbers along an axis and for bytes of a file."""

@@ -1,7 +1,7 @@
 """Safetensors files of a checkpoint as one lazy table of tensors.
 
-Opening reads headers only. Values are read on request, into the caller's memory, because a mapped file would count as
-used memory. Only then torch is imported, so that a bad checkpoint is rejected without it.
+Opening reads headers only. Values are read on request into the caller's memory. A mapped file would count as used
+memory. torch is imported only for reading values, so that a bad checkpoint is rejected without it.
 """
 
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def tensors_from_file(path: Path) -> dict[str, StoredTensor]:
 def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
     weight_map = json_object_from_file(index, remedy=_COPY).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise BadInputError(f"{index} has no weight_map", expected="an object from tensor to shard", remedy=_COPY)
+        raise BadInputError(f"{index} has no weight_map", expected="a weight_map from tensors to shards", remedy=_COPY)
     paths = {shard: _shard_path(index, shard) for shard in sorted(set(weight_map.values()))}
     _check_shards(index, list(paths.values()))
     shards = {shard: tensors_from_file(path) for shard, path in paths.items()}

@@ -1,7 +1,7 @@
 """Tokenizer of a checkpoint, converted to the tokenizer files of a bundle and the special token ids.
 
-Reads tokenizer.json and tokenizer_config.json as data; without a tokenizer.json also vocab.json and merges.txt. Runs
-no code of the checkpoint.
+tokenizer.json and tokenizer_config.json are read as data, and without a tokenizer.json also vocab.json and merges.txt.
+No code of the checkpoint runs.
 """
 
 import json
@@ -36,7 +36,7 @@ class TokenizerFiles:
     """Tokenizer files of the bundle, and the token ids that the decoder needs."""
 
     tokenizer: bytes
-    """Content of tokenizer.json: the checkpoint's, unchanged, or made from its vocabulary files."""
+    """Content of tokenizer.json, copied from the checkpoint or made from its vocabulary files."""
     tokenizer_config: bytes
     """Content of tokenizer_config.json, including the chat template."""
     special_tokens: SpecialTokens
@@ -50,7 +50,7 @@ def tokenizer_files_from_checkpoint(
     """Read the tokenizer in the folder `checkpoint`. The file `chat_template` replaces its own template.
 
     The beginning-of-text token comes from the tokenizer, because prompts are made with it. The others come from
-    config.json, else from the tokenizer. If neither names a mask token, the family knows it by its text or its id.
+    config.json, otherwise from the tokenizer. If neither names a mask token, the family knows it by its text or its id.
 
     Raises BadInputError for a missing or broken tokenizer, for an invalid `chat_template`, and for token ids that are
     missing, contradictory or outside the vocabulary.
@@ -93,7 +93,10 @@ def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Token
 
 
 def _check_config_ids(tokenizer: Tokenizer, config: CheckpointConfig, checkpoint: Path) -> None:
-    """Raise BadInputError for an id in config.json of no special token. Roles may differ: Dream's bos is its eos."""
+    """Raise BadInputError for an id in config.json that is not a special token's.
+
+    One token may have several roles: Dream's bos is its eos.
+    """
     added = tokenizer.get_added_tokens_decoder()
     for name, token_id in config.token_ids.items():
         if token_id not in added or not added[token_id].special:
@@ -183,7 +186,7 @@ def _mask_by_text(family: Family, tokenizer: Tokenizer) -> int | None:
 
 
 def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
-    """Return the id of e.g. mask_token, a string or an object with the string as `content`; None without one."""
+    """Return the id of the token under `name`, e.g. mask_token, or None. It is a string or an object with `content`."""
     token = settings.get(f"{name}_token")
     content = token.get("content") if isinstance(token, dict) else token
     return tokenizer.token_to_id(content) if isinstance(content, str) else None

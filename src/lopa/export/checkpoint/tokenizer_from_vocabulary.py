@@ -1,7 +1,7 @@
 """Tokenizer from the vocab.json and merges.txt of a checkpoint without tokenizer.json.
 
-Supports Qwen2's byte-level BPE only, under the class names in `_QWEN2_CLASSES`. Files are read as data. The code that
-auto_map names never runs, so a class that changes the algorithm under a known name goes unnoticed.
+Only Qwen2's byte-level BPE is supported, under the class names in `_QWEN2_CLASSES`. Files are read as data. The code
+that auto_map names never runs, so a class that changes the algorithm under a known name goes unnoticed.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ VOCABULARY_NAME = "vocab.json"
 MERGES_NAME = "merges.txt"
 _QWEN2_CLASSES = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
 
-# Qwen2's split of text before merging, first match first: an English contraction; letters with one character before
-# them; a single digit; other signs with the space before and the newlines after; newlines; spaces.
+# Qwen2's split of text before merging. Alternatives in order: an English contraction, letters with one character before
+# them, a single digit, other signs with the space before and the newlines after, newlines, spaces.
 _PIECES = "|".join(
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -50,10 +50,10 @@ def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> 
     contents = {token.content: token_id for token_id, token in added}
     merges = _merges(checkpoint / MERGES_NAME, vocabulary)
     _check_tokens_have_merges(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
-    # Added tokens must be in the model's vocabulary too: the library numbers tokens outside it itself, from its length
-    # on. No merge yields them, so the model never produces them for plain text.
+    # Added tokens must be in the model's vocabulary too, because the library assigns ids from its length to tokens
+    # outside it. No merge yields them, so the model never produces them for plain text.
     with errors_as_bad_input(
-        f"{checkpoint}: {VOCABULARY_NAME} and {MERGES_NAME} do not make a tokenizer",
+        f"{checkpoint}: {VOCABULARY_NAME} and {MERGES_NAME} do not form a tokenizer",
         expected="the vocabulary and the merges of a byte-level BPE",
         remedy=_COPY_AGAIN,
     ):

@@ -6,10 +6,10 @@ this pass makes three changes:
 
 * The largest magnitude comes from the maximum and the minimum of a row. Reading a row twice costs less than writing its
   magnitudes and reading them.
-* QuantizeLinear divides: a row is one block of it, with its own scale. The other standard form has one scale per row
-  of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows.
-* The product is MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero
-  points, all 0, which costs time.
+* QuantizeLinear does the division, with a row as one block with its own scale. The other standard form has one scale
+per row of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows. * The product is
+MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero points, all 0,
+which costs time.
 
 Measurements: docs/measurements/cpu.md.
 """
@@ -46,7 +46,7 @@ class _RowRounding:
     def scales(self) -> ir.Value:
         """Scales of the rows, float32 [.., 1]."""
         scales = self.divided.inputs[1]
-        assert scales is not None  # by _rounding_of
+        assert scales is not None  # ensured by _rounding_of
         return scales
 
 

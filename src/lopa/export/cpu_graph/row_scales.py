@@ -32,7 +32,9 @@ def _is_scaled_product(node: ir.Node) -> bool:
 
 
 def _fuse_with_sum(scaled: ir.Node) -> bool:
-    """Fuse a scaled product with its only use, a sum of two float32 values of equal known shapes. Return success."""
+    """Fuse a scaled product with its only use, a sum of two float32 values of equal known shapes. Return True on
+    success.
+    """
     product = scaled.outputs[0]
     uses = product.uses()
     if len(uses) != 1 or product.is_graph_output():

@@ -1,8 +1,8 @@
-"""Pass that computes only the sampled positions after the keys and values of the last layer.
+"""Pass that restricts the last layer to the sampled positions, except for its keys and values.
 
-Keys and values are needed for all tokens of the window, because attention reads them and the caller commits them. In
-the last layer the rest works on each row alone: queries, attention, products, MLP. So the sampled rows are gathered
-before it and not after it. Results change only by the order of sums.
+Keys and values are needed for all tokens of the window, because attention reads them and the caller commits them. The
+other operations of the last layer (queries, attention, products, MLP) compute each row on its own. The sampled rows are
+therefore gathered before them and not after them. Results change only by the order of sums.
 
 N = requests x branches, W window rows, Q sampled positions, P prefix rows, H hidden size.
 """
@@ -29,7 +29,7 @@ _ROWWISE = {
     "ReduceMax",
     "Sigmoid",
 }
-"""Operators that, in our layers, compute a row [.., channels] from the same row, weights and constants."""
+"""Operators that compute a row [.., channels] only from the same row, weights and constants in these layers."""
 _HEADS_TRANSPOSE = [0, 2, 1, 3]
 """Permutation between [N, W, heads, D] and [N, heads, W, D]."""
 
@@ -77,7 +77,7 @@ class _SampledCopies:
     def __init__(self, rows: ir.Value, index: ir.Value) -> None:
         """Gather `rows` [N, W, H] by `index`, int64 [R, B, Q], which counts rows over all windows."""
         self.nodes: list[ir.Node] = []
-        """Copies in order. They are not in the graph yet."""
+        """Copied nodes in order. They are not in the graph yet."""
         self._index = index
         self._count = self._add("Shape", [index], {"start": 2})
         self._by_window = self._add(

@@ -36,7 +36,7 @@ CPU_PASSES: Sequence[PassMaker] = (
 def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
     """Return a copy of `model` after all passes, or None if none changed it.
 
-    Values of weights are not read: they stay in the file that `model` refers to. Raises onnx_ir.passes.PassError if a
+    Values of weights are not read, but stay in the file that `model` refers to. Raises onnx_ir.passes.PassError if a
     pass violates its contract.
     """
     twin = _copied(model)

@@ -1,8 +1,8 @@
-"""Pass that replaces products with int4 matrices by products with int8 matrices: faster, for twice the memory.
+"""Pass that replaces products with int4 matrices by products with int8 matrices.
 
-No file has the new matrices. A session computes them from the packed ones when it opens
-(lopa.runtime.bundle.unpacked_int4) and passes them as initializers. The products are those of an int8 bundle
-(lopa.export.graph.quantize_pass), so rows are rounded to int8 too.
+They are faster and need twice the memory. The new matrices are not stored. A session computes them from the packed ones
+when it opens (lopa.runtime.bundle.unpacked_int4) and passes them as initializers. The products are those of an int8
+bundle (lopa.export.graph.quantize_pass), so rows are rounded to int8 too.
 """
 
 import onnx_ir as ir
@@ -11,14 +11,13 @@ from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts
 from lopa.runtime.bundle.manifest import scale_name
 
 GIVEN_BY_SESSION = "given.by.session"
-"""Location of the values in the graph. No file of a bundle has this name."""
+"""Placeholder for the file name of the values. No file of a bundle has this name."""
 
 
 class UnpackedInt4Pass(ir.passes.InPlacePass):
     """Pass that replaces MatMul(x, DequantizeLinear(W int4, block scales)) by the product of rounded rows with int8 W.
 
-    W keeps its name and becomes int8 [inputs, outputs]. Its scales, float32 [outputs], have the name `scale_name` of
-    it.
+    W keeps its name and becomes int8 [inputs, outputs]. Its scales, float32 [outputs], are named by `scale_name`.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -4,12 +4,12 @@ The standard graph computes them for all sampled positions at once. It takes ten
 rows of a large vocabulary does not fit into a cache. Here a Scan iterates over the rows, each viewed as groups of
 contiguous ids, [V / G, G]:
 
-* The best candidates are in the groups with the largest maxima. These are few, and their members are compared again.
-  Equal candidates stay in the order of ids, because groups of contiguous ids do.
-* Sums are computed per group, then over groups, which loses fewer bits than one sum over V.
-* The temperature and the scale of an int8 head's rounded rows form one factor per row. It is applied together with
-  the subtraction of the largest logit: BatchNormalization with mean 0 and variance 1 is x * factor + bias.
-* The sum of weights times logits is a dot product (FusedMatMul of com.microsoft, in parts of the row).
+* The best candidates are in the groups with the largest maxima. Only the members of these few groups are compared
+again. Equal candidates stay in the order of ids, because groups have contiguous ids. * Sums are computed per group,
+then over groups, which loses fewer bits than one sum over V. * The temperature and the scale of an int8 head's rounded
+rows form one factor per row. It is applied together with the subtraction of the largest logit: BatchNormalization with
+mean 0 and variance 1 is x * factor + bias. * The sum of weights times logits is a dot product (FusedMatMul of
+com.microsoft, in parts of the row).
 """
 
 import math
@@ -43,7 +43,7 @@ _STATISTICS = (TOPK_IDS, TOPK_LOGPROBS, ENTROPY)
 class VocabularyStatisticsPass(ir.passes.InPlacePass):
     """Pass that replaces the statistics of a large enough vocabulary by a Scan over rows.
 
-    Other graphs stay unchanged: those without statistics, and those whose statistics are computed by a function.
+    Graphs without statistics, or whose statistics are computed by a function, stay unchanged.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -51,7 +51,7 @@ class VocabularyStatisticsPass(ir.passes.InPlacePass):
         self._vocabulary = vocabulary
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes. Names, types and shapes of the outputs stay."""
+        """Replace the nodes. Names, types and shapes of the outputs stay the same."""
         tempered = _tempered_logits(model.graph)
         if tempered is None or self._vocabulary < MIN_VOCABULARY:
             return ir.passes.PassResult(model, modified=False)
@@ -131,7 +131,7 @@ class _Nodes:
 
 
 def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
-    """Return the division by the temperature that the candidates are taken from, or None."""
+    """Return the node that divides the logits by the temperature, before TopK, or None."""
     ids = next((value for value in graph.outputs if value.name == TOPK_IDS), None)
     best = ids.producer() if ids is not None else None
     if best is None or best.op_type != "TopK" or best.inputs[0] is None:
@@ -154,7 +154,7 @@ def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tupl
         product, scales = scaled.inputs
         assert product is not None
         assert scales is not None
-        if scales.producer() is not None:  # else it is a constant factor of the model's logits
+        if scales.producer() is not None:  # otherwise it is a constant factor of the model's logits
             return product, nodes.one("Div", scales, temperature)
     of_rows = nodes.one("Concat", shape, np.array([1]), axis=0)
     return logits, nodes.one("Expand", nodes.one("Reciprocal", temperature), of_rows)
@@ -195,8 +195,8 @@ def _candidates(nodes: _Nodes, row: ir.Value, factor: ir.Value) -> tuple[ir.Valu
 def _candidates_by_group(nodes: _Nodes, row: ir.Value, factor: ir.Value, group: int) -> tuple[ir.Value, ir.Value]:
     """Return the K largest of [V / G, G] times `factor`, and their ids, from the K groups with the largest maxima.
 
-    Maxima and members are multiplied before the comparison, as in the standard graph, because different logits may
-    become equal by it. The groups are sorted by id, because TopK takes the first of equal values.
+    Maxima and members are multiplied before the comparison, as in the standard graph, because the product of different
+    logits may be equal. The groups are sorted by id, because TopK takes the first of equal values.
     """
     count, size = np.array([TOP_K]), np.array(group)
     maxima = nodes.one("Mul", nodes.one("ReduceMax", row, _LAST, keepdims=0), factor)
@@ -233,7 +233,7 @@ def _sum(nodes: _Nodes, x: ir.Value) -> ir.Value:
 
 
 def _become_output(graph: ir.Graph, name: str, new: ir.Value) -> None:
-    """Make `new` the graph's output `name`; the old value becomes unused."""
+    """Replace the graph's output `name` by the value `new`."""
     place = [value.name for value in graph.outputs].index(name)
     old = graph.outputs[place]
     new.shape, new.type, old.name, new.name = old.shape, old.type, f"{name}/replaced", name

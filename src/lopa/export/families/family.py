@@ -43,7 +43,7 @@ D2F: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """Properties in which networks with the layers of lopa.export.graph.module differ.
+    """Properties that differ between networks with the layers of lopa.export.graph.module.
 
     `layer_names` and `outer_names` map all possible tensor names of a bundle to those of a checkpoint. The dimensions
     determine which of them a checkpoint has.
@@ -52,7 +52,7 @@ class Architecture:
     name: str
     """Name in the manifest and for `--family`."""
     prediction_shift: Literal[0, 1]
-    """1 if the statistics of a row predict the next position, else 0."""
+    """Offset of the position that a row predicts: 1 for the next position, 0 for its own."""
     layer_prefix: str = "model.layers.{layer}."
     """Prefix of a layer's tensor names, with {layer} for its number."""
     layer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_LAYER)
@@ -77,23 +77,23 @@ class Family:
     sizes: Callable[[JsonValues], ModelDimensions]
     """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
     settings: tuple[Setting, ...] = ()
-    """Settings of config.json that this network does not support, in addition to those that none supports."""
+    """Settings of config.json that this network does not support, in addition to those that no network supports."""
     tied: str = "tie_word_embeddings"
     """Name of the entry that says if the head shares the embedding's weight."""
     block_size: str | None = None
     """Name of the entry with the block size in training, or None."""
     mask_tokens: tuple[str, ...] = ()
-    """Texts of the mask token among the added tokens, for checkpoints that name it nowhere else."""
+    """Possible texts of the mask token among the added tokens, for checkpoints that do not name it in a setting."""
     mask_id: int | None = None
-    """Default of the reference code where no file names the mask token."""
+    """Id in the reference code, for checkpoints whose files do not name the mask token."""
     more_ends: bool = False
     """True if several tokens may end an answer: eos_token_id may be a list, generation_config.json may add others."""
     add_bos: bool
     """True if prompts start with the tokenizer's beginning-of-text token."""
     decoding: Mapping[str, Any]
-    """Options of GenerationConfig that the checkpoint was trained for, where they differ from D2F's."""
+    """Options of GenerationConfig that the checkpoint was trained for, if they differ from D2F's."""
     decoding_with_adapter: Mapping[str, Any] | None = None
-    """Options with an adapter, where it changes them; None for no change."""
+    """Options with an adapter, or None if an adapter does not change them."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Fast-dLLM v2, 7B and 1.5B: Qwen2.5 made block-causal, with sub-blocks, blocks aligned to position 0."""
+"""Fast-dLLM v2, 7B and 1.5B: Qwen2.5 with block-causal attention and sub-blocks. Blocks are aligned to position 0."""
 
 from functools import partial
 

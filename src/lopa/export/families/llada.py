@@ -1,6 +1,6 @@
-"""LLaDA-8B, LLaDA-1.5 and D2F-LLaDA: Llama's layers under OLMo's names; each row predicts its own position.
+"""LLaDA-8B, LLaDA-1.5 and D2F-LLaDA: Llama's layers under OLMo's names. Each row predicts its own position.
 
-Settings that config.json lacks have OLMo's defaults. Some of these defaults mean another network, so they are required.
+Settings that config.json lacks have OLMo's defaults. Settings whose OLMo default means another network are required.
 """
 
 from lopa.export.families.family import Architecture, Family

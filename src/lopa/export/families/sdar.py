@@ -1,4 +1,4 @@
-"""Dense SDAR (1.7B, 4B, 8B): Qwen3's layers made block-causal, blocks aligned to position 0.
+"""Dense SDAR (1.7B, 4B, 8B): Qwen3's layers with block-causal attention. Blocks are aligned to position 0.
 
 The head size is set by head_dim, and queries and keys are normalized.
 """

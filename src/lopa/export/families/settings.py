@@ -20,7 +20,7 @@ class Setting:
 
 
 def fixed(name: str, *values: object, has: str, needed: bool = False) -> Setting:
-    """Return a setting that must have one of `values` and its type: 0 is not false."""
+    """Return a setting that must equal one of `values` in value and type (0 is not false)."""
     return Setting(name, has, lambda found: any(type(found) is type(each) and found == each for each in values), needed)
 
 
@@ -66,4 +66,4 @@ _FOR_ALL_FAMILIES = (
     ),
     fixed("moe_intermediate_size", 0, has=_MLP),
 )
-"""Settings of all families. LLaDA-MoE has the model_type of LLaDA, and only its experts tell them apart."""
+"""Settings of all families. LLaDA-MoE has the model_type of LLaDA, and only its experts distinguish them."""

@@ -72,5 +72,7 @@ def checked_sizes(
         (dimensions.head_size < 2 or dimensions.head_size % 2, "an even head size"),
     ):
         if wrong:
-            raise BadInputError(f"{config.source}: sizes {dimensions}", expected=expected, remedy=config.remedy)
+            raise BadInputError(
+                f"{config.source} has wrong sizes: {dimensions}", expected=expected, remedy=config.remedy
+            )
     return dimensions

@@ -1,4 +1,4 @@
-"""Stable-DiffCoder-8B: Llama's layers made block-causal, blocks of 4 aligned to position 0.
+"""Stable-DiffCoder-8B: Llama's layers with block-causal attention. Blocks of 4 are aligned to position 0.
 
 Its model_type is that of every Llama, so its class in config.json identifies it.
 """

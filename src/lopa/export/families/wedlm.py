@@ -1,6 +1,7 @@
-"""WeDLM, 7B and 8B: unchanged causal layers of Qwen2.5 or Qwen3; unmasked rows of a window precede masked ones.
+"""WeDLM, 7B and 8B: unchanged causal layers of Qwen2.5 or Qwen3.
 
-config.json says which of the two by `attention_bias` and `qk_norm`. Their defaults are those of its model_type.
+Unmasked rows of a window precede masked ones. `attention_bias` and `qk_norm` in config.json determine which of the two
+it is. Their defaults depend on its model_type.
 """
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
@@ -24,7 +25,7 @@ WEDLM = Family(
     classes=("WeDLMForCausalLM",),
     lookalikes=("qwen2", "qwen3"),
     sizes=_sizes,
-    mask_id=151665,  # default of its engine
+    mask_id=151665,  # default of WeDLM's engine
     more_ends=True,
     add_bos=False,
     decoding={"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16},

@@ -51,7 +51,10 @@ class LintedGraph:
 
     @cached_property
     def types(self) -> dict[str, onnx.TypeProto.Tensor]:
-        """Inferred types and shapes of the values, as far as they are known. The model's own records only help."""
+        """Inferred types and shapes of the values, as far as they are known.
+
+        The types and shapes in the model are only hints.
+        """
         inferred = onnx.shape_inference.infer_shapes(_with_unique_imports(self.model)).graph
         values = (*inferred.input, *inferred.value_info, *inferred.output)
         initializers = {
@@ -87,7 +90,7 @@ class LintedGraph:
         dtype: str | None = None,
         rank: int | None = None,
     ) -> Violation:
-        """Return a violation at `node`, at the value `name`, or of the model as a whole."""
+        """Return a violation at `node`, at the value `name`, or, without either, of the whole model."""
         operator = "" if node is None else node.op_type
         place = name if node is None else node.name or next(iter(node.output), "")
         return Violation(rule, place, operator, self.opset, dtype, rank, found, remedy)

@@ -33,7 +33,7 @@ class AttentionInputs:
 
 
 class Matrix(nn.Module):
-    """x @ weight (+ bias), with weight [inputs, outputs]."""
+    """Product x @ weight, plus an optional bias. The weight is [inputs, outputs]."""
 
     def __init__(self, tensors: Mapping[str, TensorSpec], name: str, dtype: torch.dtype) -> None:
         """Create the parameters. `tensors` has the weight as "NAME.weight", and the bias, if any, as "NAME.bias"."""
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention of the window over the committed prefix and itself.
 
-    Query, key and value have biases, and query and key of every head have norms, where the layer has them.
+    Biases of query, key and value, and norms of query and key of every head, are optional.
     """
 
     def __init__(
@@ -238,9 +238,9 @@ class HiddenForward(_Layers):
     ) -> tuple[Tensor, ...]:
         """Return hidden rows, float32 [2, R, B, W, H], then each layer's new key and value.
 
-        The next part adds the two rows, and they are float32 in every dtype, to keep results bit-equal to the whole
-        model. ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to float16 and
-        back. It also picks the type of a norm by its neighbours.
+        The next part adds the two. They are float32 in every dtype, so that results stay bit-equal to the whole model.
+        ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to float16 and back.
+        It also picks the type of a norm by its neighbours.
         """
         x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
         hidden = torch.stack([x.float(), added.float()])
@@ -253,7 +253,7 @@ class LayersWithHead(_Layers):
     def __init__(
         self, network: NetworkSpec, *, dtype: torch.dtype, with_logits: bool, part: ModelPart | None = None
     ) -> None:
-        """Create the modules; without `part`, those of the whole model."""
+        """Create the modules of `part`, or of the whole model."""
         super().__init__(network, dtype, part or whole_model(len(network.layers)))
         self.with_logits = with_logits
         self.final_norm = self.layer_type.norm_type(network.final_norm, network.dimensions.rms_norm_eps, dtype)
@@ -261,7 +261,7 @@ class LayersWithHead(_Layers):
 
 
 class ContractForward(LayersWithHead):
-    """Forward of the contract, with inputs and outputs in its order; or of the last part, on hidden rows."""
+    """Forward of the contract, with inputs and outputs in the contract's order, or of the last part, on hidden rows."""
 
     def forward(
         self,
@@ -305,10 +305,10 @@ def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
 
 
 def _sampled_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows [R, B, Q, H] of `x` [N, W, H] by int64 [R, B, Q], so that the head computes these only.
+    """Return rows [R, B, Q, H] of `x` [N, W, H] by int64 [R, B, Q], so that the head computes only these.
 
-    No array is multiplied by a size. Engines keep sizes on the host, so every forward would copy one to the device.
-    ONNX Runtime captures no CUDA graph of such a model.
+    The index is not multiplied by a size. Engines keep sizes on the host, so every forward would copy the size to the
+    device. ONNX Runtime cannot capture a CUDA graph of such a model.
     """
     first = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device)
     return functional.embedding(index + first.reshape(*index.shape[:2], 1), x.flatten(0, 1))

@@ -1,7 +1,8 @@
 """ONNX functions of domain `lopa`: operators with kernels in lopa.plugins, whose bodies are standard operators.
 
-A backend that has a plugin of a function's name uses it; any other runs the body. The confidence head has two inner
-functions, because its plugin has two kernels: one per split of the vocabulary, and one per row. The body has one split.
+A backend with a plugin of the function's name uses the plugin. Any other backend runs the body. The confidence head has
+two inner functions, because its plugin has two kernels: one per split of the vocabulary, and one per row. The body has
+one split.
 """
 
 import onnx_ir as ir
@@ -59,8 +60,8 @@ ConfidenceHead (hidden, weight, temperature) => (topk_ids, topk_logprobs, entrop
 }
 """
 
-# For S splits of the vocabulary: float32 [R, B, Q, S] (largest logit, sum of exp(z - largest), sum of that times
-# z - largest), and the candidates of every split, [R, B, Q, S, K], float32 and int32
+# For S splits of the vocabulary: float32 [R, B, Q, S] (largest logit, sum of exp(z - largest), sum of exp(z - largest)
+# * (z - largest)), and the candidates of every split, [R, B, Q, S, K], float32 and int32
 _CONFIDENCE_PARTIALS = """
 <opset_import: ["" : 23], domain: "lopa">
 ConfidencePartials <plugin_namespace>

@@ -43,7 +43,7 @@ class PluginsPass(ir.passes.InPlacePass):
         inputs = {value.name: value for value in model.graph.inputs}
         for attention in _attentions(model.graph):
             found = _past_and_new(attention)
-            assert found is not None  # by `requires`
+            assert found is not None  # ensured by `requires`
             past_key, key, past_value, value = found
             masks = [inputs[WINDOW_MASK], inputs[PREFIX_MASK]]
             arguments = [attention.inputs[0], key, value, past_key, past_value, *masks]
@@ -106,7 +106,7 @@ def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | Non
 
 
 def _head_product(graph: ir.Graph) -> ir.Node | None:
-    """Return the head's product with the vocabulary if only statistics use it, else None."""
+    """Return the head's product with the vocabulary, or None if not only the statistics use it."""
     weight = graph.initializers.get(HEAD)
     products = [use.node for use in weight.uses() if use.node.op_type == "MatMul"] if weight is not None else []
     with_logits = any(value.name == LOGITS for value in graph.outputs)

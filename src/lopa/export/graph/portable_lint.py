@@ -1,6 +1,6 @@
 """Rules of the portable dialect (docs/concepts/contract.md), checked for every node of an ONNX graph.
 
-A pure function of the model and a table of operators. Values in external files are not read. Subgraphs are not
+The result depends only on the model and a table of operators. Values in external files are not read. Subgraphs are not
 checked, because an operator with a subgraph is itself a violation.
 """
 
@@ -77,7 +77,7 @@ _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
     """Return every violation: first those of the whole model, then those of nodes in their order.
 
-    `model` may lack its external data. Shapes are inferred here; those in the model only help.
+    `model` may lack its external data. Shapes are inferred here. Those in the model are only hints.
     """
     graph = _Graph(model, table)
     return [violation for rule in _RULES for violation in rule(graph)]
@@ -95,7 +95,7 @@ def check_portable(model: onnx.ModelProto, name: str) -> None:
 
 
 class _Graph(LintedGraph):
-    """The model with the queries of the rules."""
+    """A model, with the properties that the rules query."""
 
     def __init__(self, model: onnx.ModelProto, table: OperatorTable) -> None:
         super().__init__(model)
@@ -103,7 +103,7 @@ class _Graph(LintedGraph):
 
     @cached_property
     def constants(self) -> set[str]:
-        """Values that depend on constants alone: initializers and the outputs of nodes that read nothing else."""
+        """Names of values that depend only on constants: initializers, and outputs of nodes that read only these."""
         found = set(self.initializers)
         for node in self.nodes:
             if all(name in found for name in node.input if name):

@@ -1,6 +1,6 @@
 """The portable dialect's forward as a readable torch module: lopa.export.graph.module in plain operators of 4 axes.
 
-The module is traced, and it runs. The branches of a request are concatenated to one window of S = B x W rows, and the
+The module is traced, and it runs. The branches of a request are concatenated into one window of S = B x W rows, and the
 mask separates them. Without an axis of branches, no array has more than 4 axes and every Reshape has a constant target.
 The prefix is read once per request, not once per branch. lopa.runtime.contract.portable_form prepares such windows.
 """
@@ -25,7 +25,7 @@ class PortableAttention(Attention):
     """Attention in plain operators with additive masks and a softmax in float32."""
 
     def repeat_for_branches(self, past: Tensor, branches: int) -> Tensor:
-        """Return `past` [R, Hkv, P, D] itself: the branches of a request are one window."""
+        """Return `past` [R, Hkv, P, D] unchanged, because the branches of a request are one window."""
         assert branches == 1
         return past
 
@@ -87,7 +87,7 @@ class PortableContractForward(LayersWithHead):
     def _past_arrays(self, past_key_values: Tensor) -> list[Tensor]:
         """Return each layer's key and value, [R, Hkv, P, D], from [2L, R * Hkv, P, D].
 
-        A slice keeps its axis, so that the Reshape after it copies P from its place and infers R.
+        A slice keeps its axis, so the Reshape after it copies P from the input and infers R.
         """
         arrays, _, prefix, head_size = past_key_values.shape
         shape = (-1, self.kv_heads, prefix, head_size)

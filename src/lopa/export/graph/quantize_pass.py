@@ -1,12 +1,13 @@
 """Pass that replaces floating-point matrices by integers and scales, in standard operators only.
 
-int8: each row of the other factor is divided by its scale (its largest magnitude / 127) and rounded to int8. The
+For int8, each row of the other factor is divided by its scale (its largest magnitude / 127) and rounded to int8. The
 product of the integers times the scales of the columns is float32, and is multiplied by the rows' scales.
 QuantizeLinear with scale 1 and DequantizeLinear around MatMul make it one integer product in ONNX Runtime
 (MatMulIntegerToFloat on CPUs) and in TensorRT. A row's result depends on that row alone, so a request's tokens do not
 depend on its batch mates. Products that share a factor share its rounded rows.
 
-int4: DequantizeLinear in blocks, which ONNX Runtime fuses with MatMul to MatMulNBits. The other factor is unchanged.
+For int4, DequantizeLinear works in blocks, and ONNX Runtime fuses it with MatMul to MatMulNBits. The other factor is
+unchanged.
 
 lopa.export.tensorrt.products uses the products of rounded rows for TensorRT's 8-bit products with float weights.
 """
@@ -100,7 +101,7 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(self._matrices))
 
     def ensures(self, model: ir.Model) -> None:
-        """Raise PostconditionError unless every matrix now is integers and used by DequantizeLinear only."""
+        """Raise PostconditionError unless every matrix now consists of integers that only DequantizeLinear uses."""
         for name in self._matrices:
             value = model.graph.initializers[name]
             operators = {use.node.op_type for use in value.uses()}
@@ -148,7 +149,7 @@ class RoundedProducts:
             _replace_value(scaled.outputs[0], result)
         else:
             for widened in [use.node for use in result.uses() if _is_cast_to_float32(use.node)]:
-                _replace_value(scaled.outputs[0], widened.outputs[0])  # avoids a rounding
+                _replace_value(scaled.outputs[0], widened.outputs[0])  # without a rounding in between
                 self._model.graph.remove(widened, safe=True)
             if result.uses() or result.is_graph_output():
                 narrowed = ir.node("Cast", [scaled.outputs[0]], {"to": result.dtype}, name=f"{product.name}/narrowed")

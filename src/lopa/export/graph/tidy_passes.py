@@ -74,7 +74,7 @@ class ConstantReshapesPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the targets. Needs the symbolic shapes of the exporter."""
+        """Replace the targets. The model must have the symbolic shapes of the exporter."""
         modified = False
         for node in tuple(model.graph):
             if node.op_type == "Reshape" and _ints(node.inputs[1]) is None:

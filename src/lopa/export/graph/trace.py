@@ -1,7 +1,7 @@
-"""ONNX graph of the contract from model dimensions. Its weights refer to a file that is written elsewhere.
+"""ONNX graph of the contract from model dimensions. Its weights refer to a file that another module writes.
 
-Traces a module of lopa.export.graph.traced_forms with fake tensors, which have shapes but no values. The memory it
-needs therefore does not depend on the size of the model.
+A module of lopa.export.graph.traced_forms is traced with fake tensors, which have shapes but no values. The required
+memory therefore does not depend on the size of the model.
 """
 
 import logging
@@ -44,7 +44,7 @@ def graph_from_dimensions(
 ) -> ir.Model:
     """Return the graph with the initializers `records`, all in the file `weights_name` in the graph's folder.
 
-    With `part`, return the graph of these layers and their tensors; standard dialect only.
+    With `part`, return the graph of these layers and their tensors (standard dialect only).
     """
     part = part or whole_model(dimensions.layers)
     model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
@@ -70,10 +70,7 @@ def graph_from_dimensions(
 def traced_graph(
     dimensions: ModelDimensions, dialect: Dialect, dtype: Dtype, part: ModelPart, *, with_logits: bool
 ) -> ir.Model:
-    """Return the exporter's graph of the module, with tensors without values.
-
-    It is a pure function of the arguments.
-    """
+    """Return the exporter's graph of the module, whose tensors have no values. It depends only on the arguments."""
     form = TRACED_FORMS[dialect]
     with FakeTensorMode(), _quiet_exporter():
         program = torch.onnx.export(

@@ -18,7 +18,9 @@ Float64 = npt.NDArray[np.float64]
 
 _IDS, _LOGPROBS, _ENTROPY = "topk_ids", "topk_logprobs", "entropy"
 _STATISTICS = (_IDS, _LOGPROBS, _ENTROPY)
-"""Outputs in nats, where ids count as their log-probabilities. Their errors are relative to 1 or more."""
+"""Outputs that are compared in nats. Ids are compared by their log-probabilities. Errors are relative to the largest
+value, at least 1.
+"""
 _MIN = float(np.finfo(np.float32).tiny)
 
 
@@ -33,15 +35,14 @@ class RunnerOutputs(Protocol):
 
 
 def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bool]:
-    """Return for each saved output if the run reproduces it. Polygraphy calls this for every forward."""
+    """Return for each saved output whether the run reproduces it. Polygraphy calls this for every forward."""
     rule = json.loads(Path(__file__).with_name("rule.json").read_text(encoding="utf-8"))
     expected, found = (first, second) if first.runner_name == rule["reference"] else (second, first)
     return matching_outputs(expected, found, rule)
 
 
 def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
-    """Return for each output if it is correct. `rule` has the fields of
-    lopa.export.replay.forwards_folder.ComparisonRule."""
+    """Return by output whether it is correct. `rule` has the fields of lopa.export.replay.folder.ComparisonRule."""
     existing = set(found.keys())
     verdicts = {}
     for name in expected.keys():  # noqa: SIM118 (a Polygraphy class without __iter__)
@@ -58,7 +59,10 @@ def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[s
 
 
 def _relative_error(name: str, expected: RunnerOutputs, found: RunnerOutputs, *, by_rms: bool) -> float:
-    """Return the relative error: infinity for another shape, NaN (within no tolerance) if a found value is NaN."""
+    """Return the relative error.
+
+    It is infinite for another shape, and NaN (never within tolerance) if a found value is NaN.
+    """
     lower = 1.0 if name in _STATISTICS else _MIN
     if name == _IDS:
         right, given = _logprobs_of_ids(expected, found)
@@ -83,7 +87,7 @@ def _logprobs_of_ids(expected: RunnerOutputs, found: RunnerOutputs) -> tuple[Flo
     logprobs = _numbers(expected[_LOGPROBS])
     if given.shape != right.shape or (np.diff(np.sort(given, axis=-1), axis=-1) == 0).any():
         return logprobs, np.full(logprobs.shape, np.nan)
-    same = given[..., :, None] == right[..., None, :]  # [.., rank of given, rank of right]
+    same = given[..., :, None] == right[..., None, :]  # [.., rank of found, rank of expected]
     known = np.take_along_axis(logprobs, same.argmax(axis=-1), axis=-1)
     return logprobs, np.where(same.any(axis=-1), known, logprobs[..., -1:])
 

@@ -63,7 +63,7 @@ def check_folder(folder: Path, dtype: str) -> None:
 def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: Dialect, rule: ComparisonRule) -> None:
     """Write `forwards`, at least one, for the graph of `dialect` to the existing folder `folder`.
 
-    Takes several times the memory of the forwards, because the JSON text is made in one piece.
+    It needs several times the memory of the forwards, because the JSON text is created at once.
     """
     from polygraphy.comparator import RunResults
     from polygraphy.json import save_json

@@ -1,7 +1,4 @@
-"""Session that records the inputs of its last forward, prefixes included.
-
-Every commit costs a copy of its rows to host memory.
-"""
+"""Session that records the inputs of its last forward with prefixes. Every commit copies its rows to host memory."""
 
 import numpy as np
 
@@ -26,7 +23,7 @@ class RecordedSession:
         return self._inner.device
 
     def last_forward(self) -> AnsweredForward:
-        """Return copies of the last forward's inputs and results. Nothing of it may have been committed."""
+        """Return copies of the last forward's inputs and results. Call this before any of its rows is committed."""
         assert self._last is not None, "no forward yet"
         batch, statistics = self._last
         branches, width = batch.input_ids.shape[1:]

@@ -19,18 +19,17 @@ from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 SAVED = Product("folder of forwards", "rule.json")
 _STAGE = "saving cases"
 _SCATTER = 3.0
-"""Factor for RMS tolerances of single cases, since these tolerances are meant for all cases together.
-
-A case of one row has larger errors. Measured with the tiny checkpoint over 20 seeds: at most 0.33 in int8 and 0.087 in
-int4, both of the entropy.
+"""Factor for RMS tolerances of single cases. The tolerances are meant for all cases together, and a case of one row has
+larger errors. Measured with the tiny checkpoint over 20 seeds: at most 0.33 in int8 and 0.087 in int4, both of the
+entropy.
 """
 
 
 def save_cases(bundle: Bundle, folder: Path, progress: ProgressCallback) -> None:
-    """Write the cases for every graph of `bundle`. `folder` appears complete or not at all.
+    """Write the cases for every graph of `bundle`.
 
-    It has the files for the first graph, and a folder for a second one with the name of its dialect. Raises
-    BadInputError if it cannot be written.
+    `folder` appears complete or not at all. It has the files for the first graph, and for a second graph a folder named
+    after its dialect. Raises BadInputError if it cannot be written.
     """
     forwards = list(_answered_cases(bundle, progress))
     rule = _rule_of_cases(bundle.manifest)

@@ -13,9 +13,9 @@ from lopa.runtime.state.layout import max_rows
 def min_limits(manifest: Manifest) -> Sizes:
     """Return the sizes that the largest shape bucket must hold, for a prompt of one token and the default options.
 
-    The first window has the prompt and a block. One window may have every generated position, and all of them and one
-    kept row may be sampled. The prompt and all generated positions may be committed. Branches and requests do not
-    matter, because larger forwards are split.
+    The first window has the prompt and a block. One window may have every generated position and the prompt's remainder
+    in the first block. All of them may be sampled. The prompt and all generated positions may be committed. Branches
+    and requests do not matter, because larger forwards are split.
     """
     plan = manifest.plan()
     window, wanted = max_rows(1, plan)

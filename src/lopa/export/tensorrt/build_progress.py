@@ -8,7 +8,7 @@ from lopa.export.progress import ProgressCallback
 
 
 class Cancellable(Protocol):
-    """Protocol of an IProgressMonitor that can end a build."""
+    """Protocol of an IProgressMonitor that can cancel a build."""
 
     def cancel(self) -> None:
         """End the build at its next step."""

@@ -55,7 +55,7 @@ class BuildRequest:
     flags: BuildFlags
     target: EngineTarget
     timing_cache: TimingCache | None
-    """None for a library that does not time kernels."""
+    """Cache of earlier timings, or None for a library that does not time kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +68,18 @@ class BuiltPlan:
 
 
 def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report: ProgressCallback) -> BuiltPlan:
-    """Build an engine and write its plan to the new file `path`. Takes minutes; Ctrl-C ends it at the next step.
+    """Build an engine and write its plan to the new file `path`.
 
-    TensorRT builds on the current CUDA device; TensorRT for RTX needs none. Raises BadInputError if the model cannot
-    be parsed or built, a profile is inconsistent, or the timing cache is of another version or GPU. Raises OSError.
+    A build takes minutes, and Ctrl-C ends it at the next step. TensorRT builds on the current CUDA device. TensorRT for
+    RTX needs no device. Raises BadInputError if the model cannot be parsed or built, a profile is inconsistent, or the
+    timing cache is of another version or GPU. Raises OSError.
     """
     return_freed_memory()
     with garbage_collection_disabled():
         try:
             return _built_from_request(trt, request, path, report)
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # a stored error must not keep the builder alive
+            traceback.clear_frames(error.__traceback__)  # the stored error must not keep the builder alive
             raise
 
 
@@ -129,7 +130,7 @@ class _PlanFile:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Write `data` and return how many bytes were written: all or none."""
+        """Write `data` and return the number of bytes written, which is all or none."""
         try:
             if self._file is None:
                 self._file = self._path.open("wb")
@@ -237,7 +238,7 @@ def _build(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
         finally:
             ended.set()
 
-    # Not with Thread.join: up to Python 3.12 an interrupted join takes its thread for ended, and the next one does not
+    # Not with Thread.join: up to Python 3.12 an interrupted join marks its thread as ended, and the next join does not
     # wait.
     try:
         threading.Thread(target=build, name="tensorrt-build").start()
@@ -245,7 +246,7 @@ def _build(builder: Any, network: Any, config: Any, writer: Any, monitor: Cancel
     except BaseException:
         cancelled.set()
         monitor.cancel()
-        if begun.is_set():  # else the thread may not exist; if it starts later, it sees the cancellation
+        if begun.is_set():  # otherwise the thread may not exist; if it starts later, it sees the cancellation
             ended.wait()
         raise
     if isinstance(outcome[0], BaseException):

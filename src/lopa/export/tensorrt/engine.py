@@ -1,6 +1,6 @@
-"""TensorRT engine of a bundle and its shape buckets, in the bundle's engines/, built unless it is up to date.
+"""Build of the TensorRT engine of a bundle for its shape buckets, in the bundle's engines/, unless it is up to date.
 
-This module decides what is built; builder.py builds it.
+This module prepares the build, and builder.py runs it.
 """
 
 import datetime
@@ -49,7 +49,7 @@ from lopa.runtime.tensorrt.tensorrt_manifest import (
 
 _ENGINE = Product("TensorRT engine", ENGINE_NAME)
 _OVERHEAD_BYTES = 1 << 28
-"""Upper bound on the bytes of a plan beyond its weights: kernels and little else."""
+"""Upper bound on the bytes of a plan without its weights, mostly kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,10 @@ class TensorRTBuild:
 
 
 def job_from_bundle(bundle: Bundle, buckets: Sequence[ShapeBucket], flags: BuildFlags) -> EngineJob:
-    """Make and check all decisions that need no TensorRT. For 8-bit products, read the weights.
+    """Return a checked job. This needs no TensorRT, and reads the weights only for 8-bit products.
 
     Raises BadInputError for a bundle without a standard graph, for 8-bit products of a quantized bundle, and for
-    plugins that the graph does not call. Raises it also for anything that the parser rejects.
+    plugins that the graph does not call. Also raises it for a graph that the parser rejects.
     """
     standard = bundle.with_dialect("standard")
     if flags.plugins and not standard.manifest.plugins:
@@ -137,7 +137,7 @@ def engine_from_job(
 
     TensorRT builds on the current CUDA device, which must be the target. Without `timing_cache`, a library that times
     kernels uses a file in the engines' folder for this GPU and version. Raises the errors of plan_from_request, and
-    BadInputError if something cannot be written; a previous engine then stays. Raises MissingBackendError for plugins
+    BadInputError if something cannot be written. A previous engine is then kept. Raises MissingBackendError for plugins
     without Triton, and for a plan without weights for RTX without a GPU.
     """
     check_has_products(job.flags, target.capabilities, target.gpu)
@@ -225,7 +225,7 @@ def _read_timings(cache: Path) -> bytes:
 
 
 def _default_timing_cache(bundle: Bundle, gpu: str, version: str) -> Path:
-    """Return the path for a version and a GPU, because TensorRT rejects caches of others."""
+    """Return the path for a version and a GPU. TensorRT rejects the caches of other versions and GPUs."""
     return bundle.path / ENGINES_FOLDER / f"timing-{gpu_slug(gpu)}-{version}.cache"
 
 

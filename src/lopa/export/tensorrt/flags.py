@@ -13,8 +13,8 @@ from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, ca
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),
-    # REFIT_IDENTICAL promises that weights added later are those of the build. With REFIT alone, 11.3 may drop the bias
-    # of a product (its release notes).
+    # REFIT_IDENTICAL declares that weights added later are identical to those of the build. With REFIT alone, 11.3 may
+    # drop the bias of a product (its release notes).
     "strip_weights": ("STRIP_PLAN", "REFIT_IDENTICAL"),
     "version_compatible": ("VERSION_COMPATIBLE",),
 }
@@ -24,7 +24,8 @@ _FLAGS = {
 def names_of_flags(flags: BuildFlags, target: EngineTarget) -> list[str]:
     """Return the members of BuilderFlag to set."""
     names = [name for field, names in _FLAGS.items() if getattr(flags, field) for name in names]
-    # Without it an engine by TensorRT for RTX may allocate at run time and cannot be captured (release notes, 1.2).
+    # Without this flag an engine of TensorRT for RTX may allocate at run time and cannot be captured in a CUDA graph
+    # (release notes, 1.2).
     if target.library == RTX.name and can_be_captured(target, flags):
         names.append("REQUIRE_USER_ALLOCATION")
     return names
@@ -55,7 +56,8 @@ def configure(trt: ModuleType, config: Any, flags: BuildFlags, target: EngineTar
         config.num_compute_capabilities = len(target.capabilities)
         for number, capability in enumerate(target.capabilities):
             config.set_compute_capability(capability_members(trt)[capability], number)
-    # On by default. It keeps only 10 bits of float32 mantissas, but a float32 bundle promises float32.
+    # On by default. TF32 keeps only 10 bits of float32 mantissas, but users expect float32 results from a float32
+    # bundle.
     config.clear_flag(trt.BuilderFlag.TF32)
     if flags.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, flags.workspace)

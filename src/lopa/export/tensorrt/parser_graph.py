@@ -5,7 +5,7 @@ Two changes, neither of which affects results:
 * Attention gets the parser's own attribute TRT_decomposable. Where no fused kernel exists for its types and sizes,
   TensorRT may then use several kernels instead of rejecting the network.
 * Rounded rows of an int8 bundle are uint8 around a zero point of 128, the type of ONNX Runtime's products on CPUs.
-  TensorRT has signed integers without a zero point: the same numbers minus 128.
+  TensorRT has signed integers without a zero point, so 128 is subtracted.
 """
 
 import numpy as np

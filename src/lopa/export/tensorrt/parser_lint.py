@@ -1,7 +1,8 @@
 """Rules for what TensorRT's parser rejects in an ONNX graph, checked before a build that would take minutes to fail.
 
-A pure function of the model and the table of operators (operators.json). Weights in external files are not read. A
-rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real one.
+The result depends only on the model and the table of operators (operators.json). Weights in external files are not
+read. A rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real
+one.
 """
 
 import itertools
@@ -33,9 +34,9 @@ _REMEDIES = {
 _FLOAT_BUNDLE = "export the checkpoint in floating point (--quantize none): scales of rows are not constant"
 _OTHERWISE = "use operators that the parser supports instead"
 _MAX_TOP_K = 3840
-"""Limit of the builder; the parser has none."""
+"""Maximum K of TopK in the builder. The parser has no limit."""
 _NUMBERS = {"value", "value_int", "value_ints", "value_float", "value_floats"}
-"""Attributes of a Constant that hold numbers."""
+"""Attributes of a Constant with numbers."""
 
 
 def refusals_of_model(model: onnx.ModelProto, table: ParserTable) -> list[Violation]:
@@ -52,14 +53,14 @@ def check_parser_accepts(model: onnx.ModelProto, name: str) -> None:
     found = refusals_of_model(model, tensorrt_operators())
     if found:
         raise BadInputError(
-            f"TensorRT's parser rejects {len(found)} places of {name}: {'; '.join(map(str, found[:3]))}",
+            f"TensorRT's parser rejects {name} at {len(found)} places: {'; '.join(map(str, found[:3]))}",
             expected="a graph of operators, types and shapes that the parser supports (docs/how-to/engines.md)",
             remedy=found[0].remedy,
         )
 
 
 class _Graph(LintedGraph):
-    """The model with the queries of the rules."""
+    """A model, with the properties that the rules query."""
 
     def __init__(self, model: onnx.ModelProto, table: ParserTable) -> None:
         super().__init__(model)
@@ -123,7 +124,7 @@ def _output_types(graph: _Graph) -> Iterator[Violation]:
 
 
 def _one_type(graph: _Graph) -> Iterator[Violation]:
-    """Check that operands have one type: neither strongly typed networks nor ONNX convert implicitly."""
+    """Check that operands have one type, since neither strongly typed networks nor ONNX convert implicitly."""
     for node in graph.nodes:
         first: dict[str, str] = {}
         for name, letter in zip(node.input, _type_variables_of_inputs(node, graph.opset), strict=False):
@@ -134,7 +135,7 @@ def _one_type(graph: _Graph) -> Iterator[Violation]:
 
 
 def _type_variables_of_inputs(node: onnx.NodeProto, opset: int) -> Iterable[str]:
-    """Return ONNX's type variables of the inputs; inputs with one letter share a type. Empty for other operators."""
+    """Return ONNX's type variables of the inputs, or none for other operators. Equal variables mean equal types."""
     if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
         return ()
     inputs = onnx.defs.get_schema(node.op_type, opset).inputs

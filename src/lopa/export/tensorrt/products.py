@@ -19,7 +19,7 @@ from lopa.runtime.contract import Float32
 Products = Literal["int8", "fp8"]
 
 _MIN_FLOAT16 = 2.0**-14
-"""Smallest normal float16: smaller numbers lose digits."""
+"""Smallest normal float16. Smaller numbers lose digits."""
 _CHUNK_ROWS = 1024
 """Rows of a weight that are converted to float32 at a time."""
 _KINDS: dict[Products, RoundingType] = {
@@ -64,7 +64,7 @@ class EightBitProductsPass(ir.passes.InPlacePass):
         Q has a scale of the weight's type, and DQ has the same scale in float32, which makes its output float32.
         """
         if weight.name is None or weight.dtype is None:
-            raise ir.passes.PassError(f"received a weight {weight.name} of type {weight.dtype}")
+            raise ir.passes.PassError(f"weight {weight.name} of type {weight.dtype} needs a name and a type")
         name, magnitudes = weight.name, self._magnitudes(weight.name)
         largest = np.maximum(magnitudes if self._per_column else magnitudes.max(), np.float32(MIN_MAGNITUDE))
         exact = np.asarray(largest / np.float32(self._kind.max_magnitude), np.float32)

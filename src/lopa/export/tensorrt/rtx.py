@@ -21,18 +21,18 @@ _UNSUPPORTED = {
         "drop it: the engine then uses the bodies of the bundle's functions",
     ),
 }
-"""Received, expected and remedy by field of BuildFlags."""
+"""Texts of the error (received, expected and remedy) by field of BuildFlags."""
 
 
 def check_rtx_takes(flags: BuildFlags, *, timing_cache: bool) -> None:
-    """Raise BadInputError for options that TensorRT for RTX does not support, a timing cache included."""
+    """Raise BadInputError for options that TensorRT for RTX does not support, including a timing cache."""
     for field, (received, expected, remedy) in _UNSUPPORTED.items():
         if getattr(flags, field):
             raise BadInputError(received, expected=expected, remedy=remedy)
     if timing_cache:
         raise BadInputError(
             "--timing-cache with --rtx",
-            expected="no such option: TensorRT for RTX does not time kernels in a build (its timing cache has no "
+            expected="a build without it: TensorRT for RTX does not time kernels in a build (its timing cache has no "
             "effect and needs a GPU)",
             remedy="drop it; opening the engine stores kernels in its folder",
         )

@@ -1,7 +1,7 @@
 """Random inputs for checking an engine: windows of many sizes, with and without committed prefixes.
 
-A case has the same tokens in two forms. An engine gets pieces: prefix chunks to commit, then one window per branch. A
-reference without a cache gets complete sequences.
+A case has the same tokens in two forms. An engine receives prefix chunks to commit, then one window per branch. A
+reference without a cache receives complete sequences.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ SHAPES: tuple[CaseShape, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """One request as complete sequences, one per branch: L rows, P0 committed ones first, without tile padding."""
+    """One request as complete sequences, one per branch: L rows without padding, the P0 committed ones first."""
 
     input_ids: Int64
     """Token ids, [B, L]."""

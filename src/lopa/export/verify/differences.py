@@ -1,6 +1,6 @@
 """Differences between the outputs of an engine and of a reference.
 
-The statistics are computed here again in float64 from the reference's logits, independently of any engine.
+The expected statistics are computed here in float64 from the reference's logits, independently of any engine.
 """
 
 import math
@@ -20,8 +20,8 @@ Float64 = npt.NDArray[np.float64]
 # products (OpenVINO).
 TOLERANCES = {"float32": 1e-4, "float16": 3e-2, "bfloat16": 2e-1}
 # Largest root mean square of the differences, relative to the reference's, for a bundle with integer matrices. Rounded
-# activations make single numbers differ by far more, so the largest difference would say little. Measured with the tiny
-# checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy. The tolerance is twice that.
+# activations make single numbers differ by far more, so the largest difference is not meaningful. Measured with the
+# tiny checkpoint over 20 seeds: at most 6.4e-2 and 2.8e-2, both of the entropy. The tolerance is twice that.
 RMS_TOLERANCES = {"int8": 1.2e-1, "int4": 6e-2}
 _MIN_MAGNITUDE = float(np.finfo(np.float32).tiny)
 
@@ -118,7 +118,10 @@ def difference_of(found: Floats, expected: Floats, *, least_magnitude: float = _
 
 
 def _difference_of_order(ids: Int64, logprobs: Float64, best: Float64) -> Difference:
-    """Return the difference in order; `ids` and `best` are [.., K], best first, `logprobs` [.., V]."""
+    """Return the difference in the order of candidates.
+
+    `ids` and `best` are [.., K], best first, and `logprobs` is [.., V].
+    """
     possible = ids.shape == best.shape and ids.min() >= 0 and ids.max() < logprobs.shape[-1]
     if not possible or (np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any():
         return Difference(math.inf, 1.0, math.inf, float(best.size))

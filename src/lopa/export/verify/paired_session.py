@@ -10,9 +10,10 @@ Compare = Callable[[Statistics, Statistics], None]
 
 
 class PairedSession:
-    """Session protocol on top of two sessions. It returns the reference's results, so that a decode follows these.
+    """Session protocol on top of two sessions.
 
-    Each session commits its own rows, so effects of different cached rows on later forwards show.
+    It returns the reference's results, so a decode depends only on these. Each session commits its own rows, so the
+    comparison includes the effect of different cached rows on later forwards.
     """
 
     def __init__(self, reference: Session, candidate: Session, compare: Compare) -> None:

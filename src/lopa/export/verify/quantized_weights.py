@@ -1,6 +1,7 @@
 """Comparison of a quantized bundle's weights with its checkpoint: errors must be at most half a step.
 
-Independent of lopa.export.weights.quantize_tensor, which it checks. It uses only the meaning of the bundle's numbers.
+The module is independent of lopa.export.weights.quantize_tensor, which it checks. It relies only on the bundle's
+format.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ _OTHERS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
 def errors_of_weights(bundle: Bundle, weights: Mapping[str, torch.Tensor]) -> tuple[OutputError, OutputError]:
     """Return the errors of the integer tensor and of the other tensor that differ most from `weights`.
 
-    `weights` have the checkpoint's names. The error of integers is in steps, each number's own scale.
+    `weights` have the checkpoint's names. The error of integers is in steps, that is, relative to each number's scale.
     """
     integers, others = "", ""
     worst_integers = worst_others = Difference(0.0, 1.0, 0.0, 1.0)

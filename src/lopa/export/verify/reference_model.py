@@ -1,6 +1,6 @@
 """Reference for complete sequences under any mask: a network of transformers with a checkpoint's weights.
 
-Biases and norms of the layers determine if it is Qwen2, Qwen3 or Llama. It shares no code with our own network.
+Biases and norms of the layers determine whether it is Qwen2, Qwen3 or Llama. It shares no code with lopa's own network.
 """
 
 from collections.abc import Mapping
@@ -38,12 +38,12 @@ _QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
 
 
 class TransformersReference:
-    """Reference by a network of transformers in float32 on the CPU."""
+    """Reference that runs a network of transformers in float32 on the CPU."""
 
     name = "transformers"
 
     def __init__(self, model: Any) -> None:
-        """Wrap `model`, which has eager attention and so adds the given mask to the scores."""
+        """Wrap `model`, whose eager attention adds the given mask to the scores."""
         self._model = model
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Pa
     with torch.device("meta"):
         model = network.model(config)
     for layer in model.model.layers:
-        layer.self_attn.o_proj.register_parameter("bias", None)  # transformers' Qwen3 has a bias in all four or none
+        layer.self_attn.o_proj.register_parameter("bias", None)  # Qwen3Attention has four biases or none
     # Rotary frequencies are computed, not loaded, and tensors on "meta" have no values.
     model.model.rotary_emb = network.rotary(config)
     return model.eval()

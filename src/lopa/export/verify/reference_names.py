@@ -1,6 +1,7 @@
 """Mapping of a checkpoint's settings and tensor names to those of transformers' networks.
 
-Independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have transformers' names.
+The module is independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have
+transformers' names.
 """
 
 import re
@@ -42,7 +43,7 @@ _LLADA_TENSOR = re.compile(r"model\.transformer\.(?:blocks\.(?P<layer>\d+)\.)?(?
 
 @dataclass(frozen=True)
 class Names:
-    """Names of one kind of checkpoint."""
+    """Mapping of the names in one kind of checkpoint to transformers' names."""
 
     embedding: str
     head: str

@@ -1,7 +1,7 @@
 """Float32 weights of a checkpoint with its adapter merged, under the checkpoint's names.
 
-Independent of lopa.export.checkpoint.tensors and lopa.export.checkpoint.lora, whose results it checks, and as simple as
-possible. It expects files that an export has accepted; its errors for others are not helpful.
+The module is simple and independent of lopa.export.checkpoint.tensors and lopa.export.checkpoint.lora, whose results it
+checks. It expects files that an export has accepted. Its errors for other files are not helpful.
 """
 
 import json

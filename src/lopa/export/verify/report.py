@@ -49,12 +49,14 @@ def report_from_bundle(
     and before an engine is opened.
 
     Raises CheckFailedError for altered files, for another checkpoint or adapter than the bundle's, and when the engine
-    fails; errors beyond tolerance are in the report. Raises MissingBackendError if transformers is needed and absent.
+    fails. Errors beyond tolerance are only reported. Raises MissingBackendError if transformers is needed and absent.
     Raises BadInputError for a missing argument and for folders that are not a checkpoint or an adapter.
     """
     if checkpoint is None and lora is not None:
         raise BadInputError(
-            "--lora without --checkpoint", expected="the adapter's base as well", remedy="add --checkpoint DIR"
+            "--lora without --checkpoint",
+            expected="--checkpoint with the adapter's base model",
+            remedy="add --checkpoint DIR",
         )
     if checkpoint is not None:
         check_checkpoint_folder(checkpoint)
@@ -86,13 +88,14 @@ def report_from_bundle(
 
 
 def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
-    """Return the bundle for each graph that the device can run, by name; the name of the first is empty.
+    """Return the bundle for each graph that the device can run, by name.
 
-    A CPU runs the twin of a graph, other devices the graph itself, so both are checked.
+    The name of the first is empty. A CPU runs the twin of a graph and other devices run the graph itself, so both are
+    checked.
     """
     families = [parse_device(stage).family.name for stage in stages_of_device(device)]
     if "cpu" not in families:
-        return {"": bundle}  # a device that compiles the graph
+        return {"": bundle}  # this device compiles the graph
     first, *others = bundle.dialects
     bundles = {"": bundle.with_dialect(first).without_cpu_graphs()}
     if bundle.manifest.cpu_graphs:
@@ -105,7 +108,7 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
 
 
 def _int8_manifest(manifest: Manifest) -> Manifest:
-    """Return `manifest` with int8's tolerance: unpacked int4 products round the other factor as int8 products do."""
+    """Return `manifest` with int8's tolerance: products of unpacked int4 matrices also round the other factor."""
     quantization = manifest.quantization and msgspec.structs.replace(manifest.quantization, kind="int8")
     return msgspec.structs.replace(manifest, quantization=quantization)
 

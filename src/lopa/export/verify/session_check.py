@@ -1,7 +1,7 @@
-"""Comparison of an engine with references: cases run through its session with a prefix cache, and as whole sequences.
+"""Comparison of an engine with references, which run the same cases as complete sequences without a cache.
 
-Includes the reference that needs only the bundle, numpy on the bundle's own weights. It finds errors of the graph, but
-not weights that differ from the checkpoint's.
+One reference needs only the bundle: numpy on the bundle's own weights. It finds errors of the graph, but not weights
+that differ from the checkpoint's.
 """
 
 import re
@@ -90,14 +90,14 @@ class NumpyReference:
             temperature=np.ones(1, np.float32),
         )
         statistics, rows = self._forward.run(batch, self._no_prefix)
-        assert statistics.logits is not None  # by with_logits above
+        assert statistics.logits is not None  # requested by with_logits above
         return WholeForward(statistics.logits[0], tuple(array[0] for array in rows))
 
 
 class CachedReference:
     """Reference with a cache of results, since every graph of a bundle gets the same cases.
 
-    Caches the first results up to `max_bytes` in total, and computes others each time.
+    It caches the first results, up to `max_bytes` in total, and computes the others each time.
     """
 
     def __init__(self, reference: Reference, max_bytes: int = 1 << 30) -> None:

@@ -1,6 +1,6 @@
-"""Comparison of an engine's tokens with another device's: decodes on both, then one forward per shape.
+"""Comparison of an engine's tokens with another device's, in decodes on both and in one forward per shape.
 
-The reference alone determines the windows, so that one different token does not change all later forwards.
+The results of the reference determine the next windows, so one different token does not change later forwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 Products = Literal["graph", "int8", "fp8"]
 _STAGE = "comparing tokens"
 
-# Nats by which the reference must prefer its token to the next one for the engine's token to count. A log-probability
-# may have the error of the statistics, relative to some nats, in both tokens. For integers, the largest error of a
-# single log-probability is several times the tolerated root mean square. fp8 keeps 4 bits of a number where int8 keeps
-# 8 of the largest. No engine in fp8 could be measured.
+# Nats by which the reference must prefer its token to the next one for the engine's token to count. The
+# log-probabilities of both tokens, of several nats, may have the relative error of the statistics. For integers, the
+# largest error of a single log-probability is several times the tolerated root mean square. fp8 has 4 significant bits,
+# and int8 has up to 8. The value for fp8 is not measured.
 MARGINS = {"float32": 1e-2, "float16": 2e-1, "bfloat16": 1.0, "int8": 1.0, "int4": 1.0, "fp8": 2.0}
 _RMS = {**RMS_TOLERANCES, "fp8": 2.5e-1}
 
@@ -178,10 +178,10 @@ def _windows_of_prefix(
 
 
 def check_reference(device: str, candidate: str) -> None:
-    """Raise BadInputError if the reference device is a TensorRT too, since both kinds share one compiler."""
+    """Raise BadInputError if the reference device is also a TensorRT device, since both kinds share one compiler."""
     if is_tensorrt(device):
         raise BadInputError(
             f"--against {device} for --device {candidate}",
-            expected="another kind of device, which does not share its mistakes",
+            expected="another kind of device, with a compiler of its own",
             remedy="use --against cpu, cuda:N or numpy",
         )

@@ -1,6 +1,6 @@
 """SHA-256 of files, computed on another thread while a file is written or while other work reads it.
 
-Two readers at a time cost one read of the disk where the operating system caches files.
+If the operating system caches files, two concurrent readers need only one read of the disk.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ def _digests(paths: Sequence[Path], cancelled: threading.Event) -> dict[Path, st
 
 
 def _digest(path: Path, cancelled: threading.Event) -> str:
-    """Return the hex SHA-256 of a file; after a cancellation that of any part of it, which nobody reads."""
+    """Return the hex SHA-256 of a file. After a cancellation the result is meaningless and unused."""
     digest = hashlib.sha256()
     buffer = bytearray(_READ_BYTES)
     view = memoryview(buffer)

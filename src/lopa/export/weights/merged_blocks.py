@@ -1,6 +1,6 @@
 """Values of a checkpoint's tensor in float32, merged with the adapter, in blocks of rows.
 
-Memory holds one block at a time, small enough for a processor's cache.
+One block at a time is in memory. It is small enough for a processor's cache.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Plan of a bundle's weights: its tensors, their names in the checkpoint, their places in the weights file.
+"""Plan of a bundle's weights: its tensors, their names in the checkpoint, and their places in the weights file.
 
-Uses names and shapes, no values.
+It depends on names and shapes, not on values.
 """
 
 import math
@@ -31,7 +31,7 @@ class PlannedWeight:
     """Name of the tensor in the checkpoint."""
     tensor: TensorSpec
     quantized: IntegerDtype | None = None
-    """Type of the integers, or None. The scales follow as a tensor of their own."""
+    """Type of the integers, or None. The scales follow as a separate tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ WeightPlan = Sequence[PlannedWeight]
 def weight_plan_from_network(network: NetworkSpec, architecture: Architecture, *, tied: bool) -> WeightPlan:
     """Return the plan of a bundle in floating point, with the source names of `architecture`.
 
-    With tied embeddings the bundle still has a head of its own, whose source is the embedding.
+    With tied embeddings the bundle still has a separate head, whose source is the embedding.
     """
     sources = dict(architecture.outer_names)
     if tied:

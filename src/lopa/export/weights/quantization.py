@@ -1,4 +1,4 @@
-"""User's choice of tensors to quantize, checked against the plan. Uses names, no values."""
+"""User's choice of tensors to quantize, checked against the plan. It depends on names, not on values."""
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

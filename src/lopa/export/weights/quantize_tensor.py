@@ -12,7 +12,7 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 _MIN_SCALE: dict[Dtype, float] = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 """Smallest positive value that the type holds without being flushed to zero: the scale of (nearly) zero values."""
 _INT8_STEPS = 127
-# int4 ranges from -8 to 7. Rounding at either end may err by half a step, as anywhere else.
+# int4 ranges from -8 to 7. The rounding error is at most half a step, at the ends of the range as well.
 _INT4_STEPS_BELOW, _INT4_STEPS_ABOVE = 8.5, 7.5
 
 
@@ -38,7 +38,7 @@ def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor
 def bytes_from_int4(integers: Tensor) -> Tensor:
     """Return uint8 with two int4 values per byte, in row order, the first in the low half.
 
-    Takes an even number of them.
+    Their number must be even.
     """
     halves = integers.reshape(-1).bitwise_and(15).to(torch.uint8)
     return halves[0::2] | (halves[1::2] << 4)

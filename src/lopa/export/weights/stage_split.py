@@ -12,8 +12,9 @@ from lopa.runtime.errors import BadInputError
 def parts_from_records(records: Mapping[str, TensorRecord], layers: int, stages: int) -> list[ModelPart]:
     """Return `stages` parts of the model whose weights have nearly equal sizes in bytes.
 
-    Bytes stand for time, because every forward reads all weights of a stage. The last layer includes the head. The
-    embedding does not count, because only a few of its rows are read. Raises BadInputError for more stages than layers.
+    Bytes are a measure of time, because every forward reads all weights of a stage. The last layer includes the head.
+    The embedding does not count, because only a few of its rows are read. Raises BadInputError for more stages than
+    layers.
     """
     if not 1 <= stages <= layers:
         raise BadInputError(
@@ -30,7 +31,7 @@ def parts_from_records(records: Mapping[str, TensorRecord], layers: int, stages:
 def even_ends(costs: Sequence[int], parts: int) -> tuple[int, ...]:
     """Return the ends of `parts` consecutive, non-empty parts of `costs`.
 
-    Minimizes the largest part, then the sum of squares.
+    They minimize the largest part, then the sum of squares.
     """
     sums = [0]
     for cost in costs:

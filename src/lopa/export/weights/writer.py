@@ -1,7 +1,7 @@
 """Writer of a bundle's weights file: reads each tensor, merges the adapter, casts or quantizes, checks and writes it.
 
-Takes one pass over the checkpoint. Memory holds one matrix at a time, transposed, since checkpoints store [outputs,
-inputs]. A very large matrix is written in strips and read again for each strip.
+The checkpoint is read once. One matrix at a time is in memory, transposed, since checkpoints store [outputs, inputs]. A
+very large matrix is written in strips and read again for each strip.
 """
 
 import math

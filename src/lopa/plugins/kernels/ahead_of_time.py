@@ -13,12 +13,15 @@ MAX_SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that any launch may use; more requires the launcher to raise the kernel's limit."""
 _THREADS_OF_WARP = 32
 _ALIGNED = [["tt.divisibility", 16]]
-"""Promised property of every pointer: tensors start at multiples of 16 bytes."""
+"""Attribute of every pointer: tensors start at multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """Compiled kernel with launch parameters. Its arguments are the kernel's own in their order, without constants."""
+    """Compiled kernel with launch parameters.
+
+    Its arguments are those of the Triton kernel, in order and without constants.
+    """
 
     name: str
     ptx: str

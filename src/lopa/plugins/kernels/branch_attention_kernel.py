@@ -1,8 +1,8 @@
 """Branch attention as one Triton kernel, which reads the prefix for all branches at once.
 
 The rows of all branches and of query heads that share a key-value head are packed, in the order of branch, head and
-window row. A program takes ROWS of them through the prefix, then through the windows of their own branches. Both
-parts share one running softmax, which merges them by log-sum-exp. No prefix is copied and no head is expanded.
+window row. A program computes the attention of ROWS of them to the prefix, then to the windows of their own branches.
+Both parts share one running softmax, which merges them by log-sum-exp. No prefix is copied and no head is expanded.
 `branch_attention` launches the kernel.
 """
 
@@ -22,17 +22,17 @@ def branch_attention_kernel(
     branches,
     width,
     prefix,
-    output,  # as query
+    output,  # same shape as query
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,  # D
-    SCALE: tl.constexpr,  # of the scores
+    SCALE: tl.constexpr,  # factor of the scores
     FACTORS: tl.constexpr,  # type of the products' factors: query's, or a wider one for the interpreter
     CHANNELS: tl.constexpr,  # SIZE rounded up to a power of two
     ROWS: tl.constexpr,  # packed rows per program
     COLUMNS: tl.constexpr,  # keys per step
 ):
-    """Compute with the grid (tiles of ROWS over B * (HEADS / KV_HEADS) * W, KV_HEADS, R)."""
+    """Compute branch attention. The launch grid is (tiles of ROWS over B * (HEADS / KV_HEADS) * W, KV_HEADS, R)."""
     head = tl.program_id(1)
     request = tl.program_id(2)
     first = tl.program_id(0) * ROWS
@@ -87,7 +87,7 @@ def branch_attention_kernel(
 
 @triton.jit
 def _attended_tile(q, k, v, visible, greatest, total, mixed, SCALE: tl.constexpr):
-    """Do one step of the running softmax. A row that has attended to nothing yet keeps -inf, 0 and 0."""
+    """Compute one step of the running softmax. A row that has attended to nothing yet keeps -inf, 0 and 0."""
     scores = tl.dot(q, tl.trans(k), input_precision="tf32x3") * SCALE
     scores = tl.where(visible, scores, float("-inf"))
     now = tl.maximum(greatest, tl.max(scores, 1))

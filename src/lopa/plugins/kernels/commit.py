@@ -15,7 +15,7 @@ _WORDS = {2: tl.int16, 4: tl.int32}
 
 @dataclass(frozen=True, eq=False)
 class CommitTable:
-    """Arrays whose rows are committed together. Valid while all of them keep their memory."""
+    """Arrays whose rows are committed together. The table is valid until one of them is moved or freed."""
 
     windows: Sequence[torch.Tensor]
     """Key and value rows of every layer, each [R, B, Hkv, W, D], contiguous."""
@@ -44,7 +44,7 @@ def commit_table(windows: Sequence[torch.Tensor], caches: Sequence[torch.Tensor]
 
 
 def commit(table: CommitTable, *, request: int, branch: int, slot: int, offset: int, count: int) -> None:
-    """Do the work of `commit_reference` in one launch. Raises ValueError for rows that do not exist or do not fit."""
+    """Compute `commit_reference` in one launch. Raises ValueError for rows that do not exist or do not fit."""
     window, cache = table.windows[0], table.caches[0]
     requests, branches, kv_heads, width, size = window.shape
     slots, _, prefix, _ = cache.shape

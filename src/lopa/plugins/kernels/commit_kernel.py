@@ -1,7 +1,7 @@
-"""Commit as one Triton kernel, which copies rows of all layers, keys and values, in one launch.
+"""Commit as one Triton kernel, which copies the keys and values of all layers in one launch.
 
-Engines choose the places of arrays, so a table has their addresses. Rows of any type are copied as bits. `commit`
-launches the kernel.
+Engines choose where arrays are allocated, so the kernel reads their addresses from a table. Rows of any type are copied
+as bits. `commit` launches the kernel.
 """
 
 import triton
@@ -17,13 +17,13 @@ def commit_kernel(
     prefix,
     offset,
     count,
-    WORD: tl.constexpr,  # integer type with the size of a number
+    WORD: tl.constexpr,  # integer type with the size of an element
     KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     CHANNELS: tl.constexpr,  # SIZE rounded up to a power of two
     ROWS: tl.constexpr,
 ):
-    """Copy with the grid (arrays, KV_HEADS, tiles of ROWS over count)."""
+    """Copy the rows. The launch grid is (arrays, KV_HEADS, tiles of ROWS over count)."""
     entry = addresses + 2 * tl.program_id(0)
     source = tl.load(entry).to(tl.pointer_type(WORD))
     target = tl.load(entry + 1).to(tl.pointer_type(WORD))

@@ -2,7 +2,7 @@
 
 The first kernel works on splits of the vocabulary. For each row it outputs the largest logit, the sum of exp(z -
 largest), the sum of (z - largest) exp(z - largest) and the best K candidates. The second kernel merges the splits of a
-row. Candidates are 64-bit keys: the high half has the order of logits, the low half is the negated id. The K largest
+row. Candidates are 64-bit keys. The high half sorts like the logits, and the low half is the negated id. The K largest
 keys are therefore the K best candidates, equal ones by lower id. `confidence_head` launches both kernels.
 """
 
@@ -31,9 +31,9 @@ def confidence_partials_kernel(
     COLUMNS: tl.constexpr,  # columns of the vocabulary per step
     INNER: tl.constexpr,  # channels of HIDDEN per step
 ):
-    """Compute with the grid (tiles of ROWS, SPLITS).
+    """Compute the statistics of each split.
 
-    Programs of a split run together and share its weights in cache.
+    The launch grid is (tiles of ROWS, SPLITS), so programs of a split run together and share its weights in the cache.
     """
     split = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -88,7 +88,7 @@ def confidence_merge_kernel(
     TOP: tl.constexpr,
     PLACES: tl.constexpr,  # SPLITS rounded up to a power of two
 ):
-    """Merge with the grid (rows)."""
+    """Merge the splits of each row. The launch grid is (rows)."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.arange(0, PLACES)
     there = split < SPLITS
@@ -138,15 +138,18 @@ def _merged_sums(greatest, total, weighted, peak, peaks, totals, weighteds):
 
 @triton.jit
 def _keys(z, column):
-    """Return 64-bit integers with the order of z, and for equal z the order of descending column (from 0)."""
-    bits = tl.where(z == 0.0, 0.0, z).to(tl.int32, bitcast=True)  # -0 is 0
+    """Return 64-bit integers that sort like z, and for equal z by descending column."""
+    bits = tl.where(z == 0.0, 0.0, z).to(tl.int32, bitcast=True)  # turns -0 into 0
     order = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (order.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
 
 
 @triton.jit
 def _best_keys(keys, known, TOP: tl.constexpr):
-    """Return the TOP largest of both, in order. Finds and removes one at a time; no two keys are equal."""
+    """Return the TOP largest keys of both, in order.
+
+    They are found and removed one at a time, since no two keys are equal.
+    """
     place = tl.arange(0, TOP)[None, :]
     best = tl.full(known.shape, -(2**63), tl.int64)
     for k in tl.static_range(TOP):

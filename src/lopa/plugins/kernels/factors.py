@@ -1,4 +1,4 @@
-"""Types of torch by the kernels' names, and Triton's types for products."""
+"""Conversion of torch's types to the kernels' type names, and Triton's types for products."""
 
 import torch
 import triton
@@ -20,7 +20,7 @@ def floats_from_dtype(dtype: torch.dtype) -> Floats:
 def factors_from_dtype(dtype: torch.dtype) -> tl.dtype:
     """Return the type of the products' factors for a type that `floats_from_dtype` accepts.
 
-    Triton's interpreter cannot multiply bfloat16 and gets float32, in which products are summed anyway.
+    Triton's interpreter cannot multiply bfloat16, so it gets float32, the type of the sums.
     """
     interpreted = dtype == torch.bfloat16 and triton.knobs.runtime.interpret
     return tl.float32 if interpreted else _TYPES[dtype]

@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def id(self) -> str:
-        """ID of the reply, and of its request in headers unless the client sent one."""
+        """ID of the reply. It is also the request ID in headers, unless the client sent one."""
         return self.shape.id + self.number
 
     @property

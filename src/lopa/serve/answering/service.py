@@ -1,4 +1,4 @@
-"""Served engine with its name and the limits of clients."""
+"""Service of one model: its engine, name, limits and keys."""
 
 import hashlib
 import time
@@ -36,9 +36,9 @@ class Service:
     limits: ServeLimits
     metrics: ServeMetrics
     keys: ApiKeys | None = None
-    """API keys; None: no authentication."""
+    """API keys, or None without authentication."""
     catalog: Mapping[str, Mapping[str, Any]] | None = None
-    """Cards of all models that clients can request here, by name; None: this service's model only."""
+    """Cards of all models that clients can request, by name, or None for this service's model only."""
     threads: ThreadPoolExecutor = field(init=False)
     """Threads that prepare requests without a grammar."""
     grammar_threads: ThreadPoolExecutor = field(init=False)
@@ -70,8 +70,7 @@ class Service:
 
 
 def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> dict[str, Any]:
-    """Return the model card of /v1/models. `created` is in seconds since 1970; `chats` tells whether chat requests
-    work."""
+    """Return the model card of /v1/models. `created` is in seconds since 1970; `chats`: True if chat requests work."""
     return {
         "id": name,
         "object": "model",

@@ -31,7 +31,7 @@ async def handles_for_request(
 ) -> Handles | None:
     """Return a handle per choice: all choices of the first prompt, then of the second.
 
-    Returns None when the client disconnects meanwhile, which stops the preparation. Raises ApiError for a full engine
+    Returns None when the client disconnects before that, which stops the preparation. Raises ApiError for a full engine
     before any prompt is read, and BadInputError as submit_many does.
     """
     engine = service.engine

@@ -9,7 +9,7 @@ from starlette.types import Receive
 HALF_CLOSED = "half_closed"
 """Scope extension with an asyncio.Event that is set when the client closes its sending half.
 
-The client may have left altogether. Only the next bytes sent to it tell.
+The client may also have disconnected completely. Only sending more bytes shows whether it has.
 """
 
 

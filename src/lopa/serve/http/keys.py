@@ -34,7 +34,7 @@ class ApiKeys:
         sent = _digest(key.strip(_WHITESPACE).encode("latin-1"))  # the bytes of the header, as Starlette reads them
         matches = [
             hmac.compare_digest(sent, digest) for digest in self._digests
-        ]  # compare all keys, so that time is constant
+        ]  # compare all keys, so that the time is constant
         if kind.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,

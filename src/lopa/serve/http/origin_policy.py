@@ -1,4 +1,4 @@
-"""Origin policy: which browser requests are accepted, by Host and Origin header.
+"""Origin policy: accept or reject browser requests by their Host and Origin headers.
 
 A web page can make a browser send requests to any server, including one on loopback. It may use a name that resolves to
 127.0.0.1 (DNS rebinding), or send plain text, which needs no CORS preflight. Requests for another host or from a

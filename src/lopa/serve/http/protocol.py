@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits of time and size, so that no client keeps a connection that it does not use."""
+"""uvicorn's HTTP protocol with limits of time and size, so that no client can occupy an idle connection."""
 
 import asyncio
 import logging
@@ -17,8 +17,9 @@ _LOG = logging.getLogger(__name__)
 MAX_HEAD = 64 * 2**10
 """Maximum bytes of a request's first line and headers."""
 MAX_REST = 256 * 2**20
-"""Maximum bytes of a body that are read and dropped after the answer. A client that sends first and reads later still
-gets its answer."""
+"""Maximum bytes of a body that are read and dropped after the answer. This way, a client that sends its complete
+request before it reads still receives its answer.
+"""
 _INVALID = "Invalid HTTP request received."
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_PROBE = 0.5
@@ -29,9 +30,9 @@ _POLL_SECONDS = 0.25
 def protocol_with_timeouts(seconds: float, on_invalid: Callable[[], None]) -> type[HttpToolsProtocol]:
     """Return a protocol class that closes stalled connections.
 
-    It hangs up when the head of a request takes longer than `seconds`, or the rest of a request after its answer. It
-    also hangs up when the client reads nothing for that long. It calls `on_invalid` for each connection that sends
-    invalid HTTP.
+    It closes a connection when the head of a request takes longer than `seconds`, or the rest of a request after its
+    answer. It also does so when the client reads nothing for that long. It calls `on_invalid` for each connection that
+    sends invalid HTTP.
     """
     members = {"seconds": seconds, "on_invalid": staticmethod(on_invalid)}
     return type("BoundedProtocol", (_BoundedProtocol,), members)
@@ -50,7 +51,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     _half_closed_timer: asyncio.TimerHandle | None = None
     """Timer of the next check on a half-closed client."""
     _probe_at = 0.0
-    """Loop time from which a half-closed client is probed."""
+    """Time, on the loop's clock, from which a half-closed client is probed."""
     _probe_interval = _FIRST_PROBE
     _read_timer: asyncio.TimerHandle | None = None
     """Timeout of reading a head, or the rest of a body after its answer."""
@@ -130,8 +131,8 @@ class _BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.transport.unread = True
         self._head_bytes = self._rest_bytes = 0
-        self._unset_keepalive_if_required()  # set if this request arrived together with the end of the last one
-        if self._read_timer is None:  # else the timer has run since the connection was made
+        self._unset_keepalive_if_required()  # set if this request came with the end of the last one
+        if self._read_timer is None:  # otherwise the timer has run since the connection was made
             self._start_read_timer()
         super().on_message_begin()
         self.scope["extensions"] = {HALF_CLOSED: self._half_closed}  # type: ignore[dict-item]  # private extension
@@ -178,7 +179,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _reject(self, error: Exception) -> None:
-        """Answer 400 to invalid HTTP, or hang up where the 400 would be taken for part of another answer.
+        """Answer 400 to invalid HTTP, or close the connection if the 400 could be mistaken for part of another answer.
 
         Complete requests received before are answered first.
         """
@@ -207,7 +208,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         return last
 
     def _check_half_closed(self) -> None:
-        """Check whether a half-closed client has left altogether."""
+        """Check whether a half-closed client has disconnected."""
         self._half_closed_timer = None
         running = self._current
         if self.transport.is_closing() or running is None:
@@ -216,7 +217,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()  # connection_lost follows and cancels the request
             return
         if self.loop.time() >= self._probe_at and not running.response_started:  # streams send their own probe
-            if running.scope["http_version"] == "1.0":  # HTTP/1.0 has no interim responses; most such clients have left
+            if running.scope["http_version"] == "1.0":  # HTTP/1.0 has no interim responses; most such clients are gone
                 self.transport.hang_up()
                 return
             self.transport.write(_CONTINUE)
@@ -240,7 +241,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _count_head_bytes(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD:
-            raise ValueError(f"request line and headers exceed {MAX_HEAD} bytes")  # uvicorn answers 400 and hangs up
+            raise ValueError(f"request line and headers exceed {MAX_HEAD} bytes")  # uvicorn answers 400 and closes
 
     def _count_dropped_bytes(self, size: int) -> None:
         self._rest_bytes += size

@@ -28,7 +28,7 @@ def request_number() -> str:
 
 
 def set_request_id(own: str) -> str:
-    """Set and return the ID of the running request in responses and the log: the client's own, else `own`."""
+    """Set and return the ID of the running request in responses and the log. It is the client's ID, otherwise `own`."""
     given = REQUEST_ID.get()
     if given is not None and _has_client_id.get():
         return given

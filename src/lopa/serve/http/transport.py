@@ -15,8 +15,8 @@ class GracefulTransport(asyncio.Transport):
     """Wrapper of a socket's transport that closes gracefully.
 
     Closing a socket while its client still sends causes a reset, which loses the answer. In the middle of a request
-    `close` therefore only ends the answer and lets the protocol read and drop the rest. Then the client hangs up, or
-    `hang_up` does.
+    `close` therefore only ends the answer and lets the protocol read and drop the rest. Then the client closes the
+    connection, or `hang_up` does.
     """
 
     unread = False

@@ -19,9 +19,9 @@ class GrammarUnsupportedError(Exception):
 
 
 MakeConfig = Callable[..., GenerationConfig]
-"""Function from options by name to a config: Engine.config."""
+"""Function such as Engine.config, from options by name to a config."""
 MakePlan = Callable[[GenerationConfig], DecodingPlan]
-"""Function from a config to its plan: Engine.plan."""
+"""Function such as Engine.plan, from a config to its plan."""
 
 
 def config_from_options(make: MakeConfig, plan: MakePlan, options: BodyOptions) -> GenerationConfig:
@@ -64,7 +64,7 @@ def grammar_errors(options: BodyOptions) -> Iterator[None]:
 
 
 def _is_invalid(make: MakeConfig, name: str, value: object) -> bool:
-    """Return whether an option is invalid on its own, all others at their defaults."""
+    """Return whether an option is invalid when all others have their defaults."""
     try:
         make(**{name: value})
     except BadInputError:

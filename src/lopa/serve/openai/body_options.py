@@ -71,7 +71,7 @@ _IGNORED = frozenset(
 
 @dataclass
 class BodyOptions:
-    """Options by the names of GenerationConfig, and the field of the body that each came from."""
+    """Options by the names of GenerationConfig, with the body field that each came from."""
 
     values: dict[str, Any] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def options_from_body(
     """Return the options of a body for `endpoint`; null means not given.
 
     The caller handles the fields in `handled`, and the names in `ours_beside` inside "lopa". With `ignore_unknown`
-    unknown fields have no effect, except names of lopa options, which belong into "lopa". Raises FieldError for any
+    unknown fields have no effect, except names of lopa options, which belong in "lopa". Raises FieldError for any
     other field that would change the answer silently.
     """
     prompt_field = PROMPT_FIELDS[endpoint]
@@ -192,8 +192,10 @@ def _stop_list(value: Any) -> Any:
 
 
 def _logprobs_flag(value: Any) -> bool:
-    """Return True for 0, the log-probability of each token. Other values request alternatives, which are not
-    supported."""
+    """Return True for 0, which requests the log-probability of each token.
+
+    Other values also request alternatives, which are not supported.
+    """
     if value != 0 or isinstance(value, bool):
         raise BadInputError(
             f"logprobs {str(value)[:80]}",

@@ -24,7 +24,9 @@ def check_prompt_ids(value: object) -> list[int]:
     """Return a prompt that is a list of token IDs. The decoder checks their range."""
     if isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value):
         return value
-    raise BadInputError(f"prompt ids {str(value)[:80]}", expected="a list of integers", remedy=_REMEDY)
+    raise BadInputError(
+        f"prompt {str(value)[:80]} is not a list of integers", expected="a list of integers", remedy=_REMEDY
+    )
 
 
 def check_messages(value: object) -> Messages:

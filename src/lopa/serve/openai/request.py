@@ -24,7 +24,7 @@ from lopa.serve.openai.prompts import check_messages, normalize_messages, prompt
 from lopa.serve.serve_limits import ServeLimits
 
 DEFAULT_TOKENS = 256
-"""Tokens of an answer whose length the request does not give."""
+"""Default maximum tokens of an answer."""
 _HANDLED = ("n", "stream")
 _ROLES = {name: name for name in ("system", "user", "assistant", "tool", "function")} | {"developer": "system"}
 """OpenAI's roles, and their names in chat templates."""
@@ -54,7 +54,7 @@ class CompletionRequest:
     copies: int
     """Choices for each prompt."""
     deadline: float | None
-    """Seconds from now until the request ends."""
+    """Seconds from now after which the request ends, or None."""
     stream: StreamOptions | None
     """Streaming options; None for a non-streamed reply."""
 

@@ -8,11 +8,11 @@ from lopa.runtime.errors import BadInputError
 TYPES = ("text", "json_object", "json_schema")
 _ANY_OBJECT = {"type": "object"}
 _VALUES = {"json": ("json_schema", "value"), "regex": ("regex", "value"), "grammar": ("grammar", "grammar")}
-"""Types of other servers (TGI, Fireworks): lopa's option, and the field that holds its value."""
+"""Types of other servers (TGI, Fireworks), with lopa's option and the field with its value."""
 
 
 def option_from_response_format(value: Any) -> dict[str, Any]:
-    """Return the option that `value` requests, by name; none for text.
+    """Return the option that `value` requests, by name, or an empty dict for text.
 
     Raises BadInputError for an unknown type, and for a missing schema, regex or grammar. Other fields of a json_schema
     (name, description, strict) have no effect. A json_object may have a `schema`, as in llama.cpp.

@@ -13,7 +13,7 @@ from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 DecodeIds = Callable[[list[int]], str]
 _FINISH_REASONS: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
 _LENGTH_LIMIT = "length"
-"""Finish reason of every other stop reason."""
+"""Finish reason for every other stop reason."""
 FINISH_REASONS = ("stop", _LENGTH_LIMIT)
 _NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs", "reused_rows", "plan")
 

@@ -13,7 +13,7 @@ _INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 async def page(_: Request) -> Response:
-    """Return the page. It needs no API key, since it contains no data; the requests that it sends do."""
+    """Return the page. The page needs no API key, since it contains no data. The requests that it sends need one."""
     text = page_text()
     return Response(text, media_type="text/html", headers=_headers(text))
 

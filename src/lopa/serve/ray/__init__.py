@@ -15,7 +15,7 @@ def app(args: dict[str, Any]) -> Any:
     file.
 
     `args` are the options of lopa.serve.ray.ray_options. Raises BadInputError for invalid options and missing bundles,
-    MissingBackendError without Ray.
+    and MissingBackendError without Ray.
     """
     with extra_needed("ray", _MODULES, "Ray Serve and the server's packages"):
         from lopa.serve.ray.application import application_from_options

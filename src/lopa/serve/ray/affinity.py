@@ -1,8 +1,7 @@
 """Routing key of a request: its model, and a key shared by requests that may reuse the same prompt rows.
 
-A replica caches the rows of prompts that it computed (docs/reference/python.md). They serve only requests
-with the same prompt and temperature, and a window that does not attend to later positions. This module has no side
-effects.
+A replica caches the rows of prompts that it computed (docs/reference/python.md). Only requests with the same prompt and
+temperature can use them, and only if the window does not attend to later positions. This module has no side effects.
 """
 
 import hashlib

@@ -22,7 +22,7 @@ _QUEUE_FULL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 
 
 def application_from_options(options: RayOptions, replica: type[BundleReplica] = BundleReplica) -> Any:
-    """Return a Ray Serve application. Raises BadInputError for options with which no replica could start."""
+    """Return a Ray Serve application. Raises BadInputError for options that prevent replicas from starting."""
     models = models_from_bundles(options.bundles)
     origin_policy_from_options(options.allow_host, options.cors, host="localhost", on_loopback=False)
     if options.api_keys is not None:
@@ -33,7 +33,7 @@ def application_from_options(options: RayOptions, replica: type[BundleReplica] =
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=options.min_replicas,
                 max_replicas=options.max_replicas,
-                target_ongoing_requests=options.max_num_seqs,  # above it some requests wait
+                target_ongoing_requests=options.max_num_seqs,  # with more requests than this, some wait
                 upscale_delay_s=options.scale_up_seconds,
                 downscale_delay_s=options.scale_down_seconds,
             )

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ingress:
-    """Ingress deployment. It knows the names of models but no bundle; replicas validate requests."""
+    """Ingress deployment. It has the names of models but opens no bundle. Replicas validate requests."""
 
     def __init__(self, replicas: DeploymentHandle, models: ServedModels, limits: ServeLimits) -> None:
         self._replicas, self._models, self._limits = replicas, models, limits
@@ -44,7 +44,7 @@ class Ingress:
 
     def _route(self, path: str, body: bytes) -> Route:
         try:
-            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send one")
+            content = object_from_json(body, source="request body", expected="a JSON object", remedy="send an object")
         except BadInputError:
             content = {}
         return route_from_body(content, path, self._models)

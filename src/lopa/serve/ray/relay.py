@@ -1,4 +1,4 @@
-"""Relay of an ASGI app's answer: a generator of its messages, and a response that sends them on elsewhere.
+"""Relay of an ASGI app's answer: a generator of its messages, and a response that forwards them elsewhere.
 
 Any transport may carry the lists of messages from one process to the other. This module does not depend on Ray.
 """
@@ -28,7 +28,7 @@ _running: set[asyncio.Task[None]] = set()
 
 
 def scope_to_carry(scope: Scope) -> dict[str, Any]:
-    """Return `scope` without process-local fields, as if the app were at its server's root path."""
+    """Return `scope` without process-local fields, as if the app were mounted at its server's root path."""
     path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
     return {**{name: scope[name] for name in _SCOPE_FIELDS if name in scope}, "path": path or "/"}
 
@@ -105,10 +105,10 @@ def _is_head_of_complete(message: Message) -> bool:
 
 
 class RelayedResponse(Response):
-    """Response that sends on an answer that arrives as lists of messages.
+    """Response that forwards an answer, which arrives as lists of messages.
 
     `error_reply` turns a failure into an error reply: instead of the answer, or as the last event of a stream, without
-    [DONE]. A complete answer that has begun is cut by closing the connection. `on_end` is called exactly once.
+    [DONE]. A non-streamed answer that has begun is cut off by closing the connection. `on_end` is called exactly once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Router: prefers the replica that caches a request's prompt, else the one with the fewest requests."""
+"""Router that prefers the replica that caches a request's prompt, otherwise the one with the fewest requests."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 _ALL = 10**6
-"""Number of fallback replicas, more than exist: where one is full the next is tried."""
+"""Number of fallback replicas. It exceeds any number of replicas, so all are tried."""
 
 
 class AffinityRouter(ConsistentHashRouter):  # type: ignore[misc]

@@ -50,4 +50,4 @@ _REPLIES: tuple[tuple[type[Exception], TritonCode, str], ...] = (
     (BadInputError, "INVALID_ARG", "bad_request"),
     (LopaError, "INTERNAL", "internal_error"),
 )
-"""Error types with code and code word; the first match counts."""
+"""Error types with code and code word. The first match applies."""

@@ -22,9 +22,9 @@ class InstanceGroup:
 
     name: str
     kind: Kind
-    """Triton's kind. KIND_MODEL means devices that Triton does not know, or several devices for one engine."""
+    """Triton's kind. KIND_MODEL means devices that Triton does not manage, or several devices for one engine."""
     devices: str
-    """Devices of one engine, comma-separated. KIND_GPU has the family only, since Triton assigns the GPU."""
+    """Devices of one engine, comma-separated. For KIND_GPU this is the family only, since Triton assigns the GPU."""
     gpus: tuple[int, ...]
     """GPU numbers; empty unless KIND_GPU."""
     count: int
@@ -84,7 +84,7 @@ def devices_for_instance(
     """Return the devices of the engine of instance `instance`, which Triton put on GPU number `device`.
 
     `groups` has the kinds by group name, `parameters` the devices by group name. Raises BadInputError for a group
-    without a parameter, and as `parse_engine_devices` does.
+    without a parameter, and for devices that `parse_engine_devices` rejects.
     """
     group = instance.rpartition("_")[0]  # Triton numbers the instances of a group
     if group not in parameters:

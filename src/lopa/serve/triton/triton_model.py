@@ -46,7 +46,7 @@ _POLL_SECONDS = 0.2
 
 
 class TritonModel:
-    """One instance of a model: an engine whose requests are answered on a thread of its own."""
+    """One instance of a model: an engine whose requests are answered on a separate thread."""
 
     def __init__(self, decoder: Decoder, engine: Engine, limits: ServeLimits, backend: Any) -> None:
         self._decoder, self._engine, self._limits, self._backend = decoder, engine, limits, backend
@@ -90,7 +90,7 @@ class TritonModel:
             sender = Sender(request.get_response_sender(), self._backend)
             cleanup = ExitStack()
             try:
-                reservation = cleanup.enter_context(self._engine.reserved(1))  # before any work on the request
+                reservation = cleanup.enter_context(self._engine.reserved(1))  # reserve before other work
                 inputs = {each.name(): input_value(each.name(), each.as_numpy()) for each in request.inputs()}
                 parameters = parameters_from_text(request.parameters())
                 requested = request_from_inputs(inputs, parameters, self._limits, self._engine.manifest.defaults)

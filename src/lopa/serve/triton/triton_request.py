@@ -30,7 +30,7 @@ class TritonRequest:
     """Messages; empty for a text prompt."""
     options: BodyOptions
     deadline: float | None
-    """Seconds from now until the request ends."""
+    """Seconds from now after which the request ends, or None."""
     stream: bool
     """True if committed text is sent as it arrives."""
     drafts: bool

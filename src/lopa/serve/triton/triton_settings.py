@@ -33,7 +33,7 @@ class TritonSettings:
     queue_limit: int = QUEUE_LIMIT
     """Maximum requests that wait for each engine."""
     threads: int | None = None
-    """Threads of one engine; None: chosen by the engine."""
+    """Threads of one engine, or None for the engine's choice."""
     device_timeout: float = STALL_SECONDS
     """Seconds without an answer after which one of several devices of an engine counts as failed."""
     max_tokens: int | None = None
@@ -58,8 +58,7 @@ _NUMBERS = (*_INTEGERS, "device_timeout", "max_seconds")
 
 
 def parameters_from_settings(settings: TritonSettings) -> dict[str, str]:
-    """Return the settings as parameters: those that differ from the defaults, and always bundle, slots and
-    queue_limit."""
+    """Return bundle, max_num_seqs, queue_limit and all settings that differ from the defaults, as parameters."""
     found = {each.name: getattr(settings, each.name) for each in fields(settings) if each.init}
     always = ("bundle", "max_num_seqs", "queue_limit")
     return {
