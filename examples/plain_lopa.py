@@ -1,8 +1,7 @@
 """LoPA in one file: the algorithm of arXiv 2512.16229 on D2F's blocks (arXiv 2508.09192), without a cache.
 
 Read it from the bottom: `lopa` is the loop, and `one_round` one round of it. Section numbers are those of
-docs/reference/algorithm.md. D2F is the same without lookahead branches. lopa.runtime adds caches, batches and several
-devices.
+docs/reference/algorithm.md. D2F is the same without lookahead branches. lopa.runtime adds caches, batches and devices.
 """
 
 from collections.abc import Callable, Iterator

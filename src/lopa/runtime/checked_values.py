@@ -22,11 +22,9 @@ _MAX_SHOWN_CHARACTERS = 80
 def shown(value: object) -> str:
     """Return a short printable form of any `value` for an error."""
     try:
-        text = repr(
-            list(islice(value, _MAX_SHOWN_CHARACTERS))
-            if type(value) in (list, tuple) and len(value) > _MAX_SHOWN_CHARACTERS
-            else value
-        )  # type: ignore[call-overload,arg-type]
+        if isinstance(value, list | tuple):  # never the whole of a long one
+            value = list(islice(value, _MAX_SHOWN_CHARACTERS)) if len(value) > _MAX_SHOWN_CHARACTERS else value
+        text = repr(value)
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."

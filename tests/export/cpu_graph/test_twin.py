@@ -99,7 +99,7 @@ def test_an_export_without_a_faster_form_has_no_twins(tmp_path: Path, monkeypatc
 def test_twins_that_contradict_the_manifest_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
     first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["cpu_graphs"]
     for fields, received in (
-        ({"cpu_graphs": [first | {"source": "model.onnx.data"}]}, "cpu_graphs with 1 of 'model.onnx.data'"),
+        ({"cpu_graphs": [first | {"source": "model.onnx.data"}]}, "1 cpu_graphs for 'model.onnx.data'"),
         ({"cpu_graphs": [first, second | {"source": "model.onnx"}]}, "cpu_graphs with 2 of 'model.onnx'"),
         ({"cpu_graphs": [first | {"graph": "model.onnx.data"}]}, "'model.onnx.data' twice"),
         ({"cpu_graphs": [first | {"graph": "other.onnx"}]}, "'other.onnx', which is not in its list"),

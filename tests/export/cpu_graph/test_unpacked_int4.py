@@ -40,9 +40,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[IntegerDtype, Bund
 @pytest.fixture(autouse=True)
 def undecided() -> Iterator[None]:
     """Reset the process-wide choice, so that each test starts like a new process."""
-    int4_form._has_room.cache_clear()
+    int4_form._has_memory.cache_clear()
     yield
-    int4_form._has_room.cache_clear()
+    int4_form._has_memory.cache_clear()
 
 
 def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
@@ -111,7 +111,7 @@ def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], m
     )
     monkeypatch.delenv(int4_form.VARIABLE, raising=False)
     for free, unpacked in ((2 * need, True), (2 * need - 1, False), (None, False)):
-        int4_form._has_room.cache_clear()
+        int4_form._has_memory.cache_clear()
         monkeypatch.setattr(int4_form, "free_memory", lambda free=free: free)
         assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
         monkeypatch.setattr(int4_form, "free_memory", lambda unpacked=unpacked: 0 if unpacked else 4 * need)

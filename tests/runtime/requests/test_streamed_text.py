@@ -44,7 +44,7 @@ def check(decoder: Decoder, config: GenerationConfig, prompt: int, events: list[
                 assert event.text.count(MASKED) == masked
                 assert event.unmasked == len(anchor.tokens) - prompt - masked
     assert text == done.result.text
-    if done.result.stop_reason in ("eos", "length") and not config.published:
+    if done.result.stop_reason in ("eos", "length") and not config.reference:
         assert text == decoder.tokenizer.decode(list(done.result.token_ids))
 
 

@@ -42,7 +42,8 @@ def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bo
 
 
 def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
-    """Return by output whether it is correct. `rule` has the fields of lopa.export.replay.folder.ComparisonRule."""
+    """Return by output whether it is correct. `rule` has the fields of
+    lopa.export.replay.forwards_folder.ComparisonRule."""
     existing = set(found.keys())
     verdicts = {}
     for name in expected.keys():  # noqa: SIM118 (a Polygraphy class without __iter__)

@@ -202,16 +202,18 @@ def _start_process(
     arguments = [str(theirs.fileno()), str(bundle), *sys.path]
     settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [_python(), "-c", code, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,  # its output is read until it is ready
-        pass_fds=[theirs.fileno()],
-        start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
-        env=environment,
-    )
-    theirs.close()
+    with theirs, ExitStack() as undo:
+        undo.callback(control.close)
+        process = subprocess.Popen(
+            [_python(), "-c", code, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # its output is read until it is ready
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C goes to this process, which ends the helper
+            env=environment,
+        )
+        undo.pop_all()
     assert process.stderr is not None
     with process.stderr as errors:
         control.settimeout(_START_SECONDS)
