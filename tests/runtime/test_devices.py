@@ -184,5 +184,5 @@ def test_devices_that_cannot_be_opened(tiny_bundle: Path, devices: Any, message:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_invalid_time_limits(tiny_bundle: Path, seconds: float) -> None:
-    with pytest.raises(BadInputError, match="time limit"):
+    with pytest.raises(BadInputError, match="device_timeout"):
         Decoder.open(tiny_bundle, ["cpu:0", "numpy"], device_timeout=seconds)

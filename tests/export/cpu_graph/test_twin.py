@@ -100,7 +100,7 @@ def test_twins_that_contradict_the_manifest_are_rejected(bundle: Bundle, tmp_pat
     first, second = json.loads((bundle.path / MANIFEST_NAME).read_bytes())["cpu_graphs"]
     for fields, received in (
         ({"cpu_graphs": [first | {"source": "model.onnx.data"}]}, "1 cpu_graphs for 'model.onnx.data'"),
-        ({"cpu_graphs": [first, second | {"source": "model.onnx"}]}, "cpu_graphs with 2 of 'model.onnx'"),
+        ({"cpu_graphs": [first, second | {"source": "model.onnx"}]}, "2 cpu_graphs for 'model.onnx'"),
         ({"cpu_graphs": [first | {"graph": "model.onnx.data"}]}, "'model.onnx.data' twice"),
         ({"cpu_graphs": [first | {"graph": "other.onnx"}]}, "'other.onnx', which is not in its list"),
         ({"cpu_graphs": [first | {"source_sha256": "0"}]}, "source_sha256"),

@@ -155,7 +155,7 @@ def until_full(server: TritonServer) -> None:
 def test_bad_input_is_reported_over_http_and_grpc(server: TritonServer) -> None:
     answer = server.generate("wide", text_input="1", max_new_tokens=0)
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("bad_request: max_new_tokens: max_new_tokens 0\n  expected: ")
+    assert answer.json()["error"].startswith("bad_request: max_new_tokens: invalid max_new_tokens 0\n  expected: ")
     (event,) = server.stream("wide", text_input="1", options='{"max_tokens": 1}', stream=True)
     assert event["error"].startswith("bad_request: options.max_tokens: unknown option 'max_tokens'")
     (found,) = server.grpc("wide", {"inputs": {"text_input": "1"}, "parameters": {"branches": 0}})
