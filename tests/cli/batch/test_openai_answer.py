@@ -54,7 +54,7 @@ def test_an_invalid_length_is_reported_by_the_field_of_the_line(tiny_bundle: Pat
     assert [error["code"] for error in errors] == ["context_length_exceeded", None, "context_length_exceeded", None]
     assert [error["message"].partition("\n")[0] for error in errors[:3]] == [
         "max_tokens is 5000, but this model has 2048 positions for prompt and answer together (prompt: 5)",
-        "max_completion_tokens 0",
+        "invalid max_completion_tokens 0",
         "the prompt has 2045 tokens, but this model has 2048 positions for prompt and answer together (max_tokens: 8)",
     ]
     assert all("max_new_tokens" not in error["message"] for error in errors)

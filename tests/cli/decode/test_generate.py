@@ -235,7 +235,7 @@ def test_a_random_seed(tiny_bundle: Path) -> None:
     for number in ("9" * 5000, "--3", "\u00b2"):
         done = lopa_export("generate", tiny_bundle, PROMPT, f"--seed={number}")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "error: seed" in done.stderr
+        assert "error: invalid seed" in done.stderr
     assert config_overrides({"seed": "random"}) == {"seed": None}
     assert config_overrides({"seed": 3, "top_k": None}) == {"seed": 3}
 
