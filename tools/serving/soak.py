@@ -47,7 +47,7 @@ _PARTS = 10
 _GROWTH = 0.05
 """Maximum growth of memory from the middle to the end, as a share of the total. More counts as a leak."""
 _POLL_SECONDS = 0.02
-_LOST = "was lost, the others go on without it"
+_LOST = "failed, the other devices continue"
 _SETTLING = 2.0
 _MORE_THREADS = 2
 """Allowed growth of threads. A pool may start a thread late, when it first needs it."""

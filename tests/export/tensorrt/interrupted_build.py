@@ -18,7 +18,7 @@ from tests.buckets import bucket
 from tests.runtime.tensorrt.buckets import target
 from tests.runtime.tensorrt.stand_in_tensorrt import stand_in_tensorrt
 
-from lopa.export.progress import Progress
+from lopa.export.progress import ProgressCallback
 from lopa.export.tensorrt import builder
 from lopa.export.tensorrt.build_progress import Cancellable, progress_monitor
 from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
@@ -66,7 +66,7 @@ def main() -> None:
     """Take two arguments: a bundle, and the folder of TensorRT for RTX, empty for the stand-in."""
     bundle, reports, cancelled = Bundle.open(sys.argv[1]), list[tuple[str, int, int]](), threading.Event()
 
-    def watched_monitor(trt: ModuleType, tell: Progress) -> Cancellable:
+    def watched_monitor(trt: ModuleType, tell: ProgressCallback) -> Cancellable:
         monitor = progress_monitor(trt, tell)
         cancel = monitor.cancel
 

@@ -36,7 +36,7 @@ def test_an_option_is_accepted_and_read_by_its_former_name(old: str, new: str) -
     assert given[0].filename == __file__
     with pytest.warns(DeprecationWarning, match=f"use {new}"):
         assert dataclasses.replace(GenerationConfig(seed=3), **{old: value}) == dataclasses.replace(current, seed=3)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match=f"{new} twice"):
+    with pytest.raises(BadInputError, match=f"option {new} is given twice"):
         GenerationConfig.from_mapping({old: value, new: value})
 
 

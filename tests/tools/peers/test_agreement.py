@@ -43,7 +43,7 @@ def test_differences_are_means_over_rows() -> None:
 def test_rows_in_another_order_do_not_agree(precision: str) -> None:
     """A side that mixes up its branches has the right distribution but must be detected."""
     turned = answer_from_logits(np.roll(LOGITS, 1, axis=0))
-    with pytest.raises(CheckFailedError, match="a side does not compute"):
+    with pytest.raises(CheckFailedError, match="a side disagrees with"):
         check_agreement("a side", precision, agreement_of(turned, answer_from_logits(LOGITS)))
 
 
