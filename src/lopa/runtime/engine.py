@@ -132,7 +132,7 @@ class Engine:
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors. Closing the engine closes it.
 
-        `device_timeout` and `grammar_limits` are those of Decoder.open.
+        `device_timeout` and `grammar_limits` have the same meaning as for Decoder.open.
         """
         decoder = Decoder.open(
             path, devices, threads=threads, device_timeout=device_timeout, grammar_limits=grammar_limits
@@ -393,7 +393,9 @@ class Engine:
             self._changed.notify_all()
 
     def _admit(self) -> None:
-        """Admit waiting requests in order, as slots and prompt rows allow, and end those that are due."""
+        """Admit waiting requests in order, as slots and prompt rows allow, and end those that are cancelled or too
+        late.
+        """
         with self._changed:
             leaving = [(job, each) for job in self._waiting if (each := job.ending_handles()).handles]
             gone = {job for job, each in leaving if each.is_all}
@@ -409,7 +411,7 @@ class Engine:
             self._pool.add(job)
 
     def _cancel_all(self) -> None:
-        """Cancel all requests after close(). No request is added any more."""
+        """Cancel all requests after close(). No request can be added after that."""
         with self._changed:
             self._ending, self._waiting = self._waiting, []
             self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))

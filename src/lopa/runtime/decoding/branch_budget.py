@@ -51,8 +51,8 @@ class BranchBudget:
         """Learn from the current round, and return the number of lookaheads for the next round, which has this
         `anchor`.
 
-        `confidences` and `tokens` have one value per branch of the current round, the anchor last. `tokens` are those
-        that the branch yields if it wins.
+        `confidences` and `tokens` have one value per branch of the current round, the anchor last. `tokens` holds the
+        number of tokens that each branch yields if it wins.
         """
         self.observe(confidences, tokens)
         left = int(np.count_nonzero(~anchor.unmasked))

@@ -66,7 +66,7 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
 
 
 def missing_logits(plan: DecodingPlan) -> BadInputError:
-    """Return the error for a plan that needs logits where a bundle has none."""
+    """Return the error for a plan that needs logits, for a bundle without logits."""
     return BadInputError(
         f"top_k {plan.top_k} with a bundle that returns only the {TOP_K} best candidates",
         expected=f"top_k from 1 to {TOP_K}, or a bundle that returns logits",

@@ -1,8 +1,8 @@
 """Apply a grammar in a round: allowed candidates, and how far a round may unmask (docs/how-to/structured-output.md).
 
 The grammar has accepted every token before the first masked position. Tokens behind a masked position are provisional.
-The run that begins at the first masked position is exact: the grammar allows each of its tokens after those before it.
-Such a token is the best allowed one of the row's candidates, or another one if none is allowed.
+The run that begins at the first masked position is exact: the grammar allows each of its tokens after all earlier
+tokens. Such a token is the best allowed one of the row's candidates, or another one if none is allowed.
 """
 
 from collections.abc import Collection
@@ -132,7 +132,7 @@ def allowed_row(
     Logits are changed, and returned, only if tokens are drawn from them, because they are large. `remaining` is the
     number of positions left in the answer, including this one. `rejected` tokens are forbidden too. If no candidate is
     allowed, the row holds the best allowed token of the logits. Without logits it is the longest allowed token that
-    begins the text of a candidate, or else the first token of the shortest ending.
+    begins the text of a candidate, or otherwise the first token of the shortest ending.
     """
     if len(rejected) > MAX_REJECTED:
         return _row_of_token(row, grammar.first_ending_token(remaining), plan)
@@ -158,7 +158,7 @@ def allowed_row(
 
 
 def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
-    """Return ids and log-probabilities with those selected by `keep` first."""
+    """Return ids and log-probabilities with the candidates selected by `keep` first."""
     order = np.argsort(~keep, kind="stable")
     return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
 

@@ -1,4 +1,4 @@
-"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and those to remask."""
+"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and the positions to remask."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def remaskable_positions(anchor: Branch, context: Context) -> Int64:
 def remaskable_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
     """Return the probabilities [S] of the tokens at the remaskable positions, from a round's statistics `rows` [B, Q].
 
-    A token that is not among the K best counts as impossible.
+    A token that is not among the K best has probability 0.
     """
     first = windows.kept_columns + len(windows.sampled[-1])
     received = rows[-1, first : first + len(windows.remaskable)]
@@ -47,7 +47,7 @@ def remask_branch(
 ) -> tuple[Branch, Int64]:
     """Return the `winner` of a round after its strategy remasked positions, and these positions, block by block.
 
-    `written` are the positions that the round unmasked. `probabilities` [S] are those at `remaskable` [S].
+    `written` are the positions that the round unmasked. `probabilities` [S] belong to the positions `remaskable` [S].
     """
     remask = context.strategy.remask
     if remask is None:

@@ -46,7 +46,7 @@ class UnmaskedTokens:
     """The tokens that a round unmasked, ordered by the strategy's step, then by block and position."""
 
     chosen: Bool
-    """[sampled positions]: True for those that were unmasked."""
+    """[sampled positions]: True for the positions that were unmasked."""
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
@@ -79,7 +79,7 @@ class NextBranches:
 
     branches: tuple[Branch, ...]
     lookaheads: tuple[Lookahead, ...]
-    """Lookahead tokens, including those of branches that are dropped because another branch is finished."""
+    """Lookahead tokens, including the tokens of branches that are dropped because another branch is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Proposals:
     """Index of the branch in the round."""
     step: int
     first_rows: RowStatistics | None = None
-    """[1]: statistics at the first position of the next block, if a committed block predicts it; else None."""
+    """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
 
 
 def score_branches(
@@ -193,7 +193,7 @@ def strategy_step(
 
 
 def join_unmasked(steps: Sequence[UnmaskedTokens]) -> UnmaskedTokens:
-    """Return the unmasked tokens of several steps, at least one, as those of one round; `chosen` is the last step's."""
+    """Return the unmasked tokens of several steps, at least one, as one record; `chosen` comes from the last step."""
     if len(steps) == 1:
         return steps[0]
     return UnmaskedTokens(

@@ -16,7 +16,7 @@ class RoundReport:
     """One round of all requests that ran together."""
 
     seconds: float
-    """Wall time, including the admission of new requests and all choices."""
+    """Wall time, including the admission of new requests and the choice of tokens."""
     seconds_outside: float
     """Part of `seconds` outside the session's forwards."""
     requests: int
@@ -26,7 +26,7 @@ class RoundReport:
     padding_rows: int
     """Computed padding rows of windows with different sizes."""
     prompt_rows: int
-    """Prompt rows of requests admitted for this round, except those found in the store."""
+    """Prompt rows of requests admitted for this round, except rows found in the store."""
 
 
 @dataclass(frozen=True)

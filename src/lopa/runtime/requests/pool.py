@@ -104,7 +104,9 @@ class RequestPool:
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
-        """Run one round of every request: windows, as few forwards as possible, then each request's choices."""
+        """Run one round of every request: make the windows, run as few forwards as possible, then choose each request's
+        tokens.
+        """
         began = time.perf_counter()
         self._remove_ended()
         rounds: list[tuple[_Running, Windows]] = []

@@ -42,8 +42,8 @@ class Block:
     complete: bool
     rounds: int = 0
     accepted: int | None = None
-    """Number of positions unmasked in the last round; None before the first round. Set only by strategies that
-    remask."""
+    """Number of positions unmasked in the last round; None before the first round. Only strategies that remask set it.
+    """
 
 
 Blocks = tuple[Block, ...]
@@ -80,7 +80,7 @@ class Branch:
     """Lookahead token; None for the anchor."""
     layout: Layout
     logprobs: Float32 | None = None
-    """[positions]: log-probabilities of unmasked tokens when they were proposed, NaN elsewhere; None where not
+    """[positions]: log-probabilities of unmasked tokens when they were proposed, NaN for other positions; None if not
     requested."""
     memory: Memory | None = None
     """Memory of the strategy; None if it has none."""
@@ -225,7 +225,7 @@ def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]
 
 
 def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
-    """Return the first `length` generated ids, or those up to and including one of `ends`."""
+    """Return the first `length` generated ids. If they contain one of `ends`, return the ids up to and including it."""
     first = branch.layout.prompt
     ids = branch.tokens[first : first + length]
     found = is_end(ids, ends)

@@ -197,7 +197,7 @@ def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
     """Return the blocks after a round of a sliding block. Due positions are cached, and the leading unmasked run
     becomes due.
 
-    `unmasked` [positions] is that of a branch, `shared` [positions] that of all branches, which agree on the due
+    `unmasked` [positions] belongs to one branch. `shared` [positions] is common to all branches, which agree on the due
     positions.
     """
     end = blocks[-1].end

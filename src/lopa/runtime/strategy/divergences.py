@@ -34,8 +34,8 @@ class Divergences:
         return type(self)(self.positions[kept], self.ids[kept], self.logprobs[kept], self.moved[kept])
 
     def are_stable(self, positions: Int64, max_divergence: float) -> Bool:
-        """Return which of `positions` [n], all known, diverged by less than `max_divergence` in each of the last
-        steps."""
+        """Return which of `positions` [n], all in this history, diverged by less than `max_divergence` in each of the
+        last steps."""
         _, places = match_positions(self.positions, positions)
         small: Bool = self.moved[places] < max_divergence
         return np.asarray(small.all(axis=-1))

@@ -15,7 +15,7 @@ from lopa.runtime.plan import DecodingPlan
 
 EPS = 1e-3
 _POSITIONS, _NOISE = 2, 3
-"""Random streams of positions; lopa.runtime.decoding.draws has those of tokens."""
+"""Random streams of positions; lopa.runtime.decoding.draws has the streams of tokens."""
 
 
 @dataclass(frozen=True, slots=True)

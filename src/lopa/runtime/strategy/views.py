@@ -20,7 +20,7 @@ class Candidates:
     probabilities: Float32
     confidences: Float32
     logprobs: Float32 | None = None
-    """Log-probabilities of the tokens before top_k and top_p; None where not requested."""
+    """Log-probabilities of the tokens before top_k and top_p; None if not requested."""
     entropies: Float32 | None = None
     """Entropies in nats after top_k and top_p; None in candidates that no forward proposed."""
 
