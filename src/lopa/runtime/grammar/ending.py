@@ -53,8 +53,8 @@ class Search(NamedTuple):
 def likely_endings(ending: bytes, written: bytes) -> Iterator[bytes]:
     """Yield probable endings of a text that could end with `ending` and got `written` instead.
 
-    The first candidate is the rest of `ending` after `written`. Otherwise these are all of `ending`, as after one more
-    character of a string, and its remainders after a common part.
+    If `ending` begins with `written`, its rest is the only candidate. Otherwise the candidates are the whole of
+    `ending`, e.g. after one more character of a string, and its remainders after a common part.
     """
     if ending.startswith(written):
         yield ending[len(written) :]
@@ -71,7 +71,7 @@ def suffixes(ending: bytes) -> Iterator[bytes]:
 
 
 def first_ending(read: "LLMatcher", texts: Iterable[bytes], fits: Callable[[bytes], bool]) -> bytes | None:
-    """Return the first of `texts` after which the text of matcher `read` may stop and that `fits`, else None."""
+    """Return the first of `texts` after which the text of matcher `read` may stop and that `fits`, otherwise None."""
     tried = read.deep_copy()
     allowed = rank_bytes(_view(tried).mask)
     for text in texts:
@@ -113,8 +113,8 @@ def _next(
 
     Normally the first byte by rank is returned. After `idle` bytes without effect, as in a string or number that is too
     short, the first candidate that changes the view is returned. If there is none, strings get spaces, which take few
-    tokens, and other forms get their first byte, and later other bytes. In a cycle, the first candidate that leads to a
-    new view is returned.
+    tokens. Other forms get their first allowed byte, and later other bytes. In a cycle, the first candidate that leads
+    to a new view is returned.
     """
     allowed = rank_bytes(view.mask)
     many = len(allowed) > MAX_STRUCTURE_BYTES

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from lopa.runtime.checked_values import check_float, check_int
 
 _SECONDS_DIVISOR, _MEMORY_DIVISOR = 4, 16
-"""Waiting requests hold their compiled grammars: 72 of them in a server by default."""
+"""Divisors of the limits in the decoding process. Its waiting requests hold compiled grammars, by default up to 72 in a
+server.
+"""
 _MAX_SECONDS = 3600.0
 _MIN_MEMORY = 64 * 2**20
 MAX_GRAMMAR_PROCESSES = 64
@@ -22,7 +24,7 @@ class GrammarLimits:
     cpu_seconds: float = 4.0
     """Seconds of processor time for one grammar: compiling it and finding its shortest answer."""
     memory_bytes: int = 256 * 2**20
-    """Bytes of address space for one grammar, beyond those of the idle helper."""
+    """Bytes of address space for one grammar, beyond the memory of the idle helper."""
     processes: int = 4
     """Grammars compiled at the same time; others wait."""
 

@@ -68,7 +68,9 @@ def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabul
 
 
 def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
-    """Do both parts in this process, within the library's own limits. Raises BadInputError."""
+    """Compile the grammar in this process, within the library's own limits, and return the state before the first
+    token. Raises BadInputError.
+    """
     return initial_state(reading_from_request(request, vocabulary), request.positions)
 
 

@@ -36,7 +36,7 @@ class MicroBatch:
     prefix: Prefix
     """Prefix of the whole model and all requests."""
     rows: tuple[Rows, ...]
-    """New rows of the whole model and all windows, dtype [R, B, Hkv, W, D]. A stage writes those of its layers and
+    """New rows of the whole model and all windows, dtype [R, B, Hkv, W, D]. A stage writes the rows of its layers and
     `piece`."""
 
 

@@ -1,6 +1,6 @@
 """Transfers of committed rows from the device that computed them to the others.
 
-Callers decide when rows are sent, and what happens to lost ones.
+Callers decide when rows are sent, and how lost rows are recovered.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from lopa.runtime.sessions.session import LendingSession, Session
 
 @dataclass(frozen=True, eq=False)
 class RowTransfer:
-    """One commit's rows. Started by `transfer_of_rows` or `transfer_of_lost_rows`."""
+    """The rows of one commit. `transfer_of_rows` and `transfer_of_lost_rows` create it."""
 
     batch: WindowBatch
     """The forward of these rows, with their request and branch only, so that another device can recompute them."""

@@ -12,7 +12,7 @@ class MessageText(str):
     """Text with some characters from a message."""
 
     marks: bytes
-    """One byte per character: 1 if it came from a message, else 0."""
+    """One byte per character: 1 if it came from a message, otherwise 0."""
 
     def __new__(cls, text: str, marks: bytes) -> "MessageText":  # noqa: D102
         made = super().__new__(cls, text)
@@ -63,7 +63,7 @@ def strip_marked(text: str, characters: str | None = None, *, left: bool = True,
 def split_marked(
     text: str, separator: str | None = None, max_count: int = -1, *, from_right: bool = False
 ) -> list[str]:
-    """Return text.split(separator, most), or rsplit, with marks."""
+    """Return text.split(separator, max_count), or rsplit, with marks."""
     pieces = str.rsplit(text, separator, max_count) if from_right else str.split(text, separator, max_count)
     return _locate_pieces(text, pieces, 0 if separator is None else len(separator), search=separator is None)
 
@@ -78,7 +78,7 @@ def split_lines(text: str, keep_ends: bool = False) -> list[str]:
 
 
 def replace_marked(text: str, old: str, new: str, max_count: int = -1) -> str:
-    """Return text.replace(old, new, most) with marks."""
+    """Return text.replace(old, new, max_count) with marks."""
     if not old:
         return mark_whole(str.replace(text, old, new, max_count), text, new)
     return join_marked(split_marked(text, old, max_count), new)

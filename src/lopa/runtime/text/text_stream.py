@@ -82,7 +82,7 @@ class TextStream:
         return new
 
     def _without_stop(self, new: str) -> str:
-        """Return the final part of the held text and `new`; set `stopped` if a stop string is complete."""
+        """Return the final part of the pending text and `new`; set `stopped` if a stop string is complete."""
         text = self._pending + new
         found = [(at + len(stop), -len(stop), stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:

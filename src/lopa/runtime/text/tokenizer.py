@@ -257,7 +257,9 @@ class Tokenizer:
         return max(map(len, self._backend.get_vocab()), default=1)
 
     def _ids_and_control_tokens(self, text: str) -> tuple[list[int], list[_Span]]:
-        """Return the IDs of `text` with control tokens, and the positions of those, without surrounding white space."""
+        """Return the IDs of `text` with control tokens, and the positions of the control tokens, without surrounding
+        white space.
+        """
         encoding = self._encoding(text)
         spans = []
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):

@@ -56,7 +56,7 @@ def check_normalizer(part: Any) -> int:
     """Return the maximum growth of a normalizer, in bytes per byte, and normalize its tables.
 
     Raises PartError for an unknown type, a chain that is too long or grows too much, a broken table, and an expression
-    with unbounded search. The functions below do the same.
+    with unbounded search. The functions below raise it for the same reasons.
     """
     return _check_growth(part, _NORMALIZER)
 
