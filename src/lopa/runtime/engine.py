@@ -80,8 +80,8 @@ class Engine:
             decoder: Decoder whose session computes the forwards.
             max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
             queue_limit: Maximum number of waiting requests.
-            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt;
-                0 keeps none. Only used with window="block_causal".
+            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt; 0
+                keeps none. It is only used with window="block_causal".
             max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
                 requests run, a longer prompt first waits for the rounds that its tokens would have filled.
             observer: Receives a report of every round, admission and end.
@@ -103,7 +103,7 @@ class Engine:
         self._admitted: list[Job] = []
         """Running requests, and some that have ended."""
         self._ending: list[Job] = []
-        """Requests that left before they ran and await their results."""
+        """Requests that ended before they ran, and whose handles still need their results."""
         self._load = self._pool.load()
         self._reservations: list[Reservation] = []
         """Reservations for future requests."""
@@ -393,9 +393,7 @@ class Engine:
             self._changed.notify_all()
 
     def _admit(self) -> None:
-        """Admit waiting requests in order, as slots and prompt rows allow, and end those that are cancelled or too
-        late.
-        """
+        """Admit waiting requests in order, as slots and prompt rows allow, and end cancelled and late ones."""
         with self._changed:
             leaving = [(job, each) for job in self._waiting if (each := job.ending_handles()).handles]
             gone = {job for job, each in leaving if each.is_all}

@@ -89,7 +89,7 @@ class EngineFailedError(LopaError):
 
 
 class PreparationStoppedError(LopaError):
-    """A request that was cancelled, or whose engine was closed, before it was submitted (exit code 3)."""
+    """The request was cancelled, or its engine was closed, before it was submitted (exit code 3)."""
 
     exit_code = 3
 

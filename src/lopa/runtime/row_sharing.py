@@ -51,7 +51,7 @@ class FasterSharing:
         return together < (1 - MIN_SAVED) * apart
 
     def _cost(self, branches: int, rows: int, seen: int, sampled: int) -> float:
-        """Return the cost of a forward: seconds by the table, otherwise work.
+        """Return the cost of a forward, in seconds by the table or, without a table, in units of work.
 
         Each of the `rows` attends to `seen` rows. Cost tables sample every row, and none has a single window of all
         rows. The table is therefore queried with `branches` shorter windows, on a longer prefix that compensates for

@@ -30,8 +30,8 @@ class BranchCosts(Protocol):
 
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
-"""Tokens of a round with 1 to 8 branches relative to one branch: mean over whole decodes of the tiny model's evaluation
-prompts (docs/measurements, 2026-11-21; 5 and 7 are interpolated)."""
+"""Tokens of a round with 1 to 8 branches relative to one branch. They are means over whole decodes of the tiny model's
+evaluation prompts (docs/measurements, 2026-11-21). The values for 5 and 7 are interpolated."""
 _PRIOR_TOKENS = 4.4
 """Tokens of a round with one branch before any observation, from the same prompts."""
 _PRIOR_ROUNDS = 64.0

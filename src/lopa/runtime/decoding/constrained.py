@@ -60,15 +60,16 @@ def possible_lookaheads(branch: Branch, grammar: BranchGrammar, positions: Int64
 class ConstrainedRun:
     """The winner's run of positions from the first masked one on, extended until every token in it is allowed.
 
-    A round proposes candidates, calls `may_unmask`, lets the strategy choose, and calls `extend`. While that returns
-    True, it proposes again from `rows`. An end of text is unmasked only at the end of the run. Once the grammar has
-    remasked as many tokens as the answer has positions, nothing behind the run is unmasked, so decoding always ends.
+    A round proposes candidates, calls `may_unmask`, lets the strategy choose, and calls `extend`. While `extend`
+    returns True, the round proposes again from `rows`. An end of text is unmasked only at the end of the run. Once the
+    grammar has remasked as many tokens as the answer has positions, nothing behind the run is unmasked, so decoding
+    always ends.
     """
 
     def __init__(
         self, branch: Branch, grammar: BranchGrammar, positions: Int64, rows: RowStatistics, plan: DecodingPlan
     ) -> None:
-        """Begin with `rows` [n], from rows_at_first_masked, at the ascending sampled `positions` [n]."""
+        """Start a run from `rows` [n], the result of rows_at_first_masked, at the ascending sampled `positions` [n]."""
         self._branch, self._grammar, self._positions, self._plan = branch, grammar, positions, plan
         self._may_go_beyond = grammar.remasked < branch.layout.end - branch.layout.prompt
         self._in_run = np.zeros(len(positions), np.bool_)
@@ -78,7 +79,7 @@ class ConstrainedRun:
         """[n]: rows to propose candidates from."""
 
     def may_unmask(self, candidates: Candidates) -> Bool:
-        """Return which positions [n] may be unmasked with these `candidates` [n], [n]."""
+        """Return a mask [n], True for the positions that may be unmasked with these `candidates` [n]."""
         return self._in_run | (self._grammar.has_text[candidates.tokens] & self._may_go_beyond)
 
     def extend(self, candidates: Candidates, chosen: Bool) -> bool:
@@ -104,8 +105,8 @@ class ConstrainedRun:
     def _end_of_run(self, candidates: Candidates, chosen: Bool) -> tuple[int | None, BranchGrammar]:
         """Return the index of the position at which the run ends, and the grammar before it.
 
-        The run ends where nothing was chosen or the chosen token is not allowed. The index is None for any other end:
-        the last position, an end of text, or an unmasked token that will be remasked.
+        The run ends where nothing was chosen or the chosen token is not allowed. The index is None if the run ends at
+        the last position, at an end of text, or at an unmasked token that will be remasked.
         """
         branch, grammar = self._branch, self._grammar
         position = first_masked(branch, grammar)

@@ -173,7 +173,7 @@ def strategy_step(
 ) -> tuple[Branch, UnmaskedTokens]:
     """Return the state after `state` in step `step` of the strategy alone, and the tokens that the step unmasks.
 
-    The statistics are those of branch `number`. That branch is `state` itself or an earlier state from which it was
+    The statistics come from branch `number`. That branch is `state` itself or an earlier state from which it was
     drafted, so positions that `state` has unmasked since are not sampled again.
     """
     windows, strategy = scores.windows, context.strategy
@@ -228,7 +228,9 @@ def _rescore(
 
 
 def _unmask_branch(branch: Branch, proposals: Proposals, context: Context) -> tuple[Branch, UnmaskedTokens, Candidates]:
-    """Return `branch` after a step, normalized; the unmasked tokens; and the candidates [n] they were chosen from."""
+    """Return the normalized `branch` after a step, the unmasked tokens, and the candidates [n] from which they were
+    chosen.
+    """
     positions, candidates = proposals.positions, proposals.candidates
     if proposals.first_rows is not None:
         return *_with_first_of_next_block(branch, proposals.first_rows, proposals.step, context), candidates

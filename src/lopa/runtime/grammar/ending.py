@@ -157,7 +157,7 @@ def _is_power_of_two(times: int) -> bool:
 def shortest_ending(read: "LLMatcher", hints: Sequence[bytes] = (), *, steps: int, below: int | None = None) -> Search:
     """Search for the shortest ending, with fewer than `below` bytes, among `steps` texts.
 
-    Texts are extended shortest first. Of texts with equal length and view, MAX_EQUAL_VIEWS are kept. Bytes without
+    Texts are extended shortest first. At most MAX_EQUAL_VIEWS texts with equal length and view are kept. Bytes without
     effect come last. Where nearly any byte may follow, only a few are tried. The result may be slightly longer than the
     shortest ending, but is never wrong.
     """

@@ -42,8 +42,8 @@ class CheckedGrammar:
 def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
     """Compile a grammar and find an ending of its answer.
 
-    Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds what a decoder may keep
-    (`limits`). The caller bounds this call itself.
+    Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds the decoder's part of `limits`.
+    The caller limits the time and memory of this call.
     """
     grammar = library_grammar(request)
     seconds, memory = time.process_time(), _resident_bytes()
@@ -68,8 +68,8 @@ def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabul
 
 
 def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
-    """Compile the grammar in this process, within the library's own limits, and return the state before the first
-    token. Raises BadInputError.
+    """Compile the grammar in this process, within the library's own limits. Return the state before the first token.
+    Raises BadInputError.
     """
     return initial_state(reading_from_request(request, vocabulary), request.positions)
 

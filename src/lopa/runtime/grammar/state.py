@@ -98,7 +98,7 @@ class GrammarState:
         return None if ending is None else (reading, ending)
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must follow, whatever the model predicts; empty if there is a choice."""
+        """Return the tokens that must follow, regardless of the model; empty if there is a choice."""
         if self.ended:
             return ()
         return self.reading.vocabulary.ends[:1] if self.reading.must_end else self.reading.forced

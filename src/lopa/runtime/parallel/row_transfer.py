@@ -25,7 +25,7 @@ class RowTransfer:
     read: Future[None]
     """Future of the owner's read."""
     rows: Future[CacheRows]
-    """Rows that the receivers wait for, without limit. Cancel it when the owner is lost."""
+    """Rows that the receivers wait for, without a time limit. Cancel it when the owner is lost."""
 
     @property
     def request(self) -> int:

@@ -21,7 +21,7 @@ class DecodingPlan:
 
     strategy: str
     own: Mapping[str, Any]
-    """Options that only this strategy has, with defaults filled in."""
+    """Options that only the request's strategy has, with defaults filled in."""
     branches: int
     """Maximum number of branches per step, anchor included."""
     auto_branches: bool

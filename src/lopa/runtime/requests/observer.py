@@ -45,9 +45,9 @@ class EndReport:
     """A request that has ended, whether admitted or not."""
 
     stop_reason: StopReason | None
-    """None for a failed request."""
+    """Reason why the decode stopped; None for a failed request."""
     error: BaseException | None
-    """Error of a failed request."""
+    """Error of a failed request; None for any other."""
     prompt_tokens: int
     tokens: int
     """Tokens of the answer, as the result counts them; 0 for a failed request."""

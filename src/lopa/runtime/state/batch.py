@@ -19,7 +19,9 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.windows import SharedRows, Windows
 
 SharingTest = Callable[[Windows, int, int], bool]
-"""Returns True if one shared window is faster than the windows. Arguments: windows, its rows, its sampled rows."""
+"""Function that returns True if one shared window is faster. Its arguments are the windows, and the numbers of rows and
+sampled rows of the shared one.
+"""
 MAX_PADDING = 0.25
 """Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 

@@ -72,7 +72,7 @@ class Branch:
     tokens: Int64
     """[positions]: token ids."""
     unmasked: Bool
-    """[positions]: True for the whole prompt, whatever its tokens."""
+    """[positions]: True for unmasked positions, and for the whole prompt even if it contains the mask token."""
     blocks: Blocks
     ended: bool
     """True once an end of text is written; no block is added after it."""

@@ -90,7 +90,7 @@ def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, win
 
 
 def _attended_shadow_rows(verified: Int64, anchor: Branch) -> Bool:
-    """Return the shadow rows to which each shadow row attends, [S, S]: the ones of its own block."""
+    """Return the shadow rows to which each shadow row attends, [S, S]: all in the same block."""
     numbers = anchor.layout.block_numbers(verified)
     seen: Bool = numbers[:, None] == numbers
     return seen

@@ -37,7 +37,8 @@ class SharedRows:
     logits_index: Int64
     """[1, M]: sampled rows of all branches, each once, ascending."""
     answers: Int64
-    """[B, Q]: index among the M results of each branch's sampled row; any value for padding and for the kept row."""
+    """[B, Q]: index of each branch's sampled row among the M results, with any value for padding and for the kept row.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ class Windows:
     mask: Bool
     """[B, W, W]: which row attends to which."""
     lengths: tuple[int, ...]
-    """Window rows of each branch without padding; the anchor's shadow rows are its last."""
+    """Number of window rows of each branch without padding. The anchor's last rows are its shadow rows, if any."""
     sampled: tuple[Int64, ...]
     """Sampled positions of each branch, ascending: its masked ones, with exceptions for published quirks and
     layouts."""
     logits_positions: Int64
-    """[B, Q]: absolute sampled positions: `kept_columns` columns, then `sampled`, then padding."""
+    """[B, Q]: sampled positions, absolute, in the order of `kept_columns` columns, `sampled` and padding."""
     logits_index: Int64
     """[B, Q]: window rows that predict them."""
     from_kept_row: Bool

@@ -17,16 +17,18 @@ _MIN_REST = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """History of the m positions that a step queried."""
+    """History of the m positions that a step sampled."""
 
     positions: Int64
-    """[m]: queried positions, ascending."""
+    """[m]: sampled positions, ascending."""
     ids: Int64
     """[m, K]: candidates of the last step."""
     logprobs: Float32
     """[m, K]: log-probabilities of these candidates."""
     moved: Floats
-    """[m, STEPS]: divergences of the last steps in nats, the newest last; infinite without a step before."""
+    """[m, STEPS]: divergences of the last steps in nats, the newest last. They are infinite for steps without an
+    earlier step to compare.
+    """
 
     def before(self, end: int) -> Self:
         """Return the history of the positions before `end` (see Memory)."""

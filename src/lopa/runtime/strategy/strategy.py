@@ -272,19 +272,21 @@ Rescore = Callable[
     [RowStatistics, Int64, Memory | None, DecodingPlan],
     tuple[RowStatistics, Memory | None],
 ]
-"""Takes rows [n] at ascending positions [n] of a branch and its memory; returns new rows [n] and the new memory."""
+"""Function of the rows [n] at ascending positions [n] of a branch, and its memory. It returns new rows [n] and the new
+memory.
+"""
 Eligible = Callable[[BlockView, DecodingPlan], Bool]
-"""Returns [n]: positions of a block that may be certain."""
+"""Function that returns a mask [n], True for the positions of a block that may be certain."""
 Threshold = Callable[[BlockView, DecodingPlan], Float32]
-"""Returns [n]: limit that the certainty of each position has to exceed."""
+"""Function that returns the limits [n] that the certainty of each position has to exceed."""
 Rank = Callable[[BlockView, DecodingPlan], Floats]
-"""Returns [n]: rank values, the largest first; ties go to the lower position."""
+"""Function that returns rank values [n]. The largest ranks first, and the lower position among equal values."""
 Cut = Callable[[Int64, BlockView, DecodingPlan], int]
-"""Takes the indices [m] of a block's certain positions by rank; returns how many of them are unmasked."""
+"""Function of the indices [m] of a block's certain positions by rank. It returns how many of them are unmasked."""
 Minimum = Callable[[BlockView, DecodingPlan], int]
-"""Returns the number of positions that a complete block unmasks at least, certain or not."""
+"""Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
 Remask = Callable[[RemaskView, DecodingPlan], Bool]
-"""Returns [n]: positions of a block that are masked again."""
+"""Function that returns a mask [n], True for the positions of a block to mask again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,9 +377,9 @@ class Strategy:
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
     """Return the positions of a block that a step unmasks, [n], according to stages 2 to 4 of `strategy`.
 
-    These are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with
-    fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With
-    unmask_first_masked the answer's first masked position is certain and ranks first.
+    They are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with fewer
+    of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the
+    answer's first masked position is certain and ranks first.
     """
     first = _first_masked(block, plan)
     ranks = np.where(first, np.inf, strategy.rank(block, plan))

@@ -80,8 +80,8 @@ class RemaskView:
     probabilities: Floats
     """[n]: probabilities of their tokens, from shadow rows, which do not attend to these tokens."""
     accepted: int
-    """Number of positions that the block unmasked in this step, except those behind an end of text. None of them is
-    among the n."""
+    """Number of positions that the block unmasked in this step, except those behind an end of text. The n positions
+    exclude them."""
     before: int
     """Number of positions that the block unmasked in the step before."""
     limit: int

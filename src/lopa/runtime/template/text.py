@@ -1,8 +1,8 @@
 """Text with the origin of its characters: template or message. This module does not depend on templates or tokens.
 
 A chat template mixes its own text, whose special tokens count, with texts of messages, whose special tokens do not.
-These operations work like those of str and track the origin. Where they cannot track it per character, the whole result
-counts as message text.
+These operations work like the methods of str and track the origin. If they cannot track it per character, the whole
+result counts as message text.
 """
 
 from collections.abc import Iterable, Sequence

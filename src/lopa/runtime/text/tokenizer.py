@@ -142,9 +142,9 @@ class Tokenizer:
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
         """Return the token IDs of `prompt`. Texts of control tokens stay text, or become tokens with `special_tokens`.
 
-        Control tokens are special tokens and those that the chat template writes. With `add_bos` the IDs begin with the
-        bundle's beginning-of-text token, if it has one and the text does not begin with it. Raises BadInputError for
-        text that is not Unicode (lone surrogates) or longer than the model's positions.
+        Control tokens are special tokens and tokens that the chat template writes. With `add_bos` the IDs begin with
+        the bundle's beginning-of-text token, if it has one and the text does not begin with it. Raises BadInputError
+        for text that is not Unicode (lone surrogates) or longer than the model's positions.
         """
         self._check_text(prompt)
         ids: list[int] = self._encoding(prompt).ids
