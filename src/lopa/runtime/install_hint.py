@@ -56,7 +56,9 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _requirements_from_extras(extras: Sequence[str]) -> list[str]:
-    """Return the requirements of `extras` on this platform, each once. Without extras, return those of the runtime."""
+    """Return the requirements of `extras` on this platform, each once. Without extras, return the requirements of the
+    runtime.
+    """
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

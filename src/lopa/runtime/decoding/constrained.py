@@ -106,7 +106,7 @@ class ConstrainedRun:
         """Return the index of the position at which the run ends, and the grammar before it.
 
         The run ends where nothing was chosen or the chosen token is not allowed. The index is None if the run ends at
-        the last position, at an end of text, or at an unmasked token that will be remasked.
+        the last position, an end of text, or an unmasked token that will be remasked.
         """
         branch, grammar = self._branch, self._grammar
         position = first_masked(branch, grammar)

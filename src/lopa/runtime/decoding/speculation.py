@@ -87,7 +87,7 @@ def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
 
 
 def _agrees(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
-    """Return True if the statistics of `draft` are valid for `state`: both sample the same positions of the same rows."""
+    """Return True if the statistics of `draft` are valid for `state`: both sample equal positions of equal rows."""
     if draft.blocks[-1].end != state.blocks[-1].end or not (
         np.array_equal(draft.tokens, state.tokens) and np.array_equal(draft.unmasked, state.unmasked)
     ):

@@ -52,7 +52,7 @@ class Answer:
         return self._decoding.stop_reason is not None
 
     def events_from_step(self, step: Step) -> list[Event]:
-        """Return the events of a round: text that became final, and a draft if requested. The call may end the request."""
+        """Return the events of a round: text that became final, and a draft if requested. This may end the request."""
         events = self._new_text()
         if self._drafts:
             unmasked = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])

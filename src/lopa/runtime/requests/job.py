@@ -57,8 +57,8 @@ class Job:
         return not self.unfinished
 
     def ending_handles(self, reason: StopReason | None = None) -> EndingHandles:
-        """Return the handles that end now: all of them with a `reason`, otherwise the cancelled ones and those past the
-        deadline."""
+        """Return the handles that end now: all of them with a `reason`, otherwise the handles that are cancelled or
+        past the deadline."""
         unfinished = self.unfinished
         if reason is not None:
             return EndingHandles([(handle, reason) for handle in unfinished], is_all=True)

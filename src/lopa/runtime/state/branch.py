@@ -42,8 +42,7 @@ class Block:
     complete: bool
     rounds: int = 0
     accepted: int | None = None
-    """Number of positions unmasked in the last round; None before the first round. Only strategies that remask set it.
-    """
+    """Number of positions unmasked in the last round; None before the first round. Only remasking strategies set it."""
 
 
 Blocks = tuple[Block, ...]

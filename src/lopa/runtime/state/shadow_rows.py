@@ -14,9 +14,9 @@ this.
 A shadow row attends to the other shadow rows of its block if they hold masks, as published. It does not if they hold
 tokens, because one of them is the token to verify and the others would count twice.
 
-The shadow row itself is the same as in a forward with only that position masked. Other rows and cached rows have
-attended to the token, which affects every layer but the first (docs/concepts/decoding.md, "Remasking", has the measured
-size).
+By itself, a shadow row gives the statistics of a forward with only that position masked. However, other rows and cached
+rows have attended to the token, which affects every layer but the first (docs/concepts/decoding.md, "Remasking", has
+the measured size).
 """
 
 from dataclasses import replace

@@ -37,8 +37,7 @@ class SharedRows:
     logits_index: Int64
     """[1, M]: sampled rows of all branches, each once, ascending."""
     answers: Int64
-    """[B, Q]: index of each branch's sampled row among the M results, with any value for padding and for the kept row.
-    """
+    """[B, Q]: index of each branch's sampled row among the M results; any value for padding and the kept row."""
 
 
 @dataclass(frozen=True)

@@ -246,9 +246,7 @@ _NORMALIZER = _Kind(
         "ByteLevel": _fixed(2),
         "Lowercase": _fixed(2),
         "Precompiled": _charsmap_growth,
-        "Prepend": lambda part: (
-            1 + _byte_count(part, "prepend")
-        ),  # a prefix is added to each piece of text between added tokens
+        "Prepend": lambda part: 1 + _byte_count(part, "prepend"),  # once per piece between added tokens
         "Replace": _replace_growth,
     },
     MAX_GROWTH,
