@@ -236,7 +236,7 @@ class Decoding:
         )
 
     def _samples(self, windows: Windows) -> bool:
-        """Return True if a round may unmask something."""
+        """Return True if the round of `windows` may unmask a position."""
         return any(map(len, windows.sampled)) or hands_over(self.anchor)
 
     def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:

@@ -224,7 +224,7 @@ def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]
 
 
 def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
-    """Return the first `length` generated ids. If they contain one of `ends`, return the ids up to and including it."""
+    """Return the first `length` generated ids. If they contain any of `ends`, stop behind the first one."""
     first = branch.layout.prompt
     ids = branch.tokens[first : first + length]
     found = is_end(ids, ends)

@@ -361,7 +361,7 @@ class Strategy:
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
     overwrites_unmasked: bool = True
-    """True if the published loop overwrites unmasked positions if too few are masked (docs/concepts/decoding.md)."""
+    """True if the published loop overwrites unmasked positions when too few are masked (docs/concepts/decoding.md)."""
 
     @property
     def default_cache(self) -> str | None:

@@ -28,7 +28,7 @@ _MAX_SHORTENING = 4
 """Factor by which a normalizer may shorten a text, by composing characters and merging white space."""
 
 _Span = tuple[int, int, int]
-"""Special token in a text: its ID, start and end."""
+"""ID, start and end of a special token in a text."""
 
 
 class Tokenizer:
