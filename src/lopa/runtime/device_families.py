@@ -97,7 +97,7 @@ class DeviceStatus:
 
     name: str
     state: str
-    """Phrase for users: ready, or what is missing and how to install it."""
+    """Phrase for users. It says that the device is ready, or names the missing part and its installation."""
     is_here: bool = True
     """False if its library is not installed; only `doctor --all` lists it then."""
 

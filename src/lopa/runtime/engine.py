@@ -213,8 +213,8 @@ class Engine:
     ) -> PreparedRequest:
         """Check a request on a separate thread, so that the asyncio loop continues, and return it for `submit`.
 
-        Preparing a grammar can take seconds, and a long prompt some time. Cancelling the task stops the preparation of
-        a grammar in a helper process. Raises as `submit` does.
+        Preparing a grammar can take seconds, and checking a long prompt takes time too. Cancelling the task stops the
+        preparation of a grammar in a helper process. Raises as `submit` does.
         """
         self._check_capacity(1)
         cancelled = threading.Event()
@@ -335,7 +335,7 @@ class Engine:
         """Reject new requests from now on and wait at most `timeout` seconds until all others have ended.
 
         Return True if all have ended and none was cut short by close() or a failure. The engine stays open, and
-        unfinished requests continue. Drain again to wait longer. Raises BadInputError for an invalid timeout, and on
+        unfinished requests continue. Call it again to wait longer. Raises BadInputError for an invalid timeout, and on
         the engine's own thread, which would wait for itself.
         """
         if timeout is not None:

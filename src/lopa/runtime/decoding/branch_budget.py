@@ -95,8 +95,8 @@ class BranchBudget:
     def _expected_tokens(self, max_branches: int) -> Iterator[float]:
         """Yield the mean tokens of a round with 1 to `max_branches` branches, weighted with the prior.
 
-        The prior for n branches is the estimate for n - 1 branches times the usual gain of one more branch. Numbers of
-        branches that were never tried therefore use observations of the others.
+        The prior for n branches is the estimate for n - 1 branches times the usual gain of one more branch. The
+        estimate for an untried number of branches therefore uses observations of smaller numbers.
         """
         expected = _PRIOR_TOKENS
         for number in range(max_branches):

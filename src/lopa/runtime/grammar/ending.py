@@ -32,7 +32,7 @@ _SPACE, _ASCII, _NUMBER = b" ", 128, b"-0123456789"
 
 
 class _View(NamedTuple):
-    """Visible properties of a position in a text."""
+    """Properties of a position in a text that a byte matcher shows."""
 
     mask: bytes
     """Bit mask of the bytes that may follow."""

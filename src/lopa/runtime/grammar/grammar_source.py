@@ -21,7 +21,7 @@ from lopa.runtime.plan import GRAMMARS
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON style unless the schema specifies another. With a single style, much of the text is forced."""
 _STRICTNESS = {"lenient": False, "coerce_one_of": False}
-"""Strictness: a schema with features that the library would ignore is an error."""
+"""Settings that make a schema with features that the library would ignore an error."""
 
 
 @dataclass(frozen=True)

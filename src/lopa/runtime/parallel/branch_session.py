@@ -159,7 +159,7 @@ class BranchParallelSession:
         self._lengths[request] = self.prefix_length(request) + rows.count
 
     def shorten(self, request: int, count: int) -> None:
-        """Shorten the prefix on every device. The call returns at once; devices do it before their next forward."""
+        """Shorten the prefix on every device. This returns at once; devices shorten it before their next forward."""
         self._check_usable()
         check_prefix_count(self.prefix_length(request), count)
         if count == self.prefix_length(request):
@@ -305,7 +305,7 @@ def _compute_share(session: Session, part: WindowBatch) -> _ShareResult:
 
 
 def _result_or_caller_error(call: Callable[[], T]) -> T | _CallerError:
-    """Return the result, or as a value an error that every device would raise for this call."""
+    """Return the result of `call`. Return, not raise, an error that every device would raise for this call."""
     try:
         return call()
     except (ValueError, BadInputError) as error:

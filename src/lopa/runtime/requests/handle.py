@@ -19,7 +19,7 @@ class RequestHandle:
 
     Several iterations may run; each receives all text and the end. A draft is the whole answer again, so only the
     newest one is stored. A slow reader misses older ones, and memory is bounded by the answer. Do not wait for a
-    request on the thread that decodes it, i.e. inside `on_step`, which would wait for itself.
+    request inside `on_step`. It runs on the thread that decodes the request, which would wait for itself.
     """
 
     def __init__(self) -> None:

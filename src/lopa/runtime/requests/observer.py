@@ -52,7 +52,7 @@ class EndReport:
     tokens: int
     """Tokens of the answer, as the result counts them; 0 for a failed request."""
     steps: int
-    """Rounds of the decode, including those before a failure."""
+    """Rounds of the decode, including rounds before a failure."""
     seconds: float
     """Seconds since submission."""
     first_text_seconds: float | None

@@ -317,7 +317,7 @@ def _rows_with_sub_block_cache(branch: Branch, anchor: Branch, plan: DecodingPla
     """Return the rows with Fast-dLLM v2's block cache.
 
     Finished blocks are committed. Within a block, rows outside the open sub-block are kept once the sub-block's first
-    position is unmasked. Until then every round computes the whole block and keeps those rows again. The sub-block's
+    position is unmasked. Until then every round computes the whole block and keeps these rows again. The sub-block's
     rows alone therefore never have to predict its first position, which the row before it may predict.
     """
     if not anchor.active:

@@ -57,8 +57,8 @@ def divergences_after(last: Divergences | None, rows: RowStatistics, positions: 
 def divergence(ids: Int64, logprobs: Float32, last_ids: Int64, last_logprobs: Float32) -> Floats:
     """Return the Kullback-Leibler divergence in nats, [n], of rows [n, K] from the rows [n, K] of the step before.
 
-    Tokens that are among the K best in both steps count one by one and all others as a single token. The result never
-    exceeds the divergence of the whole distributions.
+    Tokens that are among the K best in both steps count separately. All other tokens count as a single one. The result
+    never exceeds the divergence of the whole distributions.
     """
     same = ids[:, :, None] == last_ids[:, None, :]
     p = np.where(same.any(axis=2), np.exp(logprobs.astype(np.float64)), 0.0)

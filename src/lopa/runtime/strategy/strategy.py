@@ -125,7 +125,7 @@ def lower_near_anchors(block: BlockView, plan: DecodingPlan) -> Float32:
 
 
 def by_schedule(block: BlockView, plan: DecodingPlan) -> Float32:
-    """Return Dream's limits: no position is certain, except those drawn with alg "origin"."""
+    """Return Dream's limits: no position is certain, except positions drawn with alg "origin"."""
     if plan.own["alg"] != "origin":
         return never(block, plan)
     assert isinstance(block.memory, ScheduleStep)
@@ -144,7 +144,7 @@ def never(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
 
 
 def _below(limit: Float32 | np.float32) -> Float32:
-    """Return the next smaller number, so that values equal to `limit` exceed it."""
+    """Return the largest number below `limit`, so that values equal to `limit` exceed it."""
     return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
 
 
@@ -250,8 +250,8 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
     """Return the least probable positions below remask_threshold, ties by position (WINO).
 
-    The step remasks fewer positions than the step before unmasked, and none if it unmasked at most one itself. Any two
-    steps together therefore unmask more than they remask, so decoding ends.
+    The step remasks fewer positions than the previous step unmasked. It remasks none if it unmasked at most one
+    position. Any two steps together therefore unmask more than they remask, so decoding ends.
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
@@ -262,7 +262,7 @@ def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
 
 
 def remask_limit(before: int) -> int:
-    """Return how many positions a block may remask in the step after one that unmasked `before`."""
+    """Return how many positions a block may remask in a step, if the previous step unmasked `before`."""
     return max(0, before - 1)
 
 
@@ -347,7 +347,7 @@ class Strategy:
     default_branches: int | None = 1
     """Default number of branches; None for the device's default (lopa.runtime.generation_config.branch_choice)."""
     block_steps: bool = False
-    """True if the option `block_steps` sets the minimum number of positions per step."""
+    """True if the option `block_steps` determines the minimum number of positions per step."""
     whole: bool = False
     """True if the whole answer is one block and nothing is cached."""
     filters_greedy: bool = False

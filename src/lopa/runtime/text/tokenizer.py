@@ -113,7 +113,7 @@ class Tokenizer:
     def added_texts(self) -> dict[int, str]:
         """Texts by ID of the added tokens that are not special and that `decode` therefore shows.
 
-        The chat template's markup comes first, closing marks before others.
+        The chat template's markup comes first, with closing marks first.
         """
         added = self._backend.get_added_tokens_decoder()
         shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}

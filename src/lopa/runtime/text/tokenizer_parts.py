@@ -17,8 +17,8 @@ from lopa.runtime.text.charsmap import CharsmapError, charsmap_growth
 MAX_PARTS = 64
 """Maximum parts of a chain. The longest known have seven."""
 MAX_GROWTH, MAX_DECODER_GROWTH = 4096, 16
-"""Maximum bytes that a chain makes of one. ALBERT's normalizer and pre-tokenizer reach 1452 by these rules: NFKD and
-SentencePiece's table count 11 each, though never for the same character."""
+"""Maximum bytes that a chain makes of one byte. ALBERT's normalizer and pre-tokenizer reach 1452 by these rules: NFKD
+and SentencePiece's table count 11 each, though never for the same character."""
 _MAX_DEPTH = 16
 _MAX_TEXT = 1024
 """Maximum characters of a text in a part."""
@@ -191,7 +191,7 @@ def _split_growth(part: Part) -> int:
 
 
 def _charsmap_growth(part: Part) -> int:
-    """Return the growth of the table, and rewrite it in the form that this module and the library read alike."""
+    """Return the growth of the table, and rewrite it so that this module and the library read it in the same way."""
     try:
         table = base64.b64decode(part["precompiled_charsmap"], validate=True)
     except binascii.Error as error:
