@@ -281,9 +281,9 @@ class Decoder:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
         `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
-        unchanged. It is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator
-        cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto"
-        without a cost table of this device in the bundle.
+        unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
+        iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
+        branches="auto" without a cost table of this device in the bundle.
         """
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 

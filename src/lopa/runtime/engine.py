@@ -368,7 +368,9 @@ class Engine:
         self.close()
 
     def _work(self) -> None:
-        """Admit and decode requests until the engine is closed. Run by the worker, which always ends every handle."""
+        """Admit and decode requests until the engine is closed. The worker thread runs this method, which always ends
+        every handle.
+        """
         try:
             while self._wait_for_work():
                 self._admit()

@@ -335,7 +335,9 @@ class Strategy:
     cut: Cut = no_limit
     minimum: Minimum = share_of_step
     remask: Remask | None = None
-    """None if the strategy never remasks; the options remask_threshold and remask_limit are then rejected."""
+    """Stage 5. It is None if the strategy never remasks; the options remask_threshold and remask_limit are then
+    rejected.
+    """
 
     options: tuple[OwnOption, ...] = ()
     """Options that only this strategy has. Stages read their values from `plan.own`."""
