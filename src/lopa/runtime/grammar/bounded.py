@@ -46,7 +46,7 @@ class BoundedExpression:
         """Return whether making a matcher takes at most `seconds` of processor time, for sizes up to `max_characters`
         characters.
 
-        Small sizes can take far longer than large ones, since the library needs long to find that no text of that
+        Small sizes can take far longer than large ones, since the library takes long to find that no text of that
         length matches.
         """
         size = 1

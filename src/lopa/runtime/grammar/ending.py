@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_TRIES = 2**13
-"""Maximum bytes or forced runs tried on the straight way to an end."""
+"""Maximum bytes or forced runs tried on the direct way to an end."""
 MAX_EXAMINED_BYTES = 12
 """Maximum number of allowed bytes, such as digits, that are all examined after a byte without effect. If there are
 more, all are examined only occasionally."""
@@ -27,7 +27,7 @@ string."""
 
 
 CYCLE_VISITS = 4
-"""Visits of a view after which it counts as a cycle."""
+"""Number of visits of a view after which it counts as a cycle."""
 _SPACE, _ASCII, _NUMBER = b" ", 128, b"-0123456789"
 
 

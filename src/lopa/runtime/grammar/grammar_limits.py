@@ -17,7 +17,7 @@ MAX_GRAMMAR_PROCESSES = 64
 class GrammarLimits:
     """Limits of the helper process that compiles the grammars of requests (docs/how-to/structured-output.md).
 
-    The decoding process compiles an accepted grammar again. That part may take a quarter of the processor time and a
+    The decoding process compiles an accepted grammar again. This may take a quarter of the processor time and a
     sixteenth of the memory. Raises BadInputError for invalid values.
     """
 

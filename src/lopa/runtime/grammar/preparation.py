@@ -36,7 +36,7 @@ class CheckedGrammar:
     ending: bytes
     """Text with which the answer may end before its first token."""
     exact: bool
-    """True if shortest endings are cheap enough to search while decoding."""
+    """True if shortest endings are cheap enough to search for while decoding."""
 
 
 def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:

@@ -49,7 +49,9 @@ class BranchParallelSession:
     """
 
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
-        """Take over `sessions`. Raises ValueError without any session, or for a limit that is not positive."""
+        """Start a thread for each of `sessions`, which this object then owns. Raises ValueError without any session, or
+        for a limit that is not positive.
+        """
         if not sessions or not stall_seconds > 0:
             raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, both must be positive")
         self._devices = [SessionThread(session) for session in sessions]

@@ -50,7 +50,7 @@ def transfer_of_rows(
 def transfer_of_lost_rows(lost: RowTransfer, devices: Sequence[SessionThread]) -> RowTransfer:
     """Let the first of `devices` recompute the rows of `lost`, commit them and send them to the rest.
 
-    These devices never received the rows, so their prefix is still the one of the forward.
+    These devices never received the rows, so their prefix is still the same as in that forward.
     """
     owner, *receivers = devices
     recompute = partial(_recompute_rows, owner.session, lost.batch, lost.count)

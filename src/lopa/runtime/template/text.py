@@ -91,7 +91,9 @@ def change_case(text: str, result: str) -> str:
 
 
 def _locate_pieces(text: str, pieces: Iterable[str], gap: int, *, search: bool) -> list[str]:
-    """Return the consecutive `pieces` of `text` with their marks. They are `gap` characters apart, or are searched."""
+    """Return the consecutive `pieces` of `text` with their marks. They are `gap` characters apart, or with `search` at
+    any distance.
+    """
     found, position = [], 0
     for piece in pieces:
         start = str.index(text, piece, position) if search else position

@@ -113,7 +113,7 @@ class Tokenizer:
     def added_texts(self) -> dict[int, str]:
         """Texts by ID of the added tokens that are not special and that `decode` therefore shows.
 
-        The chat template's markup comes first, with closing marks first.
+        The chat template's markup comes before other tokens, and its closing marks come before the rest of it.
         """
         added = self._backend.get_added_tokens_decoder()
         shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}
@@ -206,7 +206,7 @@ class Tokenizer:
         does.
 
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
-        set. A chat without such texts has the IDs of its whole text.
+        set. A chat without such texts is encoded as a whole.
         """
         text = self._chat_text(messages)
         ids, spans = self._ids_and_control_tokens(text)

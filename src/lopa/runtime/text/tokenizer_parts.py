@@ -232,7 +232,7 @@ def _fixed(growth: int) -> Callable[[Part], int]:
 
 _SAME = _fixed(1)
 _UNICODE = {"NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11}
-"""Maximum UTF-8 bytes that a normal form makes of one, from Unicode's table."""
+"""Maximum UTF-8 bytes that a normal form makes of one byte, from Unicode's table."""
 _LOCAL = frozenset(
     (*_UNICODE, "BertNormalizer", "ByteLevel", "Lowercase", "Nmt", "Precompiled", "Strip", "StripAccents")
 )
