@@ -28,7 +28,7 @@ def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context
 
     At a temperature, tokens are drawn among the K best (after top_k and top_p), or from the rows' logits if top_k
     allows more. `step`, the number of the strategy's step, seeds the draws. Raises BadInputError if logits are needed
-    and missing.
+    but missing.
     """
     source = _from_logits if context.plan.draws_from_logits else _from_top_k
     found = source(rows, positions, context, step)

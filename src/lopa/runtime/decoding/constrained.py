@@ -22,7 +22,7 @@ from lopa.runtime.strategy import Candidates
 
 MAX_REJECTED = 16
 """Maximum number of tokens rejected at one position because the answer could not end in time. After that the shortest
-ending is taken."""
+ending is written."""
 _MIN_LOGPROB = np.float32(-100.0)
 """Lower bound of the log-probability of a token that is not among the model's candidates."""
 

@@ -16,8 +16,8 @@ from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
 def remaskable_positions(anchor: Branch, context: Context) -> Int64:
     """Return the unmasked positions of the answer, [S] ascending, that a round may remask.
 
-    They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may be
-    gone.
+    They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may have
+    been dropped.
     """
     plan = context.plan
     if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.remask_limit:

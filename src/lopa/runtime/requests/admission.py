@@ -25,8 +25,8 @@ class Admission:
     def number_joining(self, rows: Sequence[int], *, nothing_runs: bool) -> int:
         """Return how many of the first waiting requests join this round, in order; at least one if nothing runs.
 
-        `rows` holds the number of prompt rows that each request would compute, for at most the requests that may still
-        join.
+        `rows` holds the number of prompt rows that each request would compute. Its length is at most the number of
+        requests that may still join.
         """
         if not rows:
             return 0  # a round without waiting requests adds no credit for later ones

@@ -25,7 +25,7 @@ from lopa.runtime.state.context import Context
 @dataclass(frozen=True)
 class SharedRows:
     """All windows of a request merged into one of S rows: the anchor's rows, then the rows in which other branches
-    differ. No row is padding. Created by lopa.runtime.state.batch.
+    differ. No row is padding. lopa.runtime.state.batch creates it.
     """
 
     input_ids: Int64

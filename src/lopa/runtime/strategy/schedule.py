@@ -64,9 +64,9 @@ def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> F
 def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
     """Return the first step, from `first` on, in which each of `positions` [n] is drawn.
 
-    Each step draws each position independently with the step's share as its probability. A position is therefore not
-    drawn between two times with probability (later / earlier). One draw from that distribution replaces a loop over
-    all steps. A position that its step left masked gets a later step.
+    Each step draws each position independently with the step's share as its probability. A position therefore stays
+    undrawn between two times with probability later / earlier. One draw from that distribution replaces a loop over all
+    steps. A position that its step left masked gets a later step.
     """
     times = _times(plan.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0

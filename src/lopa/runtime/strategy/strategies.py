@@ -224,7 +224,7 @@ def register_strategy(strategy: Strategy) -> None:
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Return the names of all strategies, built-in ones first. Imports no other package."""
+    """Return the names of all strategies, built-in ones first. This imports no other package."""
     return (*STRATEGIES, *{**_registered, **_entry_points()})
 
 
