@@ -213,8 +213,8 @@ class BranchParallelSession:
         )
 
     def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
-        """Return the last forward, the request's index in it, the device that computed `branch`, and its index
-        there."""
+        """Return the last forward, the index of the request in it, the device that computed `branch`, and the index of
+        `branch` on that device."""
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None

@@ -24,8 +24,8 @@ from lopa.runtime.state.context import Context
 
 @dataclass(frozen=True)
 class SharedRows:
-    """All windows of a request merged into one of S rows: the anchor's rows, then the rows in which other branches
-    differ. No row is padding. lopa.runtime.state.batch creates it.
+    """All windows of a request merged into one window of S rows: the anchor's rows, then the rows in which other
+    branches differ. No row is padding. lopa.runtime.state.batch creates it.
     """
 
     input_ids: Int64

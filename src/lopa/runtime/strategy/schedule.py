@@ -95,7 +95,7 @@ def _shares_of(steps: int) -> Float32:
     times = _times(steps).astype(np.float32)
     shares = np.ones(steps, np.float32)
     shares[:-1] -= times[1:-1] / times[:-2]
-    shares.flags.writeable = False  # cached and shared
+    shares.flags.writeable = False  # callers share the cached array
     return shares
 
 
