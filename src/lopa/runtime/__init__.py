@@ -1,7 +1,7 @@
 """Open bundles, run their engines and decode with LoPA, without torch, transformers or onnx.
 
-The public names are those of `lopa` (docs/reference/python.md). They can be imported from here too. Each is loaded on
-first use, so a module of this package loads only what it needs.
+This package has the same public names as `lopa` (docs/reference/python.md). Each is loaded on first use, so a module of
+this package loads only what it needs.
 """
 
 import os

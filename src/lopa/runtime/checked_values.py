@@ -1,7 +1,7 @@
 """Checks of single values from a caller. Each returns a plain Python value or raises BadInputError.
 
-Values may come from untrusted sources. A value is checked before anything is computed from it or allocated for it.
-Errors show a bounded part of it.
+Values may come from untrusted sources. A value is checked before anything is computed from it or allocated for it. An
+error shows only the beginning of a long value.
 """
 
 import math
@@ -22,7 +22,7 @@ _MAX_SHOWN_CHARACTERS = 80
 def shown(value: object) -> str:
     """Return a short printable form of any `value` for an error."""
     try:
-        if isinstance(value, list | tuple):  # never the whole of a long one
+        if isinstance(value, list | tuple):  # cuts a long list before its repr is computed
             value = list(islice(value, _MAX_SHOWN_CHARACTERS)) if len(value) > _MAX_SHOWN_CHARACTERS else value
         text = repr(value)
     except Exception:  # a number with more digits than Python prints, or an object whose repr raises

@@ -100,10 +100,11 @@ class Decoder:
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
-        `threads` is the number per device; None lets the device choose. One of several devices, or a device named as
-        cores, is abandoned if a forward takes longer than `device_timeout` seconds (docs/how-to/devices.md). With
-        `grammar_limits`, a helper process prepares the grammars of requests within these limits, as servers need
-        (docs/how-to/structured-output.md). Without them, this process prepares grammars within the library's limits.
+        `threads` is the number per device; None lets the device choose. If a forward takes longer than `device_timeout`
+        seconds, its device is abandoned. This applies to several devices and to a device with core numbers
+        (docs/how-to/devices.md). With `grammar_limits`, a helper process prepares the grammars of requests within these
+        limits, as servers need (docs/how-to/structured-output.md). Without them, this process prepares grammars within
+        the library's limits.
 
         `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
 
@@ -134,8 +135,8 @@ class Decoder:
     def plan(self, config: GenerationConfig | None = None) -> DecodingPlan:
         """Return the value of every option when this decoder decodes `config` (None: without options).
 
-        Open options take the bundle's default, then the model's, then the package's. Defaults of bundle and model that
-        contradict `config` are dropped. Raises BadInputError for an invalid combination.
+        Options without a value take the bundle's default, then the model's, then the package's. Defaults of bundle and
+        model that contradict `config` are dropped. Raises BadInputError for an invalid combination.
         """
         return self.bundle.manifest.plan(_checked_config(config), self._devices)
 
@@ -195,8 +196,8 @@ class Decoder:
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt and return its result, or several prompts and return a list of results in their order.
 
-        A prompt is text, ids or a PromptRequest. Arguments and errors are those of `iter_generate`, which yields each
-        result as soon as it is available.
+        A prompt is text, ids or a PromptRequest. The arguments and errors are the same as for `iter_generate`, which
+        yields each result as soon as it is available.
         """
         single = is_single_prompt(prompts)
         several: Any = [prompts] if single else prompts
@@ -212,7 +213,7 @@ class Decoder:
         on_step: Callable[[int, Step], None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationResult, None, None]:
-        """Decode prompts and yield the results in order, each as soon as it and those before it are done.
+        """Decode prompts and yield the results in order, each as soon as it and all earlier ones are done.
 
         A PromptRequest is decoded by its own config, other prompts by `config` (None: the bundle's own) with `options`
         changed. `parallel` requests share every forward, which does not change the answers (docs/reference/python.md).
@@ -280,9 +281,9 @@ class Decoder:
         """Decode one prompt and yield events: committed text, drafts if requested, and the result last.
 
         `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
-        unchanged. It is decoded by `config` (None: the bundle's own) with `options` changed. Closing the iterator
-        cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and branches="auto"
-        without a cost table of this device in the bundle.
+        unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
+        iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
+        branches="auto" without a cost table of this device in the bundle.
         """
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
@@ -296,7 +297,7 @@ class Decoder:
     ) -> Generator[str, None, None]:
         """Decode one prompt and yield the pieces of its text as they are committed.
 
-        Arguments and errors are those of `stream`.
+        The arguments and errors are the same as for `stream`.
         """
         return _texts(self.stream(prompt, config, on_step=on_step, **options))
 
@@ -406,7 +407,9 @@ class Decoder:
     def _grammar_in_time(
         self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool], due: float | None
     ) -> GrammarState | None:
-        """Return `_grammar`, or None once the request is `due` (perf_counter's clock). It then ends without a step."""
+        """Return the result of `_grammar`, or None once the request is `due` (perf_counter's clock). It then ends
+        without a step.
+        """
 
         def in_time() -> bool:
             return due is None or time.perf_counter() < due
@@ -436,7 +439,7 @@ class Decoder:
             raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
     def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
-        """Return the rule for computing equal rows of several branches once, or None for never."""
+        """Return the rule for computing equal rows of several branches once, or None to compute them separately."""
         if plan.deduplicate_rows == "auto":
             return self._faster_sharing
         return always if plan.deduplicate_rows == "always" else None

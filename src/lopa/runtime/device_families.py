@@ -40,10 +40,10 @@ class DeviceFamily:
     """Module with `find_devices`, which takes the family's name and returns a DeviceStatus for each device or kind of
     device. If None, doctor reports one device, which is ready if all parts of `ability` are installed."""
     caches: Literal["host", "device", "rank"] = "host"
-    """Memory that holds the prefix caches: the host's, the device's, or that of each rank's device."""
+    """Memory that holds the prefix caches: the host's, the device's, or the memory of each rank's device."""
     processor_suffix: str | None = None
-    """Regular expression of the suffixes that mean the processor; None if the family has accelerators only. Decides the
-    default number of branches: 1 on the processor, 4 on an accelerator."""
+    """Regular expression of the suffixes that mean the processor; None if the family has accelerators only. It
+    determines the default number of branches: 1 on the processor, 4 on an accelerator."""
     all_cores_suffix: str | None = None
     """Regular expression of the suffixes of devices that use every core of the processor; None if there are none."""
     is_nvidia_gpu: bool = False
@@ -97,7 +97,7 @@ class DeviceStatus:
 
     name: str
     state: str
-    """Phrase for users: ready, or what is missing and how to install it."""
+    """Phrase for users. It says that the device is ready, or names the missing part and its installation."""
     is_here: bool = True
     """False if its library is not installed; only `doctor --all` lists it then."""
 
@@ -247,7 +247,7 @@ FAMILIES = {family.name: family for family in _TABLE}
 
 
 def find_device(device: str) -> DeviceName | None:
-    """Return the parsed device name, or None if no family has such names (a custom session may)."""
+    """Return the parsed device name, or None if it belongs to no family. Custom sessions may have such names."""
     name, _, rest = device.partition(":")
     family = FAMILIES.get(name)
     if family is None or re.fullmatch(family.suffix, device.removeprefix(name), re.ASCII) is None:
@@ -267,7 +267,7 @@ def parse_device(device: str, *families: str) -> DeviceName:
 
 
 def unknown_device(device: str, *families: str) -> BadInputError:
-    """Return the error for a device name that no family of `families` has.
+    """Return the error for a device name that belongs to none of `families`.
 
     Without `families`, the error names the family that the name begins with.
     """

@@ -25,12 +25,12 @@ def session_from_devices(
 ) -> Session:
     """Open `bundle` on every device, with `threads` on each. Several devices share the branches of a forward.
 
-    A single device runs on the caller's thread. A device named as cores runs on its own thread, bound to these cores.
-    `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their work in
-    `timeline`.
+    A single device runs on the caller's thread. A device with core numbers runs on its own thread, bound to these
+    cores. `stall_seconds` limits a forward on a device with its own thread. The stages of pipelines record their work
+    in `timeline`.
 
-    Raises BadInputError for incompatible devices and for a limit that is not positive, otherwise as `open_session`.
-    Sessions that were opened are then closed.
+    Raises BadInputError for incompatible devices and for a limit that is not positive. It also raises the errors of
+    `open_session`. Sessions that were opened are then closed.
     """
     check_devices(devices)
     stall_seconds = check_float("device_timeout", stall_seconds, min=0.0, max=MAX_SECONDS, above=True)

@@ -80,8 +80,8 @@ class Engine:
             decoder: Decoder whose session computes the forwards.
             max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
             queue_limit: Maximum number of waiting requests.
-            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt;
-                0 keeps none. Only used with window="block_causal".
+            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt; 0
+                keeps none. It is only used with window="block_causal".
             max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
                 requests run, a longer prompt first waits for the rounds that its tokens would have filled.
             observer: Receives a report of every round, admission and end.
@@ -103,7 +103,7 @@ class Engine:
         self._admitted: list[Job] = []
         """Running requests, and some that have ended."""
         self._ending: list[Job] = []
-        """Requests that left before they ran and await their results."""
+        """Requests that ended before they ran, and whose handles still need their results."""
         self._load = self._pool.load()
         self._reservations: list[Reservation] = []
         """Reservations for future requests."""
@@ -132,7 +132,7 @@ class Engine:
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors. Closing the engine closes it.
 
-        `device_timeout` and `grammar_limits` are those of Decoder.open.
+        `device_timeout` and `grammar_limits` have the same meaning as for Decoder.open.
         """
         decoder = Decoder.open(
             path, devices, threads=threads, device_timeout=device_timeout, grammar_limits=grammar_limits
@@ -213,8 +213,8 @@ class Engine:
     ) -> PreparedRequest:
         """Check a request on a separate thread, so that the asyncio loop continues, and return it for `submit`.
 
-        Preparing a grammar can take seconds, and a long prompt some time. Cancelling the task stops the preparation of
-        a grammar in a helper process. Raises as `submit` does.
+        Preparing a grammar can take seconds, and checking a long prompt takes time too. Cancelling the task stops the
+        preparation of a grammar in a helper process. Raises as `submit` does.
         """
         self._check_capacity(1)
         cancelled = threading.Event()
@@ -335,7 +335,7 @@ class Engine:
         """Reject new requests from now on and wait at most `timeout` seconds until all others have ended.
 
         Return True if all have ended and none was cut short by close() or a failure. The engine stays open, and
-        unfinished requests continue. Drain again to wait longer. Raises BadInputError for an invalid timeout, and on
+        unfinished requests continue. Call it again to wait longer. Raises BadInputError for an invalid timeout, and on
         the engine's own thread, which would wait for itself.
         """
         if timeout is not None:
@@ -368,7 +368,9 @@ class Engine:
         self.close()
 
     def _work(self) -> None:
-        """Admit and decode requests until the engine is closed. Run by the worker, which always ends every handle."""
+        """Admit and decode requests until the engine is closed. The worker thread runs this method, which always ends
+        every handle.
+        """
         try:
             while self._wait_for_work():
                 self._admit()
@@ -393,7 +395,7 @@ class Engine:
             self._changed.notify_all()
 
     def _admit(self) -> None:
-        """Admit waiting requests in order, as slots and prompt rows allow, and end those that are due."""
+        """Admit waiting requests in order, as slots and prompt rows allow, and end cancelled and late ones."""
         with self._changed:
             leaving = [(job, each) for job in self._waiting if (each := job.ending_handles()).handles]
             gone = {job for job, each in leaving if each.is_all}
@@ -409,7 +411,7 @@ class Engine:
             self._pool.add(job)
 
     def _cancel_all(self) -> None:
-        """Cancel all requests after close(). No request is added any more."""
+        """Cancel all requests after close(). No request can be added after that."""
         with self._changed:
             self._ending, self._waiting = self._waiting, []
             self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))

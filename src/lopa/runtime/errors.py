@@ -52,7 +52,7 @@ class CheckFailedError(LopaError):
 
 
 class MissingBackendError(LopaError):
-    """A library, provider or device that is missing on this machine (exit code 3)."""
+    """A library, provider or device is missing on this machine (exit code 3)."""
 
     exit_code = 3
 
@@ -79,7 +79,7 @@ class QueueFullError(BadInputError):
 
 
 class EngineClosedError(BadInputError):
-    """A request to an engine that is closed, is draining, or ended because its device failed."""
+    """The engine of a request is closed, is draining, or ended because its device failed."""
 
 
 class EngineFailedError(LopaError):
@@ -89,7 +89,7 @@ class EngineFailedError(LopaError):
 
 
 class PreparationStoppedError(LopaError):
-    """A request that was cancelled, or whose engine was closed, before it was submitted (exit code 3)."""
+    """The request was cancelled, or its engine was closed, before it was submitted (exit code 3)."""
 
     exit_code = 3
 

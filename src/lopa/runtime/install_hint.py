@@ -28,7 +28,7 @@ class Ability:
     distributions: tuple[str, ...]
     """pip packages; "a or b" for alternatives."""
     remedy: Callable[[], str]
-    """Function that returns how to install missing parts."""
+    """Function that returns the instructions for installing missing parts."""
     programs: tuple[str, ...] = ()
     """Required programs on PATH."""
     min_version: tuple[int, int] = (0, 0)
@@ -36,9 +36,9 @@ class Ability:
 
 
 def pip_install(*extras: str, also: Sequence[str] = ()) -> str:
-    """Return a shell command that installs the requirements of `extras` and those in `also`. Without extras it installs
-    the requirements of the runtime. In a source tree that was never installed it installs the tree, because there is no
-    metadata.
+    """Return a shell command that installs the requirements of `extras` and the packages in `also`. Without extras it
+    installs the requirements of the runtime. In a source tree that was never installed it installs the tree, because
+    there is no metadata.
     """
     requirements = _requirements_from_extras(extras)
     if not requirements:
@@ -56,7 +56,9 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _requirements_from_extras(extras: Sequence[str]) -> list[str]:
-    """Return the requirements of `extras` (none: of the runtime) on this platform, each once."""
+    """Return the requirements of `extras` on this platform, each once. Without extras, return the requirements of the
+    runtime.
+    """
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -11,7 +11,7 @@ from lopa.runtime.contract import tiles
 from lopa.runtime.state.windows import Windows
 
 MIN_SAVED = 0.05
-"""Minimum share of a forward's time to save. Smaller savings are within the estimate's error."""
+"""Minimum saving, as a share of a forward's time. Smaller savings are within the estimate's error."""
 ATTENTION_COST = 2.0
 """Operations of a product with float32 weights that take as long as one operation of attention (measured:
 docs/measurements/cpu.md)."""
@@ -20,12 +20,12 @@ INTEGER_SPEEDUP = 3.0
 
 
 def always(windows: Windows, rows: int, sampled: int) -> bool:  # noqa: ARG001
-    """Share rows wherever that reduces their number."""
+    """Return True, which shares rows whenever that reduces their number."""
     return True
 
 
 class FasterSharing:
-    """Rule that shares rows where the forward is expected to take less time."""
+    """Rule that shares rows if the forward is expected to take less time."""
 
     def __init__(self, manifest: Manifest, table: CostTable | None) -> None:
         """Use the cost `table` of the device. If it is None, estimate the cost on a processor from the model's
@@ -51,7 +51,7 @@ class FasterSharing:
         return together < (1 - MIN_SAVED) * apart
 
     def _cost(self, branches: int, rows: int, seen: int, sampled: int) -> float:
-        """Return the cost of a forward: seconds by the table, otherwise work.
+        """Return the cost of a forward, in seconds by the table or, without a table, in units of work.
 
         Each of the `rows` attends to `seen` rows. Cost tables sample every row, and none has a single window of all
         rows. The table is therefore queried with `branches` shorter windows, on a longer prefix that compensates for

@@ -30,8 +30,8 @@ class BranchCosts(Protocol):
 
 
 _PRIOR_SHARES = (1.0, 1.47, 1.68, 1.81, 1.89, 1.95, 1.99, 2.03)
-"""Tokens of a round with 1 to 8 branches relative to one branch: mean over whole decodes of the tiny model's evaluation
-prompts (docs/measurements, 2026-11-21; 5 and 7 are interpolated)."""
+"""Tokens of a round with 1 to 8 branches relative to one branch. They are means over whole decodes of the tiny model's
+evaluation prompts (docs/measurements, 2026-11-21). The values for 5 and 7 are interpolated."""
 _PRIOR_TOKENS = 4.4
 """Tokens of a round with one branch before any observation, from the same prompts."""
 _PRIOR_ROUNDS = 64.0
@@ -51,8 +51,8 @@ class BranchBudget:
         """Learn from the current round, and return the number of lookaheads for the next round, which has this
         `anchor`.
 
-        `confidences` and `tokens` have one value per branch of the current round, the anchor last. `tokens` are those
-        that the branch yields if it wins.
+        `confidences` and `tokens` have one value per branch of the current round, the anchor last. `tokens` holds the
+        number of tokens that each branch yields if it wins.
         """
         self.observe(confidences, tokens)
         left = int(np.count_nonzero(~anchor.unmasked))
@@ -95,8 +95,8 @@ class BranchBudget:
     def _expected_tokens(self, max_branches: int) -> Iterator[float]:
         """Yield the mean tokens of a round with 1 to `max_branches` branches, weighted with the prior.
 
-        The prior for n branches is the estimate for n - 1 branches times the usual gain of one more branch. Numbers of
-        branches that were never tried therefore use observations of the others.
+        The prior for n branches is the estimate for n - 1 branches times the usual gain of one more branch. The
+        estimate for an untried number of branches therefore uses observations of smaller numbers.
         """
         expected = _PRIOR_TOKENS
         for number in range(max_branches):

@@ -28,7 +28,7 @@ def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context
 
     At a temperature, tokens are drawn among the K best (after top_k and top_p), or from the rows' logits if top_k
     allows more. `step`, the number of the strategy's step, seeds the draws. Raises BadInputError if logits are needed
-    and missing.
+    but missing.
     """
     source = _from_logits if context.plan.draws_from_logits else _from_top_k
     found = source(rows, positions, context, step)
@@ -66,7 +66,7 @@ def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: i
 
 
 def missing_logits(plan: DecodingPlan) -> BadInputError:
-    """Return the error for a plan that needs logits where a bundle has none."""
+    """Return the error for a plan that needs logits, for a bundle without logits."""
     return BadInputError(
         f"top_k {plan.top_k} with a bundle that returns only the {TOP_K} best candidates",
         expected=f"top_k from 1 to {TOP_K}, or a bundle that returns logits",

@@ -1,8 +1,8 @@
 """Apply a grammar in a round: allowed candidates, and how far a round may unmask (docs/how-to/structured-output.md).
 
 The grammar has accepted every token before the first masked position. Tokens behind a masked position are provisional.
-The run that begins at the first masked position is exact: the grammar allows each of its tokens after those before it.
-Such a token is the best allowed one of the row's candidates, or another one if none is allowed.
+The run that begins at the first masked position is exact: the grammar allows each of its tokens after all earlier
+tokens. Such a token is the best allowed one of the row's candidates, or another one if none is allowed.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from lopa.runtime.strategy import Candidates
 
 MAX_REJECTED = 16
 """Maximum number of tokens rejected at one position because the answer could not end in time. After that the shortest
-ending is taken."""
+ending is written."""
 _MIN_LOGPROB = np.float32(-100.0)
 """Lower bound of the log-probability of a token that is not among the model's candidates."""
 
@@ -60,15 +60,16 @@ def possible_lookaheads(branch: Branch, grammar: BranchGrammar, positions: Int64
 class ConstrainedRun:
     """The winner's run of positions from the first masked one on, extended until every token in it is allowed.
 
-    A round proposes candidates, calls `may_unmask`, lets the strategy choose, and calls `extend`. While that returns
-    True, it proposes again from `rows`. An end of text is unmasked only at the end of the run. Once the grammar has
-    remasked as many tokens as the answer has positions, nothing behind the run is unmasked, so decoding always ends.
+    A round proposes candidates, calls `may_unmask`, lets the strategy choose, and calls `extend`. While `extend`
+    returns True, the round proposes again from `rows`. An end of text is unmasked only at the end of the run. Once the
+    grammar has remasked as many tokens as the answer has positions, nothing behind the run is unmasked, so decoding
+    always ends.
     """
 
     def __init__(
         self, branch: Branch, grammar: BranchGrammar, positions: Int64, rows: RowStatistics, plan: DecodingPlan
     ) -> None:
-        """Begin with `rows` [n], from rows_at_first_masked, at the ascending sampled `positions` [n]."""
+        """Start a run from `rows` [n], the result of rows_at_first_masked, at the ascending sampled `positions` [n]."""
         self._branch, self._grammar, self._positions, self._plan = branch, grammar, positions, plan
         self._may_go_beyond = grammar.remasked < branch.layout.end - branch.layout.prompt
         self._in_run = np.zeros(len(positions), np.bool_)
@@ -78,7 +79,7 @@ class ConstrainedRun:
         """[n]: rows to propose candidates from."""
 
     def may_unmask(self, candidates: Candidates) -> Bool:
-        """Return which positions [n] may be unmasked with these `candidates` [n], [n]."""
+        """Return a mask [n], True for the positions that may be unmasked with these `candidates` [n]."""
         return self._in_run | (self._grammar.has_text[candidates.tokens] & self._may_go_beyond)
 
     def extend(self, candidates: Candidates, chosen: Bool) -> bool:
@@ -104,7 +105,7 @@ class ConstrainedRun:
     def _end_of_run(self, candidates: Candidates, chosen: Bool) -> tuple[int | None, BranchGrammar]:
         """Return the index of the position at which the run ends, and the grammar before it.
 
-        The run ends where nothing was chosen or the chosen token is not allowed. The index is None for any other end:
+        The run ends where nothing was chosen or the chosen token is not allowed. The index is None if the run ends at
         the last position, an end of text, or an unmasked token that will be remasked.
         """
         branch, grammar = self._branch, self._grammar
@@ -132,7 +133,7 @@ def allowed_row(
     Logits are changed, and returned, only if tokens are drawn from them, because they are large. `remaining` is the
     number of positions left in the answer, including this one. `rejected` tokens are forbidden too. If no candidate is
     allowed, the row holds the best allowed token of the logits. Without logits it is the longest allowed token that
-    begins the text of a candidate, or else the first token of the shortest ending.
+    begins the text of a candidate, or otherwise the first token of the shortest ending.
     """
     if len(rejected) > MAX_REJECTED:
         return _row_of_token(row, grammar.first_ending_token(remaining), plan)
@@ -158,7 +159,7 @@ def allowed_row(
 
 
 def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
-    """Return ids and log-probabilities with those selected by `keep` first."""
+    """Return ids and log-probabilities with the candidates selected by `keep` first."""
     order = np.argsort(~keep, kind="stable")
     return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
 

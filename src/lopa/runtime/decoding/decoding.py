@@ -93,7 +93,7 @@ class Decoding:
         """Number of rounds."""
         self._strategy_steps = 0
         """Logical step counter that seeds sampling. Rounds that sample no position do not count, because a round that
-        only caches a prompt's rows is skipped where they are cached already."""
+        only caches a prompt's rows is skipped if they are cached already."""
         self.window_tokens = 0
         """Maximum number of generated positions so far; the paper counts these."""
         self.stop_reason: StopReason | None = None
@@ -141,8 +141,8 @@ class Decoding:
 
     def _windows(self) -> Windows:
         """Return the windows of the round, which use the first rows of the cache. Temporarily cached rows are computed
-        again if they do not match those that the round needs. A grammar can cause that: it may write the first position
-        of the next sub-block, or remask an end of text, which brings positions back.
+        again if they do not match the rows that the round needs. A grammar can cause that: it may write the first
+        position of the next sub-block, or remask an end of text, which brings positions back.
         """
         for anew in (False, True):
             windows = windows_from_branches(self._branches, self._context, anew=anew)
@@ -210,7 +210,7 @@ class Decoding:
     def _speculative_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Follow the strategy through the computed states, and draft its next states."""
         context, branches = self._context, self._branches
-        self._commit(windows, rows, 0)  # commits nothing in rounds with drafts
+        self._commit(windows, rows, 0)  # a round with drafts commits nothing
         self._lap("commit")
         scores = scores_from_rows(branches, windows, rows, self._strategy_steps + 1, context)
         verified = verify(branches, scores, self._strategy_steps, context)
@@ -236,7 +236,7 @@ class Decoding:
         )
 
     def _samples(self, windows: Windows) -> bool:
-        """Return True if a round may unmask something."""
+        """Return True if the round of `windows` may unmask a position."""
         return any(map(len, windows.sampled)) or hands_over(self.anchor)
 
     def _commit(self, windows: Windows, rows: RowStatistics, winner: int) -> None:
@@ -282,7 +282,7 @@ class Decoding:
         return self.anchor.tokens[self.prompt_length :]
 
     def logprobs(self) -> Float32 | None:
-        """Return the log-probability of every generated position, NaN where masked, or None if not requested.
+        """Return the log-probability of every generated position, NaN for masked ones, or None if not requested.
 
         GenerationResult defines them.
         """

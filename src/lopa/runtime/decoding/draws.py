@@ -72,8 +72,9 @@ def neg_entropy_of_kept(logprobs: Float32) -> Float32:
 
 
 def _normalize(logprobs: Float32, keep: Bool, best: Float32) -> Float32:
-    # Relative to the best candidate, which always stays. A single remaining candidate has log-probability 0, not almost
-    # 0. Positions with a single candidate are therefore tied, and rounding does not rank them.
+    # Log-probabilities are computed relative to the best candidate, which always stays. A single remaining candidate
+    # has log-probability 0, not almost 0. Positions with a single candidate are therefore tied, and rounding does not
+    # rank them.
     relative = np.where(keep, logprobs - best, np.float32(-np.inf))
     result: Float32 = (relative - np.log(np.exp(relative).sum(axis=-1, keepdims=True))).astype(np.float32)
     return result

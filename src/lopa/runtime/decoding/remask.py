@@ -1,4 +1,4 @@
-"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and those to remask."""
+"""Stage 5 on a branch: unmasked positions that are verified again, their probabilities, and the positions to remask."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from lopa.runtime.strategy.strategy import BEFORE_FIRST_STEP, remask_limit
 def remaskable_positions(anchor: Branch, context: Context) -> Int64:
     """Return the unmasked positions of the answer, [S] ascending, that a round may remask.
 
-    They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may be
-    gone.
+    They do not depend on what the round unmasks. An end of text is never among them, since the rows behind it may have
+    been dropped.
     """
     plan = context.plan
     if context.strategy.remask is None or not plan.remasks or anchor.remasked >= plan.remask_limit:
@@ -32,7 +32,7 @@ def remaskable_positions(anchor: Branch, context: Context) -> Int64:
 def remaskable_probabilities(windows: Windows, rows: RowStatistics, anchor: Branch) -> Float32:
     """Return the probabilities [S] of the tokens at the remaskable positions, from a round's statistics `rows` [B, Q].
 
-    A token that is not among the K best counts as impossible.
+    A token that is not among the K best has probability 0.
     """
     first = windows.kept_columns + len(windows.sampled[-1])
     received = rows[-1, first : first + len(windows.remaskable)]
@@ -47,7 +47,7 @@ def remask_branch(
 ) -> tuple[Branch, Int64]:
     """Return the `winner` of a round after its strategy remasked positions, and these positions, block by block.
 
-    `written` are the positions that the round unmasked. `probabilities` [S] are those at `remaskable` [S].
+    `written` are the positions that the round unmasked. `probabilities` [S] belong to the positions `remaskable` [S].
     """
     remask = context.strategy.remask
     if remask is None:

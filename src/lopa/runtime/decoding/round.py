@@ -46,7 +46,7 @@ class UnmaskedTokens:
     """The tokens that a round unmasked, ordered by the strategy's step, then by block and position."""
 
     chosen: Bool
-    """[sampled positions]: True for those that were unmasked."""
+    """[sampled positions]: True for the positions that were unmasked."""
     positions: Int64
     tokens: Int64
     logprobs: Float32 | None = None
@@ -79,7 +79,7 @@ class NextBranches:
 
     branches: tuple[Branch, ...]
     lookaheads: tuple[Lookahead, ...]
-    """Lookahead tokens, including those of branches that are dropped because another branch is finished."""
+    """Lookahead tokens, including the tokens of branches that are dropped because another branch is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Proposals:
     """Index of the branch in the round."""
     step: int
     first_rows: RowStatistics | None = None
-    """[1]: statistics at the first position of the next block, if a committed block predicts it; else None."""
+    """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
 
 
 def score_branches(
@@ -173,7 +173,7 @@ def strategy_step(
 ) -> tuple[Branch, UnmaskedTokens]:
     """Return the state after `state` in step `step` of the strategy alone, and the tokens that the step unmasks.
 
-    The statistics are those of branch `number`. That branch is `state` itself or an earlier state from which it was
+    The statistics come from branch `number`. That branch is `state` itself or an earlier state from which it was
     drafted, so positions that `state` has unmasked since are not sampled again.
     """
     windows, strategy = scores.windows, context.strategy
@@ -193,7 +193,7 @@ def strategy_step(
 
 
 def join_unmasked(steps: Sequence[UnmaskedTokens]) -> UnmaskedTokens:
-    """Return the unmasked tokens of several steps, at least one, as those of one round; `chosen` is the last step's."""
+    """Return the unmasked tokens of several steps, at least one, as one record; `chosen` comes from the last step."""
     if len(steps) == 1:
         return steps[0]
     return UnmaskedTokens(
@@ -228,7 +228,9 @@ def _rescore(
 
 
 def _unmask_branch(branch: Branch, proposals: Proposals, context: Context) -> tuple[Branch, UnmaskedTokens, Candidates]:
-    """Return `branch` after a step, normalized; the unmasked tokens; and the candidates [n] they were chosen from."""
+    """Return the normalized `branch` after a step, the unmasked tokens, and the candidates [n] from which they were
+    chosen.
+    """
     positions, candidates = proposals.positions, proposals.candidates
     if proposals.first_rows is not None:
         return *_with_first_of_next_block(branch, proposals.first_rows, proposals.step, context), candidates

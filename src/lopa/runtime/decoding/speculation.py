@@ -3,7 +3,7 @@
 
 A forward computes the state that a strategy has reached, and drafts of its next states, one per branch. If the
 strategy's next state equals a draft, the round continues from there without another forward (docs/concepts/decoding.md,
-"The same tokens in fewer forwards").
+"Exact speculative decoding").
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Co
 def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
     """Return the index of the accepted draft after index `at`, or None if no draft is accepted.
 
-    `agree` is True for drafts that equal the reached state. The test is not exact, so several may; the last is
-    accepted.
+    `agree` is True for drafts that equal the reached state. The test is not exact, so several drafts may equal it. The
+    last one is accepted.
     """
     return next((number for number in range(len(agree) - 1, at, -1) if agree[number]), None)
 
@@ -59,8 +59,8 @@ def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
 def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> tuple[Branch, ...]:
     """Return drafts of the strategy's next states, assuming that the model's statistics stay the same.
 
-    The strategy has made `steps` steps so far, including those of this round. A step that unmasks nothing, or leaves
-    nothing masked, ends the chain.
+    The strategy has made `steps` steps so far, including the steps of this round. A step that unmasks nothing, or
+    leaves nothing masked, ends the chain.
     """
     found = list[Branch]()
     anchor = state = verified.states[-1]
@@ -80,14 +80,14 @@ def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> 
 def _fits_anchor(draft: Branch, anchor: Branch, plan: DecodingPlan) -> bool:
     """Return True if `draft` has the same rows on the same prefix in a round of `anchor` as it would have alone. Return
     False if either commits rows. A round commits only the anchor's rows, and with full windows committed rows depend on
-    those behind them.
+    the rows behind them.
     """
     alone = rows_from_branch(draft, draft, plan)
     return alone.commit == 0 and _are_same_rows(alone, rows_from_branch(draft, anchor, plan))
 
 
 def _agrees(draft: Branch, state: Branch, plan: DecodingPlan) -> bool:
-    """Return True if the statistics of `draft` are those of `state`: the same sampled positions of the same rows."""
+    """Return True if the statistics of `draft` are valid for `state`: both sample equal positions of equal rows."""
     if draft.blocks[-1].end != state.blocks[-1].end or not (
         np.array_equal(draft.tokens, state.tokens) and np.array_equal(draft.unmasked, state.unmasked)
     ):

@@ -1,8 +1,9 @@
 """Decoding options of a request, and their resolution into a plan.
 
 `config` holds the requested options. `value_checks` checks single options and `option_checks` combinations. `defaults`
-has the package's defaults and checks those of bundles and servers. `merged_options` merges all of them. `resolve` makes
-the plan, with the number of branches from `branch_choice`. `help_texts` reads the docstring of GenerationConfig.
+has the package's defaults and checks the defaults of bundles and servers. `merged_options` merges all of them.
+`resolve` makes the plan, with the number of branches from `branch_choice`. `help_texts` reads the docstring of
+GenerationConfig.
 """
 
 from lopa.runtime.generation_config.branch_choice import (

@@ -1,4 +1,4 @@
-"""Defaults of decoding options: the package's, and those of bundles and servers."""
+"""Defaults of decoding options, set by the package, a bundle or a server."""
 
 import math
 from collections.abc import Mapping

@@ -13,7 +13,8 @@ _USUAL: Options = {**dict.fromkeys(OPTIONS), **GenerationConfig().requested(), *
 
 
 def merged_options(config: GenerationConfig, *, own: Options = NOTHING, defaults: Options = NOTHING) -> Options:
-    """Return every option by name: the requested value, else the value of `defaults`, `own` (the model) or the package.
+    """Return every option by name: the requested value, or otherwise the value of `defaults`, `own` (the model) or the
+    package.
 
     Defaults that the strategy does not use, or that contradict a requested option, are dropped. Options without any
     value are None. Raises BadInputError for unknown options, invalid values and invalid combinations.
@@ -51,7 +52,7 @@ def _applicable_defaults(own: Options, defaults: Options, requested: Options) ->
 
 
 def _merge(given: Options, own: Options) -> Options:
-    """Return every option: the `given` value, else the value of `own` or the package, adapted to strategy and
+    """Return every option: the `given` value, or otherwise the value of `own` or the package, adapted to strategy and
     alignment.
 
     Raises BadInputError for invalid combinations.

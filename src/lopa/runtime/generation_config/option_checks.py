@@ -149,7 +149,7 @@ def _check_remasking(options: Options, strategy: Strategy) -> None:
 
 
 def _check_sliding(options: Options) -> None:
-    """Reject options that a sliding block does not support, and its own options elsewhere."""
+    """Reject options that a sliding block does not support, and options of sliding blocks for other alignments."""
     if options["alignment"] != "sliding":
         own = {
             "entropy_threshold": options["entropy_threshold"],
@@ -250,7 +250,7 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
 
 
 def _check_branches(options: Options, strategy: Strategy) -> None:
-    """Reject several branches without lookahead, and auto in reference mode."""
+    """Reject several branches without lookahead, and branches="auto" in reference mode."""
     branches = options["branches"]
     if branches not in (None, 1) and not strategy.looks_ahead and not options["speculative"]:
         raise BadInputError(

@@ -25,8 +25,8 @@ class BoundedExpression:
     expression: str
     matchers: "dict[int, LLMatcher | None]" = field(default_factory=dict, repr=False)
     max_matchers: int | None = None
-    """Maximum matchers to make; None: unlimited. Beyond it the next larger matcher is used, and an ending may be longer
-    than the shortest."""
+    """Maximum number of matchers to make; None for no limit. Beyond it the next larger matcher is used, and an ending
+    may be longer than the shortest."""
 
     def ending(self, text: bytes, max_characters: int) -> bytes | None:
         """Return the shortest ending of `text` in bytes, or None if none is found within about `max_characters`
@@ -46,7 +46,7 @@ class BoundedExpression:
         """Return whether making a matcher takes at most `seconds` of processor time, for sizes up to `max_characters`
         characters.
 
-        Small sizes can take far longer than large ones, since the library needs long to find that no text of that
+        Small sizes can take far longer than large ones, since the library takes long to find that no text of that
         length matches.
         """
         size = 1

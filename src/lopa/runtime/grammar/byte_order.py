@@ -37,7 +37,7 @@ _TEXT_RANKS, _STRUCTURE_RANKS = _ranks(_IN_TEXT, b"\\" + SYMBOLS), _ranks(_IN_ST
 
 @lru_cache(_MAX_CACHED_MASKS)
 def rank_bytes(mask: bytes) -> bytes:
-    """Return the bytes set in `mask` (lowest bit first), those that probably end a text soonest first."""
+    """Return the bytes set in `mask` (lowest bit first). Bytes that probably end a text soonest come first."""
     allowed = [each for each in range(BYTES) if mask[each >> 3] >> (each & 7) & 1]
     ranks = _TEXT_RANKS if len(allowed) > MAX_STRUCTURE_BYTES else _STRUCTURE_RANKS
     return bytes(sorted(allowed, key=ranks.__getitem__))
@@ -45,6 +45,6 @@ def rank_bytes(mask: bytes) -> bytes:
 
 @lru_cache(_MAX_CACHED_MASKS)
 def representative_bytes(mask: bytes) -> bytes:
-    """Return all bytes set in `mask` if they are few; of many, representative bytes and every symbol."""
+    """Return all bytes set in `mask` if they are few, otherwise representative bytes and every symbol."""
     allowed = rank_bytes(mask)
     return bytes(each for each in allowed if each in _REPRESENTATIVE) if len(allowed) > MAX_STRUCTURE_BYTES else allowed

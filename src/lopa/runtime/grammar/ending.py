@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_TRIES = 2**13
-"""Maximum bytes or forced runs tried on the straight way to an end."""
+"""Maximum bytes or forced runs tried on the direct way to an end."""
 MAX_EXAMINED_BYTES = 12
 """Maximum number of allowed bytes, such as digits, that are all examined after a byte without effect. If there are
 more, all are examined only occasionally."""
@@ -27,12 +27,12 @@ string."""
 
 
 CYCLE_VISITS = 4
-"""Visits of a view after which it counts as a cycle."""
+"""Number of visits of a view after which it counts as a cycle."""
 _SPACE, _ASCII, _NUMBER = b" ", 128, b"-0123456789"
 
 
 class _View(NamedTuple):
-    """Visible properties of a position in a text."""
+    """Properties of a position in a text that a byte matcher shows."""
 
     mask: bytes
     """Bit mask of the bytes that may follow."""
@@ -53,8 +53,8 @@ class Search(NamedTuple):
 def likely_endings(ending: bytes, written: bytes) -> Iterator[bytes]:
     """Yield probable endings of a text that could end with `ending` and got `written` instead.
 
-    The first candidate is the rest of `ending` after `written`. Otherwise these are all of `ending`, as after one more
-    character of a string, and its remainders after a common part.
+    If `ending` begins with `written`, its rest is the only candidate. Otherwise the candidates are the whole of
+    `ending`, e.g. after one more character of a string, and its remainders after a common part.
     """
     if ending.startswith(written):
         yield ending[len(written) :]
@@ -71,7 +71,7 @@ def suffixes(ending: bytes) -> Iterator[bytes]:
 
 
 def first_ending(read: "LLMatcher", texts: Iterable[bytes], fits: Callable[[bytes], bool]) -> bytes | None:
-    """Return the first of `texts` after which the text of matcher `read` may stop and that `fits`, else None."""
+    """Return the first of `texts` after which the text of matcher `read` may stop and that `fits`, otherwise None."""
     tried = read.deep_copy()
     allowed = rank_bytes(_view(tried).mask)
     for text in texts:
@@ -113,8 +113,8 @@ def _next(
 
     Normally the first byte by rank is returned. After `idle` bytes without effect, as in a string or number that is too
     short, the first candidate that changes the view is returned. If there is none, strings get spaces, which take few
-    tokens, and other forms get their first byte, and later other bytes. In a cycle, the first candidate that leads to a
-    new view is returned.
+    tokens. Other forms get their first allowed byte, and later other bytes. In a cycle, the first candidate that leads
+    to a new view is returned.
     """
     allowed = rank_bytes(view.mask)
     many = len(allowed) > MAX_STRUCTURE_BYTES
@@ -157,7 +157,7 @@ def _is_power_of_two(times: int) -> bool:
 def shortest_ending(read: "LLMatcher", hints: Sequence[bytes] = (), *, steps: int, below: int | None = None) -> Search:
     """Search for the shortest ending, with fewer than `below` bytes, among `steps` texts.
 
-    Texts are extended shortest first. Of texts with equal length and view, MAX_EQUAL_VIEWS are kept. Bytes without
+    Texts are extended shortest first. At most MAX_EQUAL_VIEWS texts with equal length and view are kept. Bytes without
     effect come last. Where nearly any byte may follow, only a few are tried. The result may be slightly longer than the
     shortest ending, but is never wrong.
     """

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from lopa.runtime.checked_values import check_float, check_int
 
 _SECONDS_DIVISOR, _MEMORY_DIVISOR = 4, 16
-"""Waiting requests hold their compiled grammars: 72 of them in a server by default."""
+"""Divisors of the limits in the decoding process. Its waiting requests hold compiled grammars, by default up to 72 in a
+server.
+"""
 _MAX_SECONDS = 3600.0
 _MIN_MEMORY = 64 * 2**20
 MAX_GRAMMAR_PROCESSES = 64
@@ -15,14 +17,14 @@ MAX_GRAMMAR_PROCESSES = 64
 class GrammarLimits:
     """Limits of the helper process that compiles the grammars of requests (docs/how-to/structured-output.md).
 
-    The decoding process compiles an accepted grammar again. That part may take a quarter of the processor time and a
+    The decoding process compiles an accepted grammar again. This may take a quarter of the processor time and a
     sixteenth of the memory. Raises BadInputError for invalid values.
     """
 
     cpu_seconds: float = 4.0
     """Seconds of processor time for one grammar: compiling it and finding its shortest answer."""
     memory_bytes: int = 256 * 2**20
-    """Bytes of address space for one grammar, beyond those of the idle helper."""
+    """Bytes of address space for one grammar, beyond the memory of the idle helper."""
     processes: int = 4
     """Grammars compiled at the same time; others wait."""
 

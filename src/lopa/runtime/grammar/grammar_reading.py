@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Two matchers at the same position: one of tokens, and one of bytes, of which there are few."""
+    """Two matchers at the same position: one reads tokens, the other single bytes."""
 
     vocabulary: Vocabulary
     tokens: "LLMatcher"
     bytes: "LLMatcher"
     hints: tuple[bytes, ...] = ()
-    """Texts that may bring the answer nearer to its end where single bytes do not."""
+    """Texts that may bring the answer nearer to its end if single bytes do not."""
     text: bytes = b""
     """Text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
     expression: BoundedExpression | None = None
@@ -90,6 +90,8 @@ class Reading:
 def initial_reading(
     vocabulary: Vocabulary, grammar: str, hints: tuple[bytes, ...] = (), expression: BoundedExpression | None = None
 ) -> Reading:
-    """Return the reading of an empty text by a grammar in the library's form. Raises ValueError with its message."""
+    """Return the reading of an empty text by a grammar in the library's form. Raises ValueError with the library's
+    message.
+    """
     tokens, of_bytes = matcher(vocabulary.tokens, grammar), matcher(vocabulary.bytes, grammar)
     return Reading(vocabulary, tokens, of_bytes, hints, expression=expression)

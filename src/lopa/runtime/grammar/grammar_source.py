@@ -21,7 +21,7 @@ from lopa.runtime.plan import GRAMMARS
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON style unless the schema specifies another. With a single style, much of the text is forced."""
 _STRICTNESS = {"lenient": False, "coerce_one_of": False}
-"""Strictness: a schema with features that the library would ignore is an error."""
+"""Settings that reject a schema with features that the library would otherwise ignore."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ _LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)+"')
 def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
     """Return hints for a schema: a JSON text for each pattern, and numbers for `multipleOf`.
 
-    A pattern may match anywhere in its string. A number is given where the schema has `multipleOf` and a minimum.
+    A pattern may match anywhere in its string. A number is given if the schema has `multipleOf` and a minimum.
     """
     patterns: list[str] = []
     numbers: list[bytes] = []

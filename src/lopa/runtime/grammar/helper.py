@@ -1,6 +1,6 @@
 """Client of the helper process: start it, send requests, and restart it after a crash.
 
-This module does not depend on the engine. `preparation` defines what preparing a grammar means.
+This module does not depend on the engine. `preparation` has the functions that prepare a grammar.
 """
 
 import importlib.util
@@ -112,7 +112,7 @@ class GrammarHelper:
         return CheckedGrammar(value["grammar"], hints, value["ending"].encode("latin-1"), value["exact"])
 
     def _reply(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> bytes | None:
-        """Return a child's reply, empty if it exceeded its limits, or None if the helper itself died."""
+        """Return a child's reply, empty if the child exceeded its limits, or None if the helper itself died."""
         content = json.dumps(asdict(request)).encode()
         unsent = memoryview(len(content).to_bytes(_LENGTH, "little") + content)
         received = bytearray()

@@ -2,7 +2,7 @@
 
 `helper` starts it and sends the limits and the chat template over the control socket. Each child gets its own socket,
 reads one request and writes one reply. It ends at its limits, or when the other side closes its socket. The process
-ends with its control socket.
+ends when its control socket is closed.
 """
 
 import gc

@@ -33,8 +33,8 @@ def library() -> Any:
 
 
 def tokenizer_from_definition(definition: str, vocabulary: int, ends: tuple[int, ...]) -> "LLTokenizer":
-    """Return the library's tokenizer of a tokenizer.json. `vocabulary` is the model's size, which may exceed the
-    tokenizer's."""
+    """Return the library's tokenizer of a tokenizer.json. `vocabulary` is the size of the model's vocabulary, which may
+    exceed the tokenizer's."""
     made: LLTokenizer = library().LLTokenizer(definition, n_vocab=vocabulary, eos_token=list(ends), slices=[])
     return made
 
@@ -78,7 +78,9 @@ def lark_from_regex(expression: str) -> str:
 
 
 def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
-    """Return a matcher at the beginning of `grammar` in the library's form. Raises ValueError with its message."""
+    """Return a matcher at the beginning of `grammar` in the library's form. Raises ValueError with the library's
+    message.
+    """
     made: LLMatcher = library().LLMatcher(tokenizer, grammar, log_level=0)
     if made.is_error():
         raise ValueError(made.get_error())
@@ -88,7 +90,7 @@ def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 def check_matcher(used: "LLMatcher") -> None:
     """Raise BadInputError for a failed matcher.
 
-    It exceeded a limit of the library, or its text can neither continue nor end.
+    The matcher exceeded a limit of the library, or its text can neither continue nor end.
     """
     if not used.is_error():
         return

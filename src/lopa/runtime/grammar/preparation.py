@@ -36,14 +36,14 @@ class CheckedGrammar:
     ending: bytes
     """Text with which the answer may end before its first token."""
     exact: bool
-    """True if shortest endings are cheap enough to search while decoding."""
+    """True if shortest endings are cheap enough to search for while decoding."""
 
 
 def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: GrammarLimits) -> CheckedGrammar:
     """Compile a grammar and find an ending of its answer.
 
-    Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds what a decoder may keep
-    (`limits`). The caller bounds this call itself.
+    Raises BadInputError for an invalid grammar, and for one whose compiled form exceeds the decoder's part of `limits`.
+    The caller limits the time and memory of this call.
     """
     grammar = library_grammar(request)
     seconds, memory = time.process_time(), _resident_bytes()
@@ -68,7 +68,9 @@ def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabul
 
 
 def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:
-    """Do both parts in this process, within the library's own limits. Raises BadInputError."""
+    """Compile the grammar in this process, within the library's own limits. Return the state before the first token.
+    Raises BadInputError.
+    """
     return initial_state(reading_from_request(request, vocabulary), request.positions)
 
 

@@ -65,7 +65,7 @@ class GrammarState:
         return self.reading.vocabulary.has_text
 
     def allows(self, token: int) -> bool:
-        """Return whether `token`, or an end-of-text, may follow, regardless of room."""
+        """Return whether `token`, or an end-of-text, may follow, regardless of the remaining positions."""
         if token in self.reading.vocabulary.ends:
             return self.reading.may_end
         return self.reading.allows(token)
@@ -98,13 +98,13 @@ class GrammarState:
         return None if ending is None else (reading, ending)
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must follow, whatever the model predicts; empty if there is a choice."""
+        """Return the tokens that must follow, regardless of the model; empty if there is a choice."""
         if self.ended:
             return ()
         return self.reading.vocabulary.ends[:1] if self.reading.must_end else self.reading.forced
 
     def first_ending_token(self, room: int) -> int:
-        """Return the first token of `ending` in `room` positions, as the tokenizer writes it if there is room."""
+        """Return the first token of `ending` within `room` positions, from the tokenizer's own tokens if they fit."""
         vocabulary = self.reading.vocabulary
         if not self.ending:
             return vocabulary.ends[0]

@@ -40,8 +40,8 @@ class Vocabulary:
     added: Mapping[int, bytes] = field(default_factory=dict)
     """Texts of added tokens that the library treats as special and the tokenizer does not.
 
-    A grammar requests <tool_call> by its name, and no text literal matches it. As many as there are SYMBOLS also have a
-    symbol.
+    A grammar requests <tool_call> by its name, and no text literal matches it. The first len(SYMBOLS) of these tokens
+    also have a symbol.
     """
 
     def prepare(self) -> None:

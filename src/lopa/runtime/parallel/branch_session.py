@@ -43,13 +43,15 @@ class BranchParallelSession:
 
     A device that raises, or exceeds `stall_seconds`, is abandoned: it appears in `lost`, a warning is logged, and the
     other devices compute its share. ValueError and BadInputError of a forward are the caller's errors, not the
-    device's. The thread of a device named as cores ("cpu:0-1") is bound to these cores.
+    device's. The thread of a device with core numbers ("cpu:0-1") is bound to these cores.
 
     Methods raise DevicesLostError when no device is left, and otherwise the errors of the Session protocol.
     """
 
     def __init__(self, sessions: Sequence[Session], *, stall_seconds: float = STALL_SECONDS) -> None:
-        """Take over `sessions`. Raises ValueError without any session, or for a limit that is not positive."""
+        """Start a thread for each of `sessions`, which this object then owns. Raises ValueError without any session, or
+        for a limit that is not positive.
+        """
         if not sessions or not stall_seconds > 0:
             raise ValueError(f"received {len(sessions)} sessions and {stall_seconds} seconds, both must be positive")
         self._devices = [SessionThread(session) for session in sessions]
@@ -110,7 +112,7 @@ class BranchParallelSession:
         return replace(statistics, split=ForwardSplit(times, gather))
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Append the rows on every device. Returns at once; devices append before their next forward.
+        """Append the rows on every device. The call returns at once; devices append before their next forward.
 
         Raises as HostSession.commit does. The next forward detects a device that fails here, and recovers its work.
         """
@@ -140,7 +142,7 @@ class BranchParallelSession:
     def read_rows(self, request: int, branch: int, count: int) -> CacheRows:
         """Return a copy of the rows, from the device that computed them. Raises as HostSession.read_rows does.
 
-        If that device fails, the rows are lost: raises RuntimeError. Another forward computes them again.
+        Raises RuntimeError if that device fails, since the rows are then lost. Another forward computes them again.
         """
         self._check_usable()
         self._finish_transfers()
@@ -159,7 +161,7 @@ class BranchParallelSession:
         self._lengths[request] = self.prefix_length(request) + rows.count
 
     def shorten(self, request: int, count: int) -> None:
-        """Shorten the prefix on every device. Returns at once; devices do it before their next forward."""
+        """Shorten the prefix on every device. This returns at once; devices shorten it before their next forward."""
         self._check_usable()
         check_prefix_count(self.prefix_length(request), count)
         if count == self.prefix_length(request):
@@ -211,8 +213,8 @@ class BranchParallelSession:
         )
 
     def _owner(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, SessionThread, int]:
-        """Return the last forward, the request's index in it, the device that computed `branch`, and its index
-        there."""
+        """Return the last forward, the index of the request in it, the device that computed `branch`, and the index of
+        `branch` on that device."""
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
@@ -222,8 +224,9 @@ class BranchParallelSession:
     def _results(self, calls: Mapping[SessionThread, Callable[[], T]]) -> list[T] | None:
         """Return the results of the devices' calls, or None if one of these devices was lost.
 
-        Waits for all devices, including their earlier work; a device that failed there is lost too. Call it after
-        `_finish_transfers`, so that no device waits for rows of another. Raises ValueError and BadInputError of a call.
+        The call waits for all devices and their earlier work. A device that failed in earlier work is lost too. Call it
+        after `_finish_transfers`, so that no device waits for rows of another. Raises ValueError and BadInputError of a
+        call.
         """
         futures = {device: device.submit(partial(_result_or_caller_error, call)) for device, call in calls.items()}
         jobs = {device: device.take_jobs() for device in self._devices}
@@ -304,7 +307,7 @@ def _compute_share(session: Session, part: WindowBatch) -> _ShareResult:
 
 
 def _result_or_caller_error(call: Callable[[], T]) -> T | _CallerError:
-    """Return the result, or as a value an error that every device would raise for this call."""
+    """Return the result of `call`. Return, not raise, an error that every device would raise for this call."""
     try:
         return call()
     except (ValueError, BadInputError) as error:

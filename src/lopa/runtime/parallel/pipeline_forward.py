@@ -36,7 +36,7 @@ class MicroBatch:
     prefix: Prefix
     """Prefix of the whole model and all requests."""
     rows: tuple[Rows, ...]
-    """New rows of the whole model and all windows, dtype [R, B, Hkv, W, D]. A stage writes those of its layers and
+    """New rows of the whole model and all windows, dtype [R, B, Hkv, W, D]. A stage writes the rows of its layers and
     `piece`."""
 
 
@@ -81,7 +81,7 @@ class PipelineStage:
 
     def _run(self, work: MicroBatch, before: Future[StageResult] | None) -> StageResult:
         hidden = None if before is None else before.result()
-        assert not isinstance(hidden, Statistics)  # only the last stage returns these
+        assert not isinstance(hidden, Statistics)  # only the last stage returns statistics
         began = time.perf_counter()
         outputs = self._forward.run_part(work.batch, hidden, self._view(work.prefix, work.piece.requests))
         for whole, name in zip(work.rows[self._part.cache_arrays], self._part.window_names, strict=True):

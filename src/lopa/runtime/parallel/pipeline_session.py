@@ -1,7 +1,7 @@
 """A pipeline of devices: "cuda:0+cuda:1" computes the first layers on cuda:0 and the others on cuda:1.
 
-The prefix caches are in host memory, where each stage binds those of its own layers. Together they take as much memory
-as a session on the whole graph, and HostSession commits, appends and releases for all stages at once.
+The prefix caches are in host memory, where each stage binds the caches of its own layers. Together they take as much
+memory as a session on the whole graph, and HostSession commits, appends and releases for all stages at once.
 """
 
 import msgspec

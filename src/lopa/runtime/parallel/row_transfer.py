@@ -1,6 +1,6 @@
 """Transfers of committed rows from the device that computed them to the others.
 
-Callers decide when rows are sent, and what happens to lost ones.
+Callers decide when rows are sent, and how lost rows are recovered.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from lopa.runtime.sessions.session import LendingSession, Session
 
 @dataclass(frozen=True, eq=False)
 class RowTransfer:
-    """One commit's rows. Started by `transfer_of_rows` or `transfer_of_lost_rows`."""
+    """The rows of one commit. `transfer_of_rows` and `transfer_of_lost_rows` create it."""
 
     batch: WindowBatch
     """The forward of these rows, with their request and branch only, so that another device can recompute them."""
@@ -25,7 +25,7 @@ class RowTransfer:
     read: Future[None]
     """Future of the owner's read."""
     rows: Future[CacheRows]
-    """Rows that the receivers wait for, without limit. Cancel it when the owner is lost."""
+    """Rows that the receivers wait for, without a time limit. Cancel it when the owner is lost."""
 
     @property
     def request(self) -> int:
@@ -50,7 +50,7 @@ def transfer_of_rows(
 def transfer_of_lost_rows(lost: RowTransfer, devices: Sequence[SessionThread]) -> RowTransfer:
     """Let the first of `devices` recompute the rows of `lost`, commit them and send them to the rest.
 
-    These devices never received the rows, so their prefix is still the one of the forward.
+    These devices never received the rows, so their prefix is still the same as in that forward.
     """
     owner, *receivers = devices
     recompute = partial(_recompute_rows, owner.session, lost.batch, lost.count)

@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class SessionThread:
-    """A thread that runs all calls of `session`, in order of `submit`. A device named as cores is bound to these."""
+    """A thread that runs all calls of `session`, in order of `submit`. A device with core numbers is bound to these
+    cores.
+    """
 
     def __init__(self, session: Session) -> None:
         """Start a thread for `session`, or use the session's existing thread."""
@@ -30,7 +32,7 @@ class SessionThread:
             self.submit(partial(pin_thread, cores))
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` after everything submitted before. Does not wait."""
+        """Run `work` after everything submitted before, without waiting for it."""
         future = self._worker.submit(work)
         self._jobs.append(future)
         return future
@@ -41,7 +43,7 @@ class SessionThread:
         return jobs
 
     def close(self) -> Future[None]:
-        """Close the session and end the thread, after everything submitted before. Does not wait."""
+        """Close the session and end the thread, after everything submitted before, without waiting."""
         future = self._worker.submit(self.session.close)
         self._worker.stop()
         return future

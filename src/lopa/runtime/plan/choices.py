@@ -27,8 +27,7 @@ Window = Literal["full", "block_causal", "causal"]
 Alignment = Literal["prompt", "absolute", "sliding"]
 Cache = Literal["blocks", "none", "prefix", "dual", "sub_block"]
 SharedRows = Literal["never", "always", "auto"]
-"""Rule for computing equal rows of several branches once: never, always, or (auto) where it is expected to be
-faster."""
+"""Rule for computing equal rows of several branches once: never, always, or (auto) if it is expected to be faster."""
 WHOLE_CACHES = ("none", "prefix", "dual")
 """Caches for which the sequence contains the whole answer from the start."""
 

@@ -21,7 +21,7 @@ class DecodingPlan:
 
     strategy: str
     own: Mapping[str, Any]
-    """Options that only this strategy has, with defaults filled in."""
+    """Options that only the request's strategy has, with defaults filled in."""
     branches: int
     """Maximum number of branches per step, anchor included."""
     auto_branches: bool
@@ -73,7 +73,7 @@ class DecodingPlan:
     step_limit: int
     """Maximum number of steps in reference mode."""
     overwrites_unmasked: bool
-    """True if a rule that unmasks a fixed number of positions overwrites unmasked ones where too few are masked, as the
+    """True if a rule that unmasks a fixed number of positions overwrites unmasked ones if too few are masked, as the
     published loops do (docs/concepts/decoding.md)."""
 
     def __getattr__(self, name: str) -> Any:

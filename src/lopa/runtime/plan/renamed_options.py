@@ -19,7 +19,7 @@ RENAMED_OPTIONS: Mapping[str, str] = {
     "take_back_limit": "remask_limit",
     "take_back_threshold": "remask_threshold",
 }
-"""Current name of each former one."""
+"""Current name of each former name."""
 
 
 def current_names(options: Mapping[str, Any]) -> dict[str, Any]:

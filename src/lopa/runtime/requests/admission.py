@@ -1,7 +1,7 @@
 """Limit the prompt rows that join a round.
 
 A prompt is computed in one forward, because its rows attend to each other. All running requests stall during a prefill.
-What can be limited is how many prompts one round computes, and how often.
+Only the number of prompts in one round and their frequency can be limited.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ MAX_NUM_BATCHED_TOKENS = 1024
 class Admission:
     """A limit of `rows_per_round` prompt rows per round.
 
-    A prompt longer than the limit waits until the limits of the rounds that it waited add up to its rows. A round
-    therefore computes prompts within the limit, or one longer prompt. The average over many rounds stays below the
-    limit.
+    A prompt longer than the limit waits until the sum of the limits of all rounds in which it waited reaches its rows.
+    A round therefore computes prompts within the limit, or one longer prompt. The average over many rounds stays below
+    the limit.
     """
 
     def __init__(self, rows_per_round: int) -> None:
@@ -25,7 +25,8 @@ class Admission:
     def number_joining(self, rows: Sequence[int], *, nothing_runs: bool) -> int:
         """Return how many of the first waiting requests join this round, in order; at least one if nothing runs.
 
-        `rows` are the prompt rows that each would compute. It has at most as many values as requests may still join.
+        `rows` holds the number of prompt rows that each request would compute. Its length is at most the number of
+        requests that may still join.
         """
         if not rows:
             return 0  # a round without waiting requests adds no credit for later ones

@@ -31,7 +31,7 @@ class Answer:
         submitted: float,
         reused_rows: int = 0,
     ) -> None:
-        """Begin with `submitted`, the start of the result's seconds on time.perf_counter's clock.
+        """Store the arguments. The result's seconds count from `submitted`, a time on time.perf_counter's clock.
 
         `reused_rows` is passed on to the result.
         """
@@ -52,7 +52,7 @@ class Answer:
         return self._decoding.stop_reason is not None
 
     def events_from_step(self, step: Step) -> list[Event]:
-        """Return the events of a round: text that became final, and a draft if requested. May end the request."""
+        """Return the events of a round: text that became final, and a draft if requested. This may end the request."""
         events = self._new_text()
         if self._drafts:
             unmasked = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])
@@ -64,8 +64,8 @@ class Answer:
         return events
 
     def last_events(self, reason: StopReason) -> list[Event]:
-        """Return the rest of the text and the result, with stop reason `reason`. Called once. If no round ran, the text
-        consists of the tokens that the grammar forces.
+        """Return the rest of the text and the result, with stop reason `reason`. It may be called only once. If no
+        round ran, the text consists of the tokens that the grammar forces.
         """
         events = [*self._new_text(), *self._text_events(self._stream.finish())]
         return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]

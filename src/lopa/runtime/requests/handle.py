@@ -19,7 +19,7 @@ class RequestHandle:
 
     Several iterations may run; each receives all text and the end. A draft is the whole answer again, so only the
     newest one is stored. A slow reader misses older ones, and memory is bounded by the answer. Do not wait for a
-    request on the thread that decodes it, i.e. inside `on_step`, which would wait for itself.
+    request inside `on_step`. It runs on the thread that decodes the request, which would wait for itself.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class RequestHandle:
     def cancel(self) -> None:
         """End the request early: the result follows after the current round, with stop_reason "cancelled".
 
-        No effect on a request that has ended.
+        This has no effect on a request that has ended.
         """
         self._cancelled = True
 
@@ -54,7 +54,8 @@ class RequestHandle:
     def result(self, timeout: float | None = None) -> GenerationResult:
         """Wait for the result, at most `timeout` seconds (None: without limit).
 
-        Raises TimeoutError if it takes longer, which leaves the request running, or the request's error.
+        Raises TimeoutError if it takes longer; the request then continues. Otherwise raises the request's error, if
+        any.
         """
         if timeout is not None:
             timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
@@ -109,7 +110,7 @@ class RequestHandle:
         return self._awaited().__await__()
 
     def events_from(self, index: int) -> tuple[list[Event], int]:
-        """Return the stored events from index `index` on, counted from 0, and the next index. Does not wait."""
+        """Return the stored events from index `index` on, counted from 0, and the next index, without waiting."""
         with self._changed:
             events = self._stored[bisect_left(self._stored, index, key=itemgetter(0)) :]
             if self._draft is not None and self._draft[0] >= index:
@@ -117,7 +118,7 @@ class RequestHandle:
             return [event for _, event in events], self._count
 
     def put_events(self, events: Sequence[Event]) -> None:
-        """Add events, the DoneEvent last of all. Called by the decoder."""
+        """Add events, the DoneEvent last of all. The decoder calls this method."""
         if events:
             with self._changed:
                 for event in events:
@@ -129,7 +130,7 @@ class RequestHandle:
                 self._wake()
 
     def put_error(self, error: BaseException) -> None:
-        """End the request with an error, unless it has ended. Called by the decoder."""
+        """End the request with an error, unless it has ended. The decoder calls this method."""
         with self._changed:
             if not self.done:
                 self._error = error

@@ -34,7 +34,7 @@ class Job:
     """Resolved options."""
     budget: BranchBudget | None
     sharing: SharingTest | None
-    """Rule for computing equal rows of several branches once; None for never."""
+    """Rule for computing equal rows of several branches once; None to compute them separately."""
     grammar: GrammarState | None
     """Initial state of the grammar; None without one."""
     handle: RequestHandle
@@ -57,8 +57,8 @@ class Job:
         return not self.unfinished
 
     def ending_handles(self, reason: StopReason | None = None) -> EndingHandles:
-        """Return the handles that end now: all of them for `reason`, or without a reason those cancelled or past the
-        deadline."""
+        """Return the handles that end now: all of them with a `reason`, otherwise the handles that are cancelled or
+        past the deadline."""
         unfinished = self.unfinished
         if reason is not None:
             return EndingHandles([(handle, reason) for handle in unfinished], is_all=True)

@@ -16,7 +16,7 @@ class RoundReport:
     """One round of all requests that ran together."""
 
     seconds: float
-    """Wall time, including the admission of new requests and all choices."""
+    """Wall time, including the admission of new requests and the choice of tokens."""
     seconds_outside: float
     """Part of `seconds` outside the session's forwards."""
     requests: int
@@ -26,7 +26,7 @@ class RoundReport:
     padding_rows: int
     """Computed padding rows of windows with different sizes."""
     prompt_rows: int
-    """Prompt rows of requests admitted for this round, except those found in the store."""
+    """Prompt rows of requests admitted for this round, except rows found in the store."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class EndReport:
     """A request that has ended, whether admitted or not."""
 
     stop_reason: StopReason | None
-    """None for a failed request."""
+    """Reason why the decode stopped; None for a failed request."""
     error: BaseException | None
-    """Error of a failed request."""
+    """Error of a failed request; None for any other."""
     prompt_tokens: int
     tokens: int
     """Tokens of the answer, as the result counts them; 0 for a failed request."""
     steps: int
-    """Rounds of the decode, including those before a failure."""
+    """Rounds of the decode, including rounds before a failure."""
     seconds: float
     """Seconds since submission."""
     first_text_seconds: float | None

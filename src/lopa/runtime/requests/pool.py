@@ -49,8 +49,8 @@ class _Round:
 class RequestPool:
     """The running requests of one session, and their step function.
 
-    A failing request leaves with its own error and affects no other. Exceptions of the session leave `step`, and the
-    pool must then be closed.
+    A failing request ends with its own error and does not affect others. If the session raises an exception, `step`
+    raises it, and the pool must then be closed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RequestPool:
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
     ) -> None:
-        """Allow padding of a forward up to `max_padding`, as a share of its real rows.
+        """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
         `observer` receives every round, admission and end. It must not raise.
         """
@@ -104,7 +104,9 @@ class RequestPool:
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
-        """Run one round of every request: windows, as few forwards as possible, then each request's choices."""
+        """Run one round of every request: make the windows, run as few forwards as possible, then choose each request's
+        tokens.
+        """
         began = time.perf_counter()
         self._remove_ended()
         rounds: list[tuple[_Running, Windows]] = []

@@ -41,7 +41,7 @@ class PromptStore:
         """Number of rows reused since the store was made."""
 
     def can_store(self, prompt: Int64, plan: DecodingPlan) -> bool:
-        """Return True if this prompt may be stored and is not."""
+        """Return True if this prompt may be stored and is not stored yet."""
         return _reusable(plan) and len(prompt) <= self._max_rows and _key(prompt, plan) not in self._prompts
 
     def contains(self, prompt: Int64, plan: DecodingPlan) -> bool:

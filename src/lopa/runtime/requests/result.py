@@ -17,9 +17,9 @@ class GenerationResult:
     positions. `text` ends before an end of text or a stop string. `seconds` is wall time. `seed` and `branches` are the
     values in effect, and `plan` has the value of every option.
 
-    `logprobs`, if requested, are natural logarithms, one for each of `token_ids`. Each is the probability that the
-    model gave the token, at the temperature and before top_k and top_p, in the step that unmasked it. For a lookahead
-    token it is the step that proposed it. NaN stands for a position that reference mode left masked.
+    `logprobs`, if requested, are natural logarithms of probabilities, one for each of `token_ids`. They are computed at
+    the temperature and before top_k and top_p, in the step that unmasked the token or proposed it as a lookahead token.
+    NaN stands for a position that reference mode left masked.
     """
 
     prompt_ids: tuple[int, ...]

@@ -24,7 +24,7 @@ class PoolLoad:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The state of an engine. Rows and rounds are those after the last completed round."""
+    """The state of an engine. Rows and rounds are counted after the last completed round."""
 
     running: int
     """Number of running decodes; copies that share a decode count once."""

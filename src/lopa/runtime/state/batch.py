@@ -5,8 +5,8 @@ Padding has no effect: a padding row attends only to itself, no real row attends
 Equal rows on several branches of a request may be computed once. A row depends on the shared prefix, on its token and
 position, and on the rows that it attends to, through all layers. Rows for which all of these match the anchor need no
 second computation. With a block-causal window these are the rows of the blocks before the one with a lookahead token.
-The window mask alone expresses who attends to whom, so graphs need no support for it. Every row attends to the same
-rows as before, but the order of the sums changes, which may change the last bits.
+The window mask alone expresses which row attends to which row, so graphs need no support for it. Every row attends to
+the same rows as before, but the order of the sums changes, which may change the last bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.state.windows import SharedRows, Windows
 
 SharingTest = Callable[[Windows, int, int], bool]
-"""Returns True if one shared window is faster than the windows. Arguments: windows, its rows, its sampled rows."""
+"""Function that returns True if one shared window is faster. Its arguments are the windows, and the numbers of rows and
+sampled rows of the shared one.
+"""
 MAX_PADDING = 0.25
 """Maximum padding of a forward, as a share of its real rows (measured: docs/measurements/serving.md)."""
 

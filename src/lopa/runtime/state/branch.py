@@ -42,8 +42,7 @@ class Block:
     complete: bool
     rounds: int = 0
     accepted: int | None = None
-    """Number of positions unmasked in the last round; None before the first round. Set only by strategies that
-    remask."""
+    """Number of positions unmasked in the last round; None before the first round. Only remasking strategies set it."""
 
 
 Blocks = tuple[Block, ...]
@@ -72,7 +71,7 @@ class Branch:
     tokens: Int64
     """[positions]: token ids."""
     unmasked: Bool
-    """[positions]: True for the whole prompt, whatever its tokens."""
+    """[positions]: True for unmasked positions, and for the whole prompt even if it contains the mask token."""
     blocks: Blocks
     ended: bool
     """True once an end of text is written; no block is added after it."""
@@ -80,7 +79,7 @@ class Branch:
     """Lookahead token; None for the anchor."""
     layout: Layout
     logprobs: Float32 | None = None
-    """[positions]: log-probabilities of unmasked tokens when they were proposed, NaN elsewhere; None where not
+    """[positions]: log-probabilities of unmasked tokens when they were proposed, NaN for other positions; None if not
     requested."""
     memory: Memory | None = None
     """Memory of the strategy; None if it has none."""
@@ -225,7 +224,7 @@ def has_end(tokens: Int64, unmasked: Bool, layout: Layout, ends: tuple[int, ...]
 
 
 def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
-    """Return the first `length` generated ids, or those up to and including one of `ends`."""
+    """Return the first `length` generated ids. If they contain any of `ends`, stop behind the first one."""
     first = branch.layout.prompt
     ids = branch.tokens[first : first + length]
     found = is_end(ids, ends)

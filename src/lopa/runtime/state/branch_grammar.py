@@ -7,7 +7,7 @@ from lopa.runtime.contract import Bool
 
 
 class BranchGrammar(Protocol):
-    """A grammar that has accepted the first `length` tokens of an answer. Immutable.
+    """A grammar that has accepted the first `length` tokens of an answer. It is immutable.
 
     `remaining` is the number of positions left in the answer, including the end of text.
     """

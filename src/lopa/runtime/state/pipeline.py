@@ -163,7 +163,7 @@ def _progress(block: Block) -> float:
 
 
 def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
-    """Return the blocks of a branch derived from `winner`, whose positions are `unmasked` [positions]."""
+    """Return the blocks of a branch derived from `winner`; `unmasked` [positions] marks its unmasked positions."""
     if winner.layout.slides:
         return after_slide(winner.blocks, unmasked, winner.unmasked)
     may_finish = frozenset(block.start for block in winner.active if winner.unmasked[block.start : block.end].all())
@@ -197,8 +197,8 @@ def after_slide(blocks: Blocks, unmasked: Bool, shared: Bool) -> Blocks:
     """Return the blocks after a round of a sliding block. Due positions are cached, and the leading unmasked run
     becomes due.
 
-    `unmasked` [positions] is that of a branch, `shared` [positions] that of all branches, which agree on the due
-    positions.
+    `unmasked` [positions] marks the unmasked positions of the branch. `shared` [positions] marks the positions unmasked
+    on every branch, so that all agree on the due positions.
     """
     end = blocks[-1].end
     start = next((block.start for block in blocks if block.state is BlockState.ACTIVE), end)

@@ -14,9 +14,9 @@ this.
 A shadow row attends to the other shadow rows of its block if they hold masks, as published. It does not if they hold
 tokens, because one of them is the token to verify and the others would count twice.
 
-The statistics are those of a forward with that one position masked, as far as the shadow row itself is concerned. Other
-rows and cached rows have attended to the token, which affects every layer but the first (docs/concepts/decoding.md,
-"Taking back", has the measured size).
+By itself, a shadow row gives the statistics of a forward with only that position masked. However, other rows and cached
+rows have attended to the token, which affects every layer but the first (docs/concepts/decoding.md, "Remasking", has
+the measured size).
 """
 
 from dataclasses import replace
@@ -90,7 +90,7 @@ def _attended_rows(verified: Int64, at: Int64, order: Int64, anchor: Branch, win
 
 
 def _attended_shadow_rows(verified: Int64, anchor: Branch) -> Bool:
-    """Return the shadow rows to which each shadow row attends, [S, S]: those of its own block."""
+    """Return the shadow rows to which each shadow row attends, [S, S]: all in the same block."""
     numbers = anchor.layout.block_numbers(verified)
     seen: Bool = numbers[:, None] == numbers
     return seen

@@ -1,13 +1,13 @@
 """The windows of one request's branches: computed rows, cached rows and sampled positions of a forward.
 
-`DecodingPlan.cache` determines which rows are cached. Rows of finished blocks are exact where rows attend to nothing
-behind their block (block_causal, causal) and approximate elsewhere. The other caches are Fast-dLLM's for models that
-attend to the whole sequence. They cache rows temporarily although later tokens would change them, and recompute them at
-the next block.
+`DecodingPlan.cache` determines which rows are cached. Rows of finished blocks are exact if rows attend to nothing
+behind their block (block_causal, causal), and otherwise approximate. The other caches come from Fast-dLLM, for models
+that attend to the whole sequence. They cache rows temporarily although later tokens would change them, and recompute
+them at the next block.
 
-A block's rows are those that predict its positions. If a row predicts the next position, they include the row before
-the block, which predicts its first position and is computed in every round. (Fast-dLLM's code for Dream caches that
-row, and unmasks the first position in the block's first round at any confidence.) See docs/reference/algorithm.md,
+The rows of a block are the rows that predict its positions. If a row predicts the next position, they include the row
+before the block, which predicts its first position and is computed in every round. (Fast-dLLM's code for Dream caches
+that row, and unmasks the first position in the block's first round at any confidence.) See docs/reference/algorithm.md,
 section 2.
 """
 
@@ -24,8 +24,8 @@ from lopa.runtime.state.context import Context
 
 @dataclass(frozen=True)
 class SharedRows:
-    """All windows of a request merged into one of S rows: the anchor's rows, then the rows in which other branches
-    differ. No row is padding. Created by lopa.runtime.state.batch.
+    """All windows of a request merged into one window of S rows: the anchor's rows, then the rows in which other
+    branches differ. No row is padding. lopa.runtime.state.batch creates it.
     """
 
     input_ids: Int64
@@ -37,16 +37,16 @@ class SharedRows:
     logits_index: Int64
     """[1, M]: sampled rows of all branches, each once, ascending."""
     answers: Int64
-    """[B, Q]: index among the M results of each branch's sampled row; any value for padding and for the kept row."""
+    """[B, Q]: index of each branch's sampled row among the M results; any value for padding and the kept row."""
 
 
 @dataclass(frozen=True)
 class Windows:
     """The windows of one request's branches, all on the same rows of its prefix cache.
 
-    The sampled columns begin with `kept_columns` columns, then come those of `sampled`. When finished rows are
-    committed and a row predicts the next position, column 0 is the last committed row. It alone predicts the first
-    position behind it in all rounds until the next commit.
+    The sampled columns begin with `kept_columns` columns, then come the columns of `sampled`. When finished rows are
+    committed and a row predicts the next position, column 0 belongs to the last committed row. It alone predicts the
+    first position behind it in all rounds until the next commit.
     """
 
     prefix: int
@@ -60,27 +60,27 @@ class Windows:
     mask: Bool
     """[B, W, W]: which row attends to which."""
     lengths: tuple[int, ...]
-    """Window rows of each branch without padding; the anchor's shadow rows are its last."""
+    """Number of window rows of each branch without padding. The anchor's last rows are its shadow rows, if any."""
     sampled: tuple[Int64, ...]
     """Sampled positions of each branch, ascending: its masked ones, with exceptions for published quirks and
     layouts."""
     logits_positions: Int64
-    """[B, Q]: absolute sampled positions: `kept_columns` columns, then `sampled`, then padding."""
+    """[B, Q]: sampled positions, absolute, in the order of `kept_columns` columns, `sampled` and padding."""
     logits_index: Int64
     """[B, Q]: window rows that predict them."""
     from_kept_row: Bool
     """[B, Q]: True for positions that no row of the window predicts but the kept row of an earlier round does (see
     check_rows)."""
     kept_columns: int
-    """Number of columns before those of `sampled`: 0 or 1."""
+    """Number of columns before the columns of `sampled`: 0 or 1."""
     remaskable: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[S]: unmasked positions of the anchor that shadow rows verify. Their columns follow those of its `sampled`
-    (lopa.runtime.state.shadow_rows)."""
+    """[S]: unmasked positions of the anchor that shadow rows verify. Their columns follow the columns of its `sampled`
+    positions (lopa.runtime.state.shadow_rows)."""
     cached: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[prefix]: positions of the cached rows, as the model counts them, in the cache's order."""
     shared: SharedRows | None = None
-    """The shared window that replaces these windows in the forward, if any; its first `commit` rows are those of every
-    branch."""
+    """The shared window that replaces these windows in the forward, if any; its first `commit` rows are the same for
+    every branch."""
 
     @property
     def counts(self) -> Int64:
@@ -171,7 +171,8 @@ def check_rows(windows: Windows, *, prediction_shift: int, unseen: int, kept_for
     """Raise RuntimeError if no row predicts some sampled position of `windows`.
 
     A position is predicted by a row of the branch's window or by the kept row, which predicts position `kept_for` (None
-    without a kept row). `unseen` is `Layout.unseen`. Without this check a wrong row would only cause wrong text.
+    without a kept row). `unseen` is `Layout.unseen`. Without this check, a wrong row would cause wrong text without an
+    error.
     """
     needed = np.arange(windows.logits_positions.shape[1]) < windows.counts[:, None]
     if windows.shared is None:
@@ -225,7 +226,7 @@ def sampled_positions(branch: Branch, plan: DecodingPlan) -> Int64:
     """Return the positions that a round samples, ascending: the masked ones of all opened blocks.
 
     The published rules that unmask a fixed number per step also sample unmasked ones (docs/concepts/decoding.md,
-    "Published quirks").
+    "Reference mode").
     """
     if plan.overwrites_unmasked:
         spans = [np.arange(block.start, block.end) for block in branch.active]
@@ -250,7 +251,7 @@ class BranchRows:
     cached: Int64
     """[P]: positions of the cached rows that they attend to, in the cache's order."""
     order: Int64
-    """[W]: positions of the rows, those to commit first."""
+    """[W]: positions of the rows, with the rows to commit first."""
     commit: int
     """Number of leading rows to commit."""
     is_final: bool = True
@@ -290,7 +291,7 @@ def _rows_without_cache(branch: Branch, _: Branch, __: DecodingPlan) -> BranchRo
 def _rows_with_prefix_cache(branch: Branch, anchor: Branch, _: DecodingPlan) -> BranchRows:
     """Return the rows with Fast-dLLM's prefix cache.
 
-    A block's first round computes every row and keeps those before the block.
+    A block's first round computes every row and keeps the rows before the block.
     """
     block, length = anchor.active[0], len(branch.tokens)
     first = block.start - branch.layout.prediction_shift
@@ -302,8 +303,8 @@ def _rows_with_prefix_cache(branch: Branch, anchor: Branch, _: DecodingPlan) -> 
 def _rows_with_dual_cache(branch: Branch, anchor: Branch, _: DecodingPlan) -> BranchRows:
     """Return the rows with Fast-dLLM's dual cache.
 
-    A block's first round computes every row and keeps those before and behind the block. Keys contain their positions,
-    so cached rows may be in any order. Rows to cache come first in the window.
+    A block's first round computes every row and keeps the rows before and behind the block. Keys contain their
+    positions, so cached rows may be in any order. Rows to cache come first in the window.
     """
     block = anchor.active[0]
     outside, inside = _split_range(0, len(branch.tokens), block.start - branch.layout.prediction_shift, block.end)
@@ -316,7 +317,7 @@ def _rows_with_sub_block_cache(branch: Branch, anchor: Branch, plan: DecodingPla
     """Return the rows with Fast-dLLM v2's block cache.
 
     Finished blocks are committed. Within a block, rows outside the open sub-block are kept once the sub-block's first
-    position is unmasked. Until then every round computes the whole block and keeps those rows again. The sub-block's
+    position is unmasked. Until then every round computes the whole block and keeps these rows again. The sub-block's
     rows alone therefore never have to predict its first position, which the row before it may predict.
     """
     if not anchor.active:
@@ -340,7 +341,9 @@ _ROWS_BY_CACHE: Mapping[str, Callable[[Branch, Branch, DecodingPlan], BranchRows
 
 
 def _split_range(first: int, end: int, inner: int, inner_end: int) -> tuple[Int64, Int64]:
-    """Return the positions from `first` to `end` outside the range from `inner` to `inner_end`, and those inside it."""
+    """Return the positions from `first` to `end` outside the range from `inner` to `inner_end`, and the positions
+    inside it.
+    """
     outside = np.concatenate([np.arange(first, inner), np.arange(inner_end, end)])
     return outside, np.arange(inner, inner_end)
 

@@ -16,12 +16,12 @@ log(1 + credit) in the logits."""
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The tokens with the most credit at each of the m positions that a step queried, at most TOP_K per position."""
+    """The tokens with the most credit at each of the m positions that a step sampled, at most TOP_K per position."""
 
     positions: Int64
-    """[m]: queried positions, ascending."""
+    """[m]: sampled positions, ascending."""
     tokens: Int64
-    """[m, TOP_K]; -1 for an empty slot."""
+    """[m, TOP_K]: ids of the tokens, -1 for an empty slot."""
     amounts: Floats
     """[m, TOP_K]: credit of each token."""
 

@@ -17,16 +17,18 @@ _MIN_REST = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Divergences:
-    """History of the m positions that a step queried."""
+    """History of the m positions that a step sampled."""
 
     positions: Int64
-    """[m]: queried positions, ascending."""
+    """[m]: sampled positions, ascending."""
     ids: Int64
     """[m, K]: candidates of the last step."""
     logprobs: Float32
     """[m, K]: log-probabilities of these candidates."""
     moved: Floats
-    """[m, STEPS]: divergences of the last steps in nats, the newest last; infinite without a step before."""
+    """[m, STEPS]: divergences of the last steps in nats, the newest last. They are infinite for steps without an
+    earlier step to compare.
+    """
 
     def before(self, end: int) -> Self:
         """Return the history of the positions before `end` (see Memory)."""
@@ -34,8 +36,8 @@ class Divergences:
         return type(self)(self.positions[kept], self.ids[kept], self.logprobs[kept], self.moved[kept])
 
     def are_stable(self, positions: Int64, max_divergence: float) -> Bool:
-        """Return which of `positions` [n], all known, diverged by less than `max_divergence` in each of the last
-        steps."""
+        """Return which of `positions` [n], all in this history, diverged by less than `max_divergence` in each of the
+        last steps."""
         _, places = match_positions(self.positions, positions)
         small: Bool = self.moved[places] < max_divergence
         return np.asarray(small.all(axis=-1))
@@ -55,8 +57,8 @@ def divergences_after(last: Divergences | None, rows: RowStatistics, positions: 
 def divergence(ids: Int64, logprobs: Float32, last_ids: Int64, last_logprobs: Float32) -> Floats:
     """Return the Kullback-Leibler divergence in nats, [n], of rows [n, K] from the rows [n, K] of the step before.
 
-    Tokens that are among the K best in both steps count one by one and all others as a single token. The result never
-    exceeds the divergence of the whole distributions.
+    Tokens that are among the K best in both steps count separately. All other tokens count as a single one. The result
+    never exceeds the divergence of the whole distributions.
     """
     same = ids[:, :, None] == last_ids[:, None, :]
     p = np.where(same.any(axis=2), np.exp(logprobs.astype(np.float64)), 0.0)

@@ -15,7 +15,7 @@ from lopa.runtime.plan import DecodingPlan
 
 EPS = 1e-3
 _POSITIONS, _NOISE = 2, 3
-"""Random streams of positions; lopa.runtime.decoding.draws has those of tokens."""
+"""Random streams of positions; lopa.runtime.decoding.draws has the streams of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def noise_of_step(step: ScheduleStep, positions: Int64, plan: DecodingPlan) -> F
 def _steps_drawn(first: int, positions: Int64, plan: DecodingPlan) -> Int64:
     """Return the first step, from `first` on, in which each of `positions` [n] is drawn.
 
-    Each step draws each position independently with the step's share as its probability. A position is therefore not
-    drawn between two times with probability (later / earlier). One draw from that distribution replaces a loop over
-    all steps. A position that its step left masked gets a later step.
+    Each step draws each position independently with the step's share as its probability. A position therefore stays
+    undrawn between two times with probability later / earlier. One draw from that distribution replaces a loop over all
+    steps. A position that its step left masked gets a later step.
     """
     times = _times(plan.own["steps"])
     found, after, draw = np.full(len(positions), -1), np.ones(len(positions)), 0
@@ -95,7 +95,7 @@ def _shares_of(steps: int) -> Float32:
     times = _times(steps).astype(np.float32)
     shares = np.ones(steps, np.float32)
     shares[:-1] -= times[1:-1] / times[:-2]
-    shares.flags.writeable = False  # cached and shared
+    shares.flags.writeable = False  # callers share the cached array
     return shares
 
 

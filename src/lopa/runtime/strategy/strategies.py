@@ -199,7 +199,7 @@ def register_strategy(strategy: Strategy) -> None:
     """Register `strategy` under its name in this process.
 
     To register a strategy for every process, a package declares an entry point in the group "lopa.strategies". Raises
-    BadInputError for an object that is not a Strategy, for an invalid name and for a name that is taken.
+    BadInputError for an object that is not a Strategy, for an invalid name and for a name that is already in use.
     """
     if not isinstance(strategy, Strategy):
         raise BadInputError(
@@ -224,7 +224,7 @@ def register_strategy(strategy: Strategy) -> None:
 
 
 def strategy_names() -> tuple[str, ...]:
-    """Return the names of all strategies, built-in ones first. Imports no other package."""
+    """Return the names of all strategies, built-in ones first. This imports no other package."""
     return (*STRATEGIES, *{**_registered, **_entry_points()})
 
 

@@ -125,7 +125,7 @@ def lower_near_anchors(block: BlockView, plan: DecodingPlan) -> Float32:
 
 
 def by_schedule(block: BlockView, plan: DecodingPlan) -> Float32:
-    """Return Dream's limits: no position is certain, except those drawn with alg "origin"."""
+    """Return Dream's limits: no position is certain, except positions drawn with alg "origin"."""
     if plan.own["alg"] != "origin":
         return never(block, plan)
     assert isinstance(block.memory, ScheduleStep)
@@ -144,7 +144,7 @@ def never(block: BlockView, plan: DecodingPlan) -> Float32:  # noqa: ARG001
 
 
 def _below(limit: Float32 | np.float32) -> Float32:
-    """Return the next smaller number, so that values equal to `limit` exceed it."""
+    """Return the largest number below `limit`, so that values equal to `limit` exceed it."""
     return np.nextafter(limit, np.float32(-math.inf), dtype=np.float32)
 
 
@@ -250,8 +250,8 @@ def share_of_step(block: BlockView, plan: DecodingPlan) -> int:
 def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
     """Return the least probable positions below remask_threshold, ties by position (WINO).
 
-    The step remasks fewer positions than the step before unmasked, and none if it unmasked at most one itself. Any two
-    steps together therefore unmask more than they remask, so decoding ends.
+    The step remasks fewer positions than the previous step unmasked. It remasks none if it unmasked at most one
+    position. Any two steps together therefore unmask more than they remask, so decoding ends.
     """
     result = np.zeros(len(view.probabilities), np.bool_)
     if view.accepted > 1:
@@ -262,7 +262,7 @@ def least_probable(view: RemaskView, plan: DecodingPlan) -> Bool:
 
 
 def remask_limit(before: int) -> int:
-    """Return how many positions a block may remask in the step after one that unmasked `before`."""
+    """Return how many positions a block may remask in a step, if the previous step unmasked `before`."""
     return max(0, before - 1)
 
 
@@ -272,19 +272,21 @@ Rescore = Callable[
     [RowStatistics, Int64, Memory | None, DecodingPlan],
     tuple[RowStatistics, Memory | None],
 ]
-"""Takes rows [n] at ascending positions [n] of a branch and its memory; returns new rows [n] and the new memory."""
+"""Function of the rows [n] at ascending positions [n] of a branch, and its memory. It returns new rows [n] and the new
+memory.
+"""
 Eligible = Callable[[BlockView, DecodingPlan], Bool]
-"""Returns [n]: positions of a block that may be certain."""
+"""Function that returns a mask [n], True for the positions of a block that may be certain."""
 Threshold = Callable[[BlockView, DecodingPlan], Float32]
-"""Returns [n]: limit that the certainty of each position has to exceed."""
+"""Function that returns the limits [n] that the certainty of each position has to exceed."""
 Rank = Callable[[BlockView, DecodingPlan], Floats]
-"""Returns [n]: rank values, the largest first; ties go to the lower position."""
+"""Function that returns rank values [n]. The largest ranks first, and the lower position among equal values."""
 Cut = Callable[[Int64, BlockView, DecodingPlan], int]
-"""Takes the indices [m] of a block's certain positions by rank; returns how many of them are unmasked."""
+"""Function of the indices [m] of a block's certain positions by rank. It returns how many of them are unmasked."""
 Minimum = Callable[[BlockView, DecodingPlan], int]
-"""Returns the number of positions that a complete block unmasks at least, certain or not."""
+"""Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
 Remask = Callable[[RemaskView, DecodingPlan], Bool]
-"""Returns [n]: positions of a block that are masked again."""
+"""Function that returns a mask [n], True for the positions of a block to mask again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +335,9 @@ class Strategy:
     cut: Cut = no_limit
     minimum: Minimum = share_of_step
     remask: Remask | None = None
-    """None if the strategy never remasks; the options remask_threshold and remask_limit are then rejected."""
+    """Stage 5. It is None if the strategy never remasks; the options remask_threshold and remask_limit are then
+    rejected.
+    """
 
     options: tuple[OwnOption, ...] = ()
     """Options that only this strategy has. Stages read their values from `plan.own`."""
@@ -345,7 +349,7 @@ class Strategy:
     default_branches: int | None = 1
     """Default number of branches; None for the device's default (lopa.runtime.generation_config.branch_choice)."""
     block_steps: bool = False
-    """True if the option `block_steps` sets the minimum number of positions per step."""
+    """True if the option `block_steps` determines the minimum number of positions per step."""
     whole: bool = False
     """True if the whole answer is one block and nothing is cached."""
     filters_greedy: bool = False
@@ -359,7 +363,7 @@ class Strategy:
     confidence: Callable[[Mapping[str, Any]], Confidence] | None = None
     """Function from the strategy's own options to the confidence measure; None to use the option `confidence`."""
     overwrites_unmasked: bool = True
-    """True if the published loop overwrites unmasked positions where too few are masked (docs/concepts/decoding.md)."""
+    """True if the published loop overwrites unmasked positions when too few are masked (docs/concepts/decoding.md)."""
 
     @property
     def default_cache(self) -> str | None:
@@ -375,9 +379,9 @@ class Strategy:
 def unmasked_positions(block: BlockView, strategy: Strategy, plan: DecodingPlan) -> Bool:
     """Return the positions of a block that a step unmasks, [n], according to stages 2 to 4 of `strategy`.
 
-    These are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with
-    fewer of them than the minimum unmasks the first by rank of all its masked positions instead. With
-    unmask_first_masked the answer's first masked position is certain and ranks first.
+    They are the first by rank of the eligible positions above the threshold, up to the cut. A complete block with fewer
+    of them than the minimum unmasks the first by rank of all its masked positions instead. With unmask_first_masked the
+    answer's first masked position is certain and ranks first.
     """
     first = _first_masked(block, plan)
     ranks = np.where(first, np.inf, strategy.rank(block, plan))

@@ -1,9 +1,10 @@
 """The choice of torch.topk among equal values, which published rules depend on (docs/reference/algorithm.md, section
 12).
 
-SDAR's rules select the n best positions of a block even where fewer than n are masked. Unmasked positions have a
-confidence of minus infinity, and the published code overwrites those that torch.topk returns. On a CPU, torch.topk
-partitions (value, index) pairs in the order of their indices: Hoare's find with the median of three as pivot.
+SDAR's rules select the n best positions of a block even if fewer than n are masked. Unmasked positions have a
+confidence of minus infinity, and the published code overwrites the unmasked positions that torch.topk returns. On a
+CPU, torch.topk partitions (value, index) pairs in the order of their indices. It uses Hoare's find with the median of
+three as pivot.
 """
 
 import numpy as np

@@ -14,13 +14,13 @@ from lopa.runtime.contract.row_statistics import Index
 
 @dataclass(frozen=True)
 class Candidates:
-    """One candidate token for each sampled position; all arrays of one shape, e.g. [B, Q]."""
+    """One candidate token for each sampled position. All arrays have the same shape, e.g. [B, Q]."""
 
     tokens: Int64
     probabilities: Float32
     confidences: Float32
     logprobs: Float32 | None = None
-    """Log-probabilities of the tokens before top_k and top_p; None where not requested."""
+    """Log-probabilities of the tokens before top_k and top_p; None if not requested."""
     entropies: Float32 | None = None
     """Entropies in nats after top_k and top_p; None in candidates that no forward proposed."""
 
@@ -34,7 +34,7 @@ class Memory(Protocol):
     """State that a strategy keeps for a branch between steps: a frozen record, copied with the branch's tokens."""
 
     def before(self, end: int) -> Self:
-        """Return this state for the positions before `end`, when the others are dropped."""
+        """Return this state without the positions from `end` on, which are dropped."""
         ...
 
 
@@ -80,8 +80,8 @@ class RemaskView:
     probabilities: Floats
     """[n]: probabilities of their tokens, from shadow rows, which do not attend to these tokens."""
     accepted: int
-    """Number of positions that the block unmasked in this step, except those behind an end of text. None of them is
-    among the n."""
+    """Number of positions that the block unmasked in this step, without positions behind an end of text. The n
+    positions exclude them."""
     before: int
     """Number of positions that the block unmasked in the step before."""
     limit: int

@@ -14,7 +14,7 @@ from lopa.runtime.template.text import MessageText
 
 _OPERATIONS, _OPERATIONS_PER_MESSAGE, _OPERATIONS_PER_CHARACTER = 200_000, 1_000, 1
 _CHARACTERS, _CHARACTERS_PER_CHARACTER = 8_000_000, 64
-"""Characters that a template may create or read, and more per character of the messages."""
+"""Characters that a template may create or read, and additional ones per character of the messages."""
 _MAX_BITS = 64
 _MAX_DEPTH = 50
 

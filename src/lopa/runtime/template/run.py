@@ -2,7 +2,7 @@
 
 jinja compiles a template to Python, which loses the origin of text. Single operations can also have unbounded cost
 there, such as a power or a nested loop. Here one small method evaluates each kind of node and charges the budget first.
-Statements are in this module, expressions and operations in others.
+This module evaluates statements. `expressions` and `operations` evaluate the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence

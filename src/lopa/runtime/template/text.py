@@ -1,8 +1,8 @@
 """Text with the origin of its characters: template or message. This module does not depend on templates or tokens.
 
 A chat template mixes its own text, whose special tokens count, with texts of messages, whose special tokens do not.
-These operations work like those of str and track the origin. Where they cannot track it per character, the whole result
-counts as message text.
+These operations work like the methods of str and track the origin. If they cannot track it per character, the whole
+result counts as message text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ class MessageText(str):
     """Text with some characters from a message."""
 
     marks: bytes
-    """One byte per character: 1 if it came from a message, else 0."""
+    """One byte per character: 1 if it came from a message, otherwise 0."""
 
     def __new__(cls, text: str, marks: bytes) -> "MessageText":  # noqa: D102
         made = super().__new__(cls, text)
@@ -63,7 +63,7 @@ def strip_marked(text: str, characters: str | None = None, *, left: bool = True,
 def split_marked(
     text: str, separator: str | None = None, max_count: int = -1, *, from_right: bool = False
 ) -> list[str]:
-    """Return text.split(separator, most), or rsplit, with marks."""
+    """Return text.split(separator, max_count), or rsplit, with marks."""
     pieces = str.rsplit(text, separator, max_count) if from_right else str.split(text, separator, max_count)
     return _locate_pieces(text, pieces, 0 if separator is None else len(separator), search=separator is None)
 
@@ -78,7 +78,7 @@ def split_lines(text: str, keep_ends: bool = False) -> list[str]:
 
 
 def replace_marked(text: str, old: str, new: str, max_count: int = -1) -> str:
-    """Return text.replace(old, new, most) with marks."""
+    """Return text.replace(old, new, max_count) with marks."""
     if not old:
         return mark_whole(str.replace(text, old, new, max_count), text, new)
     return join_marked(split_marked(text, old, max_count), new)
@@ -91,7 +91,9 @@ def change_case(text: str, result: str) -> str:
 
 
 def _locate_pieces(text: str, pieces: Iterable[str], gap: int, *, search: bool) -> list[str]:
-    """Return the consecutive `pieces` of `text` with their marks. They are `gap` characters apart, or are searched."""
+    """Return the consecutive `pieces` of `text` with their marks. They are `gap` characters apart, or with `search` at
+    any distance.
+    """
     found, position = [], 0
     for piece in pieces:
         start = str.index(text, piece, position) if search else position

@@ -1,4 +1,4 @@
-"""Filters of texts and numbers in chat templates: those of jinja that checkpoints' templates use.
+"""Filters of texts and numbers in chat templates: the filters of jinja that checkpoints' templates use.
 
 Each takes the run, the value and the arguments, and behaves as in jinja.
 """

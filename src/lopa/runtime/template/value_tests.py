@@ -1,4 +1,4 @@
-"""Tests (`is ..`) of chat templates: those of jinja that checkpoints' templates use.
+"""Tests (`is ..`) of chat templates: the tests of jinja that checkpoints' templates use.
 
 Each takes the run, the value and the arguments, and behaves as in jinja.
 """

@@ -53,7 +53,7 @@ def text_from_messages(
     """Return the prompt text of a chat, up to the start of the assistant's answer.
 
     `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
-    tool calls. `special_tokens` are texts such as that of "bos_token"; `source` names the template in errors.
+    tool calls. `special_tokens` are texts by name, e.g. "bos_token"; `source` names the template in errors.
     lopa.runtime.template.text.get_marks returns which characters came from messages. Raises BadInputError for invalid
     messages, and for a template that rejects them, fails or exceeds its budget.
     """

@@ -50,7 +50,7 @@ class PromptRequest:
 
 
 def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
-    """Return the token IDs [length] of a prompt. A text gets the bundle's beginning-of-text token; IDs are taken
+    """Return the token IDs [length] of a prompt. A text gets the bundle's beginning-of-text token; IDs are used
     unchanged.
 
     Special tokens in a text are plain text unless the plan allows them. Raises BadInputError for an empty prompt, IDs

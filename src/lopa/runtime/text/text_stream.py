@@ -11,8 +11,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """Incremental decoder that returns only text that later IDs cannot change, and ends at the first stop string.
 
-    The first stop string is the one completed first; of several completed at the same character, the longest. The stop
-    string and the text after it are not returned. The split of IDs into `push` calls does not matter.
+    The first stop string is the one completed first, and the longest of several completed at the same character. The
+    stop string and the text after it are not returned. The split of IDs into `push` calls does not matter.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -35,7 +35,9 @@ class TextStream:
         self._context = 0
         """Number of context IDs in the window."""
         self._returned_characters = 0
-        """Number of characters after the context that were already returned, because only a later one is incomplete."""
+        """Number of characters after the context that were already returned, because only a later character is
+        incomplete.
+        """
         self._pending = ""
         """Final text that may be the beginning of a stop string."""
 
@@ -82,7 +84,7 @@ class TextStream:
         return new
 
     def _without_stop(self, new: str) -> str:
-        """Return the final part of the held text and `new`; set `stopped` if a stop string is complete."""
+        """Return the final part of the pending text and `new`; set `stopped` if a stop string is complete."""
         text = self._pending + new
         found = [(at + len(stop), -len(stop), stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:

@@ -28,7 +28,7 @@ _MAX_SHORTENING = 4
 """Factor by which a normalizer may shorten a text, by composing characters and merging white space."""
 
 _Span = tuple[int, int, int]
-"""Special token in a text: its ID, start and end."""
+"""ID, start and end of a special token in a text."""
 
 
 class Tokenizer:
@@ -113,7 +113,7 @@ class Tokenizer:
     def added_texts(self) -> dict[int, str]:
         """Texts by ID of the added tokens that are not special and that `decode` therefore shows.
 
-        The chat template's markup comes first, closing marks before others.
+        The chat template's markup comes before other tokens, and its closing marks come before the rest of it.
         """
         added = self._backend.get_added_tokens_decoder()
         shown = {each: added[each].content for each in added if not added[each].special and each not in self._named}
@@ -142,9 +142,9 @@ class Tokenizer:
     def encode(self, prompt: str, *, add_bos: bool, special_tokens: bool = False) -> list[int]:
         """Return the token IDs of `prompt`. Texts of control tokens stay text, or become tokens with `special_tokens`.
 
-        Control tokens are special tokens and those that the chat template writes. With `add_bos` the IDs begin with the
-        bundle's beginning-of-text token, if it has one and the text does not begin with it. Raises BadInputError for
-        text that is not Unicode (lone surrogates) or longer than the model's positions.
+        Control tokens are special tokens and tokens that the chat template writes. With `add_bos` the IDs begin with
+        the bundle's beginning-of-text token, if it has one and the text does not begin with it. Raises BadInputError
+        for text that is not Unicode (lone surrogates) or longer than the model's positions.
         """
         self._check_text(prompt)
         ids: list[int] = self._encoding(prompt).ids
@@ -206,7 +206,7 @@ class Tokenizer:
         does.
 
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
-        set. A chat without such texts has the IDs of its whole text.
+        set. A chat without such texts is encoded as a whole.
         """
         text = self._chat_text(messages)
         ids, spans = self._ids_and_control_tokens(text)
@@ -257,7 +257,9 @@ class Tokenizer:
         return max(map(len, self._backend.get_vocab()), default=1)
 
     def _ids_and_control_tokens(self, text: str) -> tuple[list[int], list[_Span]]:
-        """Return the IDs of `text` with control tokens, and the positions of those, without surrounding white space."""
+        """Return the IDs of `text` with control tokens, and the positions of the control tokens, without surrounding
+        white space.
+        """
         encoding = self._encoding(text)
         spans = []
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):

@@ -17,8 +17,8 @@ from lopa.runtime.text.charsmap import CharsmapError, charsmap_growth
 MAX_PARTS = 64
 """Maximum parts of a chain. The longest known have seven."""
 MAX_GROWTH, MAX_DECODER_GROWTH = 4096, 16
-"""Maximum bytes that a chain makes of one. ALBERT's normalizer and pre-tokenizer reach 1452 by these rules: NFKD and
-SentencePiece's table count 11 each, though never for the same character."""
+"""Maximum bytes that a chain makes of one byte. ALBERT's normalizer and pre-tokenizer reach 1452 by these rules: NFKD
+and SentencePiece's table count 11 each, though never for the same character."""
 _MAX_DEPTH = 16
 _MAX_TEXT = 1024
 """Maximum characters of a text in a part."""
@@ -56,7 +56,7 @@ def check_normalizer(part: Any) -> int:
     """Return the maximum growth of a normalizer, in bytes per byte, and normalize its tables.
 
     Raises PartError for an unknown type, a chain that is too long or grows too much, a broken table, and an expression
-    with unbounded search. The functions below do the same.
+    with unbounded search. The functions below raise it for the same reasons.
     """
     return _check_growth(part, _NORMALIZER)
 
@@ -191,7 +191,7 @@ def _split_growth(part: Part) -> int:
 
 
 def _charsmap_growth(part: Part) -> int:
-    """Return the growth of the table, and rewrite it in the form that this module and the library read alike."""
+    """Return the growth of the table, and rewrite it so that this module and the library read it in the same way."""
     try:
         table = base64.b64decode(part["precompiled_charsmap"], validate=True)
     except binascii.Error as error:
@@ -232,7 +232,7 @@ def _fixed(growth: int) -> Callable[[Part], int]:
 
 _SAME = _fixed(1)
 _UNICODE = {"NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11}
-"""Maximum UTF-8 bytes that a normal form makes of one, from Unicode's table."""
+"""Maximum UTF-8 bytes that a normal form makes of one byte, from Unicode's table."""
 _LOCAL = frozenset(
     (*_UNICODE, "BertNormalizer", "ByteLevel", "Lowercase", "Nmt", "Precompiled", "Strip", "StripAccents")
 )
@@ -246,7 +246,7 @@ _NORMALIZER = _Kind(
         "ByteLevel": _fixed(2),
         "Lowercase": _fixed(2),
         "Precompiled": _charsmap_growth,
-        "Prepend": lambda part: 1 + _byte_count(part, "prepend"),  # added to each piece between added tokens
+        "Prepend": lambda part: 1 + _byte_count(part, "prepend"),  # once per piece between added tokens
         "Replace": _replace_growth,
     },
     MAX_GROWTH,
