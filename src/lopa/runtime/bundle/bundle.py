@@ -1,4 +1,4 @@
-"""A bundle on disk: its manifest and the paths of its files. Neither builds nor runs one."""
+"""A bundle on disk: its manifest and the paths of its files. This module neither builds nor runs a bundle."""
 
 import hashlib
 from dataclasses import dataclass, replace

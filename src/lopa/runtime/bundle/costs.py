@@ -40,7 +40,7 @@ class DeviceCosts(Record, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     device: str
     machine: str
-    """Name of the processor or accelerator, for readers."""
+    """Name of the processor or accelerator, for information only."""
     threads: Annotated[int, Meta(ge=1, le=2**16)] | None
     weights_sha256: str
     """SHA-256 of the weights of the measured bundle."""
@@ -105,7 +105,7 @@ def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | 
 class CostTable:
     """Seconds of a forward by branches, window and prefix, interpolated from the measured points.
 
-    Interpolates linearly between neighbors along each axis. Beyond the last point, time grows in proportion, because
+    Interpolation is linear between neighbors along each axis. Beyond the last point, time grows in proportion, because
     work grows at least linearly. Below the first point, the first point's time applies.
     """
 

@@ -27,12 +27,12 @@ from lopa.runtime.files.untrusted_input import error_text
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
 _RENAME_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
-"""Errors of a rename in another user's folder or on a mount point. Such a file can still be written in place."""
+"""Errors of a rename in another user's folder or on a mount point. Such a target can still be written in place."""
 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A path that seems writable, judged without opening it."""
+    """A path that seems writable, checked without opening it."""
 
     path: Path
     status: os.stat_result | None
@@ -83,7 +83,7 @@ def inspect_output_path(path: Path) -> OutputPlace:
 
 
 class OutputLines:
-    """A file that takes lines. `write` returns after the operating system has taken the whole line.
+    """A file to which lines are written. `write` returns after the operating system has accepted the whole line.
 
     Use it in a `with` block. If the block fails before the first line, a newly created file is removed.
     """
@@ -118,7 +118,7 @@ class OutputLines:
 
     @classmethod
     def standard(cls) -> Self:
-        """Return the lines of standard output."""
+        """Return an OutputLines over standard output."""
         with _bad_path_errors(Path("standard output")):
             return cls(os.dup(1), None)
 

@@ -90,9 +90,10 @@ def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expecte
 
 
 def _rejected_value(text: bytes | str, message: str) -> str:
-    """Return the scalar at the JSON path at the end of msgspec's message, e.g. - at `$.files[2].size`.
+    """Return the rejected scalar as text that continues msgspec's message, which ends with a JSON path.
 
-    Returns an empty text if the message has no such path, as below the keys of a mapping.
+    The path has a form such as "- at `$.files[2].size`". The result is an empty text for a list or an object, and if
+    there is no such path, as below the keys of a mapping.
     """
     match = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
     if match is None:
