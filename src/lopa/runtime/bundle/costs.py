@@ -1,4 +1,4 @@
-"""Cost table of one device: measured seconds of a forward, and interpolation between the measured points.
+"""Cost table of one device, with measured seconds of a forward and interpolation between the measured points.
 
 `lopa-export bench --costs` measures it. The bundle has one file per device next to the manifest (`costs_name`).
 """
@@ -124,7 +124,7 @@ class CostTable:
 
     @cached_property
     def _cache(self) -> dict[tuple[int, int, int], float]:
-        """Cached results. A decode calls `seconds` in every step, with few distinct sizes."""
+        """Cached results of `seconds`. A decode calls it `seconds` in every step, with few distinct sizes."""
         return {}
 
     def _interpolated(self, sizes: tuple[int, int, int]) -> float:

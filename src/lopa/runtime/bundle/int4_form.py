@@ -57,7 +57,7 @@ def unpacked_bytes(bundle: Bundle) -> int:
 def _has_memory(path: Path, need: int, form: str) -> bool:
     """Return True if memory suffices.
 
-    Cached per process, because the first session's memory would change the result for later sessions.
+    The result is cached per process, because the first session's memory would change the result for later sessions.
     """
     free = free_memory()
     if form == "auto":

@@ -213,7 +213,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     graph: Name
     weights: Name
     stages: Annotated[list[Stage], Meta(max_length=4096)]
-    """Pipeline stages in order, covering all layers. Empty without --stages."""
+    """Pipeline stages in order, covering all layers. The list is empty without --stages."""
     tensors: dict[str, TensorRecord]
     files: Annotated[list[FileRecord], Meta(max_length=4096)]
     origin: Origin
@@ -228,7 +228,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
         Meta(max_length=len(DEFAULT_OPTIONS)),
     ] = msgspec.field(default_factory=dict)
-    """Options of GenerationConfig set by the bundle's owner. They override those of `decoding`."""
+    """Options of GenerationConfig set by the bundle's owner. They override the options of `decoding`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
 

@@ -1,7 +1,7 @@
 """Specification of a bundle's network: its layers in order, with name, shape and role of every tensor.
 
 This is the only definition of shapes. It is used by the exporter, `lopa.export.verify`, the numpy session and the cost
-model in `lopa.bench.forward.work`. Layers may differ: the kind of a layer defines its computation.
+model in `lopa.bench.forward.work`. Layers may differ, because the kind of a layer defines its computation.
 """
 
 import math

@@ -23,7 +23,7 @@ class BundleWeights(Mapping[str, Floats]):
     """Read-only weights by name (matrices [inputs, outputs]). Pages load on use.
 
     A float32 or float16 tensor is a view of the file. A bfloat16 or quantized tensor is converted to float32 on every
-    access, so only what the caller holds is in memory. Scales have no separate entry.
+    access, so memory holds only the arrays that the caller keeps. Scales have no separate entry.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:

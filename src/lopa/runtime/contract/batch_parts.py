@@ -1,6 +1,6 @@
-"""Split a forward into parts: branches over devices, or micro-batches for a pipeline.
+"""Splitting of a forward into parts: branches over devices, or micro-batches for a pipeline.
 
-Also detect rows that are equal on all branches, so that they need not be copied between parts. `WindowBatch.part`
+It also detects rows that are equal on all branches, so that they need not be copied between parts. `WindowBatch.part`
 slices a batch and `Statistics.joined` concatenates the results. This module uses arrays only, no session and no device.
 """
 

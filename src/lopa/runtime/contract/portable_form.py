@@ -79,7 +79,7 @@ def rows_from_portable(rows: Rows, branches: int) -> Rows:
 
 
 def _bias(mask: Bool) -> Float32:
-    """Return 0 where `mask` is true and MASKED elsewhere."""
+    """Return a bias that is 0 for true entries of `mask` and MASKED for false ones."""
     return np.where(mask, np.float32(0), np.float32(MASKED))
 
 

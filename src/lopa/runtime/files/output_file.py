@@ -1,6 +1,6 @@
 """Write to paths that users give.
 
-A special file (device, FIFO) is opened and written, never replaced. Links are followed, even to targets that do not
+A special file (device, FIFO) is opened and written, but never replaced. Links are followed, even to targets that do not
 exist yet. An unwritable path raises an error before anything changes. Line output reaches the operating system line by
 line. Content written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
 
@@ -89,7 +89,7 @@ class OutputLines:
     """
 
     def __init__(self, descriptor: int, place: OutputPlace | None, *, lockable: bool = True) -> None:
-        """Write to `descriptor`. A `place` of None is standard output."""
+        """Create the lines over `descriptor`. A `place` of None is standard output."""
         self._descriptor, self._place = descriptor, place
         self.lockable = lockable
         """False for a regular file on a file system without locks, which another process could write too."""
@@ -222,7 +222,7 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
             _write_in_place(place, data)  # writing in place keeps the file's other hard links
             return
         try:
-            with _locked(place, shared=True):  # several processes may replace it; the last one wins
+            with _locked(place, shared=True):  # several processes may replace it, and the last rename wins
                 _write_and_rename(place, data)
         except OSError as error:
             if place.status is None or error.errno not in _RENAME_ERRORS:

@@ -23,7 +23,7 @@ class OpenVinoSession(HostSession):
     """HostSession that records why its precision was chosen."""
 
     choice: RoundingChoice | None = None
-    """The measurements that chose `device` if "openvino:NAME:auto" was requested, else None."""
+    """The measurements that chose `device` if "openvino:NAME:auto" was requested, otherwise None."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> OpenVinoSession:

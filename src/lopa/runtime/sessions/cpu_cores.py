@@ -1,4 +1,4 @@
-"""CPU devices as sets of cores: "cpu" is the whole processor, "cpu:2" one core, "cpu:0-3" four cores.
+"""CPU devices as sets of cores. "cpu" is the whole processor, "cpu:2" is one core, and "cpu:0-3" is four cores.
 
 This module handles names and numbers only. The caller passes the available cores.
 """

@@ -58,7 +58,7 @@ class LendingSession(Protocol):
     """A session that can lend rows without a copy."""
 
     def meet(self, others: Sequence[Session]) -> None:
-        """Prepare to lend rows to and borrow rows from these sessions where possible, before any forward.
+        """Prepare to lend rows to and borrow rows from these sessions if possible, before any forward.
 
         Each session receives all others.
         """
