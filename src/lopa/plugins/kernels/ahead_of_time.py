@@ -43,7 +43,7 @@ def compiled_kernel(
     warps: int = 4,
     stages: int = 1,
 ) -> CompiledKernel:
-    """Compile for a GPU of this compute capability, e.g. (9, 0).
+    """Compile `kernel` for a GPU of this compute capability, e.g. (9, 0).
 
     `types` has the arguments' types by name, "*fp16" for a pointer, "i32" for a number. `constants` has the other
     parameters. Raises ValueError if the tiles need more shared memory than MAX_SHARED_BYTES.

@@ -1,7 +1,7 @@
 """Shape buckets: the few shapes that engines are built for (`BUCKETS_NAME`), and the choice of one for a forward.
 
 A forward runs in a planned shape; missing rows, branches and requests are padded. `lopa.bench.buckets.planner` makes
-plans, and `accelerator.padding` pads.
+plans, and `accelerator.padding` pads forwards.
 """
 
 from bisect import bisect_left

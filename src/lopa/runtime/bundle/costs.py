@@ -124,7 +124,7 @@ class CostTable:
 
     @cached_property
     def _cache(self) -> dict[tuple[int, int, int], float]:
-        """Cached results of `seconds`. A decode calls it `seconds` in every step, with few distinct sizes."""
+        """Cached results of `seconds`. A decode calls it in every step, with few distinct sizes."""
         return {}
 
     def _interpolated(self, sizes: tuple[int, int, int]) -> float:

@@ -68,7 +68,7 @@ class BundleWeights(Mapping[str, Floats]):
 
 
 def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
-    """Return an array of record's shape: numpy float types unchanged, bfloat16 as float32."""
+    """Return an array with the shape of `record`. numpy float types stay unchanged, and bfloat16 becomes float32."""
     floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
     return floats.reshape(record.shape)
 

@@ -1,7 +1,8 @@
 """Splitting of a forward into parts: branches over devices, or micro-batches for a pipeline.
 
-It also detects rows that are equal on all branches, so that they need not be copied between parts. `WindowBatch.part`
-slices a batch and `Statistics.joined` concatenates the results. This module uses arrays only, no session and no device.
+This module also detects rows that are equal on all branches, so that they need not be copied between parts.
+`WindowBatch.part` slices a batch and `Statistics.joined` concatenates the results. This module uses arrays only, no
+session and no device.
 """
 
 from collections.abc import Sequence

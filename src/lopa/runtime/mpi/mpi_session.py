@@ -202,7 +202,9 @@ class MpiSession:
             )
 
     def _locate_rows(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
-        """Return the last forward, the request's index in it, the rank that computed `branch`, and its number there."""
+        """Return the last forward, the request's index in it, the rank that computed `branch`, and the branch's number
+        on that rank.
+        """
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None

@@ -77,7 +77,7 @@ def check_types(bundle: Bundle, device: str) -> None:
 
 
 def quiet_run() -> ort.RunOptions:
-    """Return options of a run that prints nothing. Its errors are raised with the same text."""
+    """Return options of a run that prints nothing. Errors of the run are raised with the same text."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY
     return options

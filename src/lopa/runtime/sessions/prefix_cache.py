@@ -35,7 +35,7 @@ class CacheShape:
     """Sizes shared by all prefix caches of a bundle."""
 
     arrays: int
-    """Two arrays per layer, key and value."""
+    """Number of arrays: two per layer, key and value."""
     kv_heads: int
     head_size: int
     dtype: np.dtype[Any]

@@ -1,4 +1,5 @@
-"""The contract on an NVIDIA GPU by either TensorRT: plans from lopa-export tensorrt, with caches in device memory.
+"""The contract on an NVIDIA GPU by either TensorRT library: plans from lopa-export tensorrt, with caches in device
+memory.
 
 This module selects a bundle's engine for the device, and rejects engines that were not verified. TensorRT and the CUDA
 runtime are imported when a session opens.

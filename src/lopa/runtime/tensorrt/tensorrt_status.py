@@ -1,4 +1,4 @@
-"""Status of GPUs for either TensorRT on this machine, for `lopa-export doctor`. This module opens no engine."""
+"""Status of GPUs for either TensorRT library on this machine, for `lopa-export doctor`. This module opens no engine."""
 
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.device_families import DeviceStatus
