@@ -146,7 +146,7 @@ def _keys(z, column):
 
 @triton.jit
 def _best_keys(keys, known, TOP: tl.constexpr):
-    """Return the TOP largest of `keys` and `known`, in order.
+    """Return the TOP largest of `keys` and `known`, in descending order.
 
     They are found and removed one at a time, since no two keys are equal.
     """

@@ -88,7 +88,7 @@ class ForwardBuffers:
             buffers.free()
 
     def _is_other(self, bucket: ShapeBucket) -> bool:
-        """Return True if `bucket` is not a shape bucket of the forward, but another shape that it accepts."""
+        """Return True if `bucket` is not a shape bucket of the forward, but another shape that the forward accepts."""
         return isinstance(self._forward, AnyShapeForward) and bucket not in self._buckets
 
     def _free_other_stack(self) -> None:

@@ -28,7 +28,7 @@ class RowSteps:
 
 
 class GraphForm(Protocol):
-    """Interface of both forms."""
+    """Interface of ContractForm and PortableForm."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """Return all inputs except the prefix rows by name, C-contiguous. `prefix_mask` is [R, P]."""

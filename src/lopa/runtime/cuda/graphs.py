@@ -12,7 +12,7 @@ _NO_FLAGS = 0
 
 
 class CaptureError(Exception):
-    """Work that cannot be captured as a CUDA graph. It can still run without one."""
+    """Work that cannot be captured as a CUDA graph. The work can still run without a graph."""
 
 
 class CudaGraphs:
