@@ -26,7 +26,7 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
     Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
-    MemoryError). A panic in a Rust extension is not derived from Exception.
+    MemoryError). A panic in a Rust extension raises an exception that is not derived from Exception.
     """
     try:
         yield

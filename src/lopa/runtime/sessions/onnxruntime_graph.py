@@ -1,7 +1,7 @@
 """Open and check a bundle's graph with ONNX Runtime.
 
-All sessions of a process with the same bundle, device and number of threads share a graph, because a graph holds
-another copy of the weights, packed for the processor.
+All sessions of a process with the same bundle, device and number of threads share a graph. Each graph holds another
+copy of the weights, packed for the processor.
 """
 
 import os
