@@ -21,7 +21,7 @@ def branch_attention_reference(
 
     `query` is [R, B, Hq, W, D]; `key` and `value` are [R, B, Hkv, W, D]. `past_key` and `past_value` are [R, Hkv, P,
     D]. `window_mask` is [R, B, W, W] and `prefix_mask` [R, P]. Scores are divided by the square root of D. Query head h
-    reads key-value head h // (Hq / Hkv). Returns float64 [R, B, Hq, W, D]. A row that attends to nothing is zero.
+    reads key-value head h // (Hq / Hkv). The result is float64 [R, B, Hq, W, D]. A row that attends to nothing is zero.
     """
     q, k, v, past_k, past_v = (np.asarray(x, np.float64) for x in (query, key, value, past_key, past_value))
     requests, branches, heads, _, size = q.shape

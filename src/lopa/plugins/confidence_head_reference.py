@@ -13,9 +13,9 @@ def confidence_head_reference(
 ) -> tuple[Int64, Float64, Float64]:
     """Return the statistics of softmax(hidden @ weight / temperature) for every row.
 
-    `hidden` is [N, H], `weight` [H, V] in the exporter's layout, `temperature` [N]. Returns ids int64 [N, K], most
-    probable first and equal ones by lower id. Also returns their log-probabilities, float64 [N, K], and the entropy in
-    nats, float64 [N].
+    `hidden` is [N, H], `weight` [H, V] in the exporter's layout, `temperature` [N]. The result has the ids, int64 [N,
+    K], most probable first and equal ones by lower id. It also has their log-probabilities, float64 [N, K], and the
+    entropy in nats, float64 [N].
     """
     z = np.asarray(hidden, np.float64) @ np.asarray(weight, np.float64)
     z /= np.asarray(temperature, np.float64)[:, None]

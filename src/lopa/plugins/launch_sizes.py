@@ -1,4 +1,4 @@
-"""Sizes of the kernels' tiles and launches. Imports neither torch nor Triton."""
+"""Sizes of the kernels' tiles and launches. This module imports neither torch nor Triton."""
 
 from dataclasses import dataclass
 from typing import Literal

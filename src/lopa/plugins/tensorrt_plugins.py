@@ -161,7 +161,7 @@ def _merge_kernel(libraries: _Libraries, inputs: Descriptors, _outputs: Descript
     return _launch(libraries, compiled, (requests * branches * queries, 1, 1), [])
 
 
-# Shapes are those of lopa.export.graph.plugin_functions.
+# lopa.export.graph.plugin_functions defines the same shapes.
 _PLUGINS = {
     BRANCH_ATTENTION: (
         _Plugin(

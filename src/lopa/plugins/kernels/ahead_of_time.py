@@ -10,7 +10,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 MAX_SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that any launch may use; more requires the launcher to raise the kernel's limit."""
+"""Bytes of shared memory that any launch may use. A kernel that needs more must have its limit raised by the launcher.
+"""
 _THREADS_OF_WARP = 32
 _ALIGNED = [["tt.divisibility", 16]]
 """Attribute of every pointer: tensors start at multiples of 16 bytes."""
@@ -20,13 +21,13 @@ _ALIGNED = [["tt.divisibility", 16]]
 class CompiledKernel:
     """Compiled kernel with launch parameters.
 
-    Its arguments are those of the Triton kernel, in order and without constants.
+    It takes the arguments of the Triton kernel in the same order, without the constants.
     """
 
     name: str
     ptx: str
     threads: int
-    """Threads of a block, in x."""
+    """Threads per block, along the x axis."""
     shared_bytes: int
     """Bytes of dynamic shared memory."""
     rows: int
@@ -42,9 +43,9 @@ def compiled_kernel(
     warps: int = 4,
     stages: int = 1,
 ) -> CompiledKernel:
-    """Compile for a GPU of this compute capability, e.g. (9, 0).
+    """Compile `kernel` for a GPU of this compute capability, e.g. (9, 0).
 
-    `types` has the arguments' types by name, "*fp16" for a pointer, "i32" for a number; `constants` has the other
+    `types` has the arguments' types by name, "*fp16" for a pointer, "i32" for a number. `constants` has the other
     parameters. Raises ValueError if the tiles need more shared memory than MAX_SHARED_BYTES.
     """
     arguments = [name for name in kernel.arg_names if name not in constants]

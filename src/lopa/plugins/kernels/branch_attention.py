@@ -20,9 +20,9 @@ def branch_attention(
     prefix_mask: torch.Tensor,
     tiles: AttentionTiles | None = None,
 ) -> torch.Tensor:
-    """Compute `branch_attention_reference` with the same shapes, in the type of `query`; sums are float32.
+    """Compute `branch_attention_reference` with the same shapes, in the type of `query`. Sums are float32.
 
-    All tensors are contiguous, on one device, in float32, float16 or bfloat16; masks are bool. Raises ValueError for
+    All tensors are contiguous, on one device, in float32, float16 or bfloat16. Masks are bool. Raises ValueError for
     shapes that do not match.
     """
     tiles = tiles or attention_tiles(floats_from_dtype(query.dtype))

@@ -20,7 +20,7 @@ _FACTORS = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}
 def compiled_branch_attention(
     floats: Floats, heads: int, kv_heads: int, size: int, capability: tuple[int, int]
 ) -> CompiledKernel:
-    """Compile branch_attention_kernel. Arguments: 7 inputs, then branches, width, prefix, then the output."""
+    """Compile branch_attention_kernel. Its arguments are 7 inputs, branches, width, prefix and the output."""
     tiles = attention_tiles(floats)
     tensors = ("query", "key", "value", "past_key", "past_value", "output")
     types = dict.fromkeys(tensors, f"*{floats}") | dict.fromkeys(("window_mask", "prefix_mask"), "*i1")
@@ -42,7 +42,7 @@ def compiled_branch_attention(
 def compiled_confidence_partials(
     floats: Floats, hidden: int, vocabulary: int, splits: int, capability: tuple[int, int]
 ) -> CompiledKernel:
-    """Compile confidence_partials_kernel. Arguments: 3 inputs, then rows, rows_per_temperature, then 5 outputs."""
+    """Compile confidence_partials_kernel. Its arguments are 3 inputs, rows, rows_per_temperature and 5 outputs."""
     tiles = head_tiles(floats)
     types = {"hidden": f"*{floats}", "weight": f"*{floats}", "temperature": "*fp32"}
     types |= dict.fromkeys(("rows", "rows_per_temperature"), "i32")
@@ -61,7 +61,7 @@ def compiled_confidence_partials(
 
 @functools.cache
 def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> CompiledKernel:
-    """Compile confidence_merge_kernel. Arguments: 5 inputs, then 3 outputs."""
+    """Compile confidence_merge_kernel. Its arguments are 5 inputs, then 3 outputs."""
     types = _partial_types() | {"ids": "*i32", "logprobs": "*fp32", "entropy": "*fp32"}
     constants = {"SPLITS": splits, "TOP": TOP_K, "PLACES": triton.next_power_of_2(splits)}
     return compiled_kernel(confidence_merge_kernel, types, constants, capability)
@@ -69,7 +69,7 @@ def compiled_confidence_merge(splits: int, capability: tuple[int, int]) -> Compi
 
 @functools.cache
 def compiled_commit(floats: Floats, kv_heads: int, size: int, capability: tuple[int, int]) -> CompiledKernel:
-    """Compile commit_kernel. Arguments: the table of addresses, then window, slot, width, prefix, offset, count.
+    """Compile commit_kernel. Its arguments are the table of addresses, window, slot, width, prefix, offset and count.
 
     The grid is (arrays, kv_heads, count / rows rounded up).
     """

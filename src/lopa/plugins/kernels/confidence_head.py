@@ -12,11 +12,12 @@ from lopa.runtime.contract import TOP_K
 def confidence_head(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: torch.Tensor, tiles: HeadTiles | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute `confidence_head_reference` with the same shapes: ids int64, log-probabilities and entropy float32.
+    """Compute `confidence_head_reference` with the same shapes. Ids are int64, and log-probabilities and entropy are
+    float32.
 
-    All tensors are contiguous, on one device; hidden and weight in one of float32, float16 and bfloat16, temperature
-    float32. With N / n temperatures, each applies to n consecutive rows. Raises ValueError for shapes that do not
-    match.
+    All tensors are contiguous, on one device. `hidden` and `weight` share a type: float32, float16 or bfloat16.
+    `temperature` is float32. With N / n temperatures, each applies to n consecutive rows. Raises ValueError for shapes
+    that do not match.
     """
     tiles = tiles or head_tiles(floats_from_dtype(hidden.dtype))
     rows, size = hidden.shape

@@ -1,9 +1,9 @@
 """Confidence head as two Triton kernels. The logits stay in registers, tile by tile, and are never written.
 
-The first kernel works on splits of the vocabulary. For each row it outputs the largest logit, the sum of exp(z -
-largest), the sum of (z - largest) exp(z - largest) and the best K candidates. The second kernel merges the splits of a
-row. Candidates are 64-bit keys. The high half sorts like the logits, and the low half is the negated id. The K largest
-keys are therefore the K best candidates, equal ones by lower id. `confidence_head` launches both kernels.
+The first kernel works on splits of the vocabulary. For each row it outputs the largest logit and the best K candidates.
+It also outputs the sum of exp(z - largest) and the sum of (z - largest) exp(z - largest). The second kernel merges the
+splits of a row. Candidates are 64-bit keys. The high half sorts like the logits, and the low half is the negated id.
+The K largest keys are therefore the K best candidates, equal ones by lower id. `confidence_head` launches both kernels.
 """
 
 import triton
@@ -146,7 +146,7 @@ def _keys(z, column):
 
 @triton.jit
 def _best_keys(keys, known, TOP: tl.constexpr):
-    """Return the TOP largest keys of both, in order.
+    """Return the TOP largest of `keys` and `known`, in descending order.
 
     They are found and removed one at a time, since no two keys are equal.
     """

@@ -1,6 +1,6 @@
 """Inputs and outputs of a bundle's graph by name, for a forward in the shape of a shape bucket.
 
-For engines that receive shape and type with every address, in the manifest's dialect.
+This module serves engines that receive shape and type with every address, in the manifest's dialect.
 """
 
 from lopa.runtime.bundle.graph_signature import ArrayForm, arrays_of_values, inputs_of_graph, outputs_of_graph

@@ -45,7 +45,8 @@ class ForwardBuffers:
         return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(self._row_sizes)}
 
     def prefix(self, caches: Sequence[DeviceCache], first: int, bucket: ShapeBucket) -> BufferSet:
-        """Return the committed rows in the shape of `bucket`: a request's own cache if the shape matches, else a copy.
+        """Return the committed rows in the shape of `bucket`: a request's own cache if the shape matches, otherwise a
+        copy.
 
         `first` is the index of the part's first request in the whole forward.
         """
@@ -87,7 +88,7 @@ class ForwardBuffers:
             buffers.free()
 
     def _is_other(self, bucket: ShapeBucket) -> bool:
-        """Return True if `bucket` is not a shape bucket of the forward, but another shape that it accepts."""
+        """Return True if `bucket` is not a shape bucket of the forward, but another shape that the forward accepts."""
         return isinstance(self._forward, AnyShapeForward) and bucket not in self._buckets
 
     def _free_other_stack(self) -> None:

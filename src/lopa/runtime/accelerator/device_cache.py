@@ -113,7 +113,7 @@ class StackedCaches:
     """Copies of several requests' caches in the shape of a shape bucket: arrays [requests, Hkv, rows, D], padded with
     zeros.
 
-    Kept between forwards. While the caches stay the same, only newly committed rows are copied.
+    They are kept between forwards. While the caches stay the same, only newly committed rows are copied.
     """
 
     def __init__(self, memory: DeviceMemory, shape: CacheShape, requests: int, rows: int) -> None:

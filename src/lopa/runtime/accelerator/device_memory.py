@@ -22,7 +22,7 @@ class DeviceMemory(Protocol):
     """Memory of a device. Addresses are integers, sizes are bytes.
 
     All calls but `allocate` and `free` only enqueue work on the stream, in order with the forwards. `synchronize` waits
-    for it. Not thread-safe.
+    for it. It is not thread-safe.
     """
 
     def allocate(self, size: int) -> int:

@@ -1,6 +1,6 @@
 """A Session with prefix caches and new rows in device memory, over a forward with a few shape buckets.
 
-Creates, grows and frees the caches, pads forwards, and keeps the rows of the last forward for commits. Only small
+It creates, grows and frees the caches, pads forwards, and keeps the rows of the last forward for commits. Only small
 inputs and statistics are copied between host and device.
 """
 
@@ -56,7 +56,7 @@ class DeviceSession:
     ) -> None:
         """Create a session over `forward`.
 
-        `bucket_for` selects the shape of a forward; None selects the cheapest shape bucket. With `fixed_addresses`,
+        `bucket_for` selects the shape of a forward, and None selects the cheapest shape bucket. With `fixed_addresses`,
         every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
         need that. It costs a second copy of the prefix rows per bucket shape.
         """
@@ -105,7 +105,7 @@ class DeviceSession:
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix, on the device.
 
-        Only enqueues the copy. Raises like HostSession.commit.
+        The copy is only enqueued. Raises like HostSession.commit.
         """
         place = self._place(request, branch, count)
         self._cache(request).append(place, count)
@@ -238,7 +238,7 @@ class DeviceSession:
         return self._caches[request]
 
     def _capacity_for(self, rows: int) -> int:
-        """Return the next larger prefix length of a shape bucket. Such a cache is used without a copy."""
+        """Return the next larger prefix length of a shape bucket. A cache of this capacity is used without a copy."""
         return next((prefix for prefix in self._prefixes if prefix >= rows), tiles(rows))
 
     def _place(self, request: int, branch: int, count: int) -> RowPlace:

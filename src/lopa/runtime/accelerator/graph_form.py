@@ -1,4 +1,4 @@
-"""Input and output form of an engine's graph: the contract's shapes, or those of the portable dialect.
+"""Input and output form of an engine's graph: the contract's shapes, or the shapes of the portable dialect.
 
 Both have the same names except for the prefix, and the same element order in all outputs except the new rows.
 """
@@ -28,7 +28,7 @@ class RowSteps:
 
 
 class GraphForm(Protocol):
-    """Interface of both forms."""
+    """Interface of ContractForm and PortableForm."""
 
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """Return all inputs except the prefix rows by name, C-contiguous. `prefix_mask` is [R, P]."""

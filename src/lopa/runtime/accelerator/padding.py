@@ -17,7 +17,7 @@ from lopa.runtime.contract.sizes import Sizes
 
 
 def parts_of_forward(sizes: Sizes, bucket: ShapeBucket) -> Iterator[Part]:
-    """Yield the parts of `sizes` that each fit `bucket`, as many as `bucket.forwards` returns."""
+    """Yield the parts of `sizes` that each fit `bucket`. `bucket.forwards` returns their number."""
     requests = range(0, sizes.requests, bucket.requests)
     branches = range(0, sizes.branches, bucket.branches)
     for request, branch in product(requests, branches):

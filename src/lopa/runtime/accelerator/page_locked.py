@@ -1,6 +1,6 @@
-"""Page-locked host memory for copies to and from a device, which are asynchronous only with it.
+"""Page-locked host memory, without which copies to and from a device are not asynchronous.
 
-Keeps a few blocks and reuses them after synchronization. The vendor's adapter passes `allocate`.
+A few blocks are kept and reused after synchronization. The vendor's adapter passes `allocate`.
 """
 
 import ctypes
@@ -40,8 +40,9 @@ class PageLocked:
         return piece
 
     def piece_for(self, target: Array) -> int:
-        """Return the address of a piece of a block. The next `arrivals` copies its content to `target`,
-        C-contiguous."""
+        """Return the address of a piece of a block. The function from the next `arrivals` copies its content to the
+        C-contiguous array `target`.
+        """
         piece = self.take(target.nbytes)
         self._arriving.append((target, piece))
         return piece

@@ -8,7 +8,7 @@ import msgspec
 
 TABLE = Path(__file__).with_name("acl_contract.json")
 Evidence = Literal["doc", "source", "recorded"]
-"""Vendor documentation, published source, or recorded on a machine with an NPU."""
+"""Evidence of an entry: vendor documentation, published source code, or a recording on a machine with an NPU."""
 Returns = Literal["ret", "value, ret", "value"]
 """Return values of a call: its code, a value and its code, or a value alone."""
 
@@ -43,7 +43,7 @@ class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AclContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole table."""
+    """Content of acl_contract.json."""
 
     about: str
     calls: list[Call]

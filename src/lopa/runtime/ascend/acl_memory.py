@@ -77,7 +77,7 @@ class AclMemory:
         self._acl("rt.memset_async", target, size, 0, size, self._stream)
 
     def synchronize(self) -> None:
-        """Wait for the stream, and fill the host arrays."""
+        """Wait for the stream, and fill the host arrays of pending downloads."""
         finish = self._staging.arrivals()
         self._acl("rt.synchronize_stream", self._stream)
         finish()

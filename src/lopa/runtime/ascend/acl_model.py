@@ -1,4 +1,4 @@
-"""One OM on one Ascend device: load it, run it with the caller's buffers, unload it.
+"""One OM on one Ascend device, which is loaded, run with the caller's buffers and unloaded.
 
 Use it on the thread and in the context that loaded it.
 """
@@ -18,7 +18,7 @@ _ALL_INPUTS = -1
 
 
 class AclModel:
-    """The OM at `path`, with inputs and outputs of these names, outputs in this order.
+    """The OM at `path`, with inputs of these names, and outputs of these names in this order.
 
     ATC may rename outputs, but keeps their order.
     """
@@ -65,7 +65,7 @@ class AclModel:
 
     @property
     def buckets(self) -> list[list[int]]:
-        """All dims of all inputs in order, per shape bucket. Empty for a model with fixed shapes."""
+        """All dims of all inputs in order, per shape bucket. The list is empty for a model with fixed shapes."""
         if self._dims_index is None:
             return []
         count = self._acl("mdl.get_input_dynamic_gear_count", self._desc, _ALL_INPUTS)

@@ -18,7 +18,7 @@ from lopa.runtime.bundle.record import Reasons
 ENGINE_SCHEMA = 2
 _REMEDY = "build it again: lopa-export ascend BUNDLE --soc-version SOC"
 Precision = Literal["origin", "fp16", "bf16"]
-"""The graph's own types, or the type to which ATC may lower float32."""
+"""Precision of the OMs: the graph's own types, or the type to which ATC may lower float32."""
 Dtype = Annotated[str, Meta(pattern=r"^(bool|u?int(8|16|32|64)|b?float16|float32|float64)\Z")]
 """Type name as in numpy, or bfloat16."""
 Dim = Annotated[int, Meta(ge=0, le=2**32)]
@@ -56,7 +56,7 @@ class AscendEngine(EngineFile, frozen=True, forbid_unknown_fields=True, kw_only=
     soc_version: str
     precision: Precision
     int8: bool
-    """True if AMCT had quantized the graph."""
+    """True if AMCT quantized the graph before compilation."""
     dynamic: bool
     """True for one OM whose dims are set before every forward, False for OMs with fixed shapes."""
     inputs: Annotated[list[EngineInput], Meta(max_length=4096)]

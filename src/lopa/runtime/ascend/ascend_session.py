@@ -1,6 +1,6 @@
 """The contract on an Ascend NPU: OMs from lopa-export ascend, run by pyACL, with caches in device memory.
 
-Selects a bundle's engine for the device. pyACL is part of CANN and is imported when a session opens.
+This module selects a bundle's engine for the device. pyACL is part of CANN and is imported when a session opens.
 """
 
 from contextlib import ExitStack

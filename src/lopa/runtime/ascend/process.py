@@ -1,6 +1,6 @@
 """Process-wide state of pyACL: init and finalize, and the number of sessions per device.
 
-Thread-safe.
+The state is thread-safe.
 """
 
 import atexit
@@ -45,7 +45,7 @@ class AclProcess:
             self._users[device] = self._users.get(device, 0) + 1
 
     def leave_device(self, device: int) -> None:
-        """Reset the device once. CANN frees it after as many resets as sets."""
+        """Reset the device once. CANN frees it once resets and sets are equal in number."""
         calls = self.calls()
         with self._lock:
             self._users[device] -= 1
@@ -67,8 +67,8 @@ class AclProcess:
             return True
 
     def finalize(self) -> None:
-        """Finalize pyACL at the end of the process. Does nothing while sessions are open, because it would break
-        them.
+        """Finalize pyACL at the end of the process. The call has no effect while sessions are open, because finalizing
+        would break them.
         """
         with self._lock:
             if self._calls is None or self._users:

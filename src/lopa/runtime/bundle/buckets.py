@@ -1,7 +1,7 @@
 """Shape buckets: the few shapes that engines are built for (`BUCKETS_NAME`), and the choice of one for a forward.
 
 A forward runs in a planned shape; missing rows, branches and requests are padded. `lopa.bench.buckets.planner` makes
-plans, and `accelerator.padding` pads.
+plans, and `accelerator.padding` pads forwards.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ SPLIT_COST = 1.1
 It covers concatenation and extra host work, and avoids splits for gains within measurement error.
 """
 MAX_MASK_BYTES = 2**32
-"""Maximum size of a shape bucket's window mask [R, B, W, W], its largest input on the host."""
+"""Maximum bytes of a shape bucket's window mask [R, B, W, W], its largest input on the host."""
 _REMEDY = "plan again: lopa-export plan BUNDLE"
 
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -116,7 +116,7 @@ class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bucket_bytes: Count
     """Bytes of the inputs and outputs of the largest shape bucket.
 
-    Includes caches, but neither weights nor an engine's workspace.
+    This includes caches, but neither weights nor an engine's workspace.
     """
     expected: Expected
     buckets: ShapeBuckets
@@ -124,7 +124,7 @@ class BucketPlan(Record, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class BucketTable:
-    """Selects shape buckets and caches each choice."""
+    """Lookup of the cheapest shape bucket for a forward, with cached results."""
 
     def __init__(self, buckets: Sequence[ShapeBucket]) -> None:
         """Create a table of `buckets` that pass `are_valid_shape_buckets`."""
@@ -212,7 +212,8 @@ def _find_bucket_errors(plan: BucketPlan) -> Reasons:
 def check_buckets_fit(buckets: Sequence[ShapeBucket], manifest: Manifest, *, source: str, remedy: str) -> None:
     """Raise BadInputError for shape buckets beyond twice the model's positions.
 
-    Twice, because sizes are rounded up, and because a plan may cover longer prompts than the model was trained for.
+    The limit is doubled because sizes are rounded up, and because a plan may cover longer prompts than the model was
+    trained for.
     """
     max_rows = tiles(2 * manifest.dimensions.max_positions)
     for bucket in buckets:

@@ -1,4 +1,4 @@
-"""A bundle on disk: its manifest and the paths of its files. Neither builds nor runs one."""
+"""A bundle on disk: its manifest and the paths of its files. This module neither builds nor runs a bundle."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -96,7 +96,7 @@ class Bundle:
         return self.file(twin.graph)
 
     def with_cpu_graphs(self, *, unpacked: bool) -> "Bundle":
-        """Return the bundle with twins of one kind only."""
+        """Return the bundle with only those twins whose `unpacked` field equals `unpacked`."""
         twins = [each for each in self.manifest.cpu_graphs if each.unpacked == unpacked]
         return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=twins))
 

@@ -1,4 +1,4 @@
-"""Cost table of one device: measured seconds of a forward, and interpolation between the measured points.
+"""Cost table of one device, with measured seconds of a forward and interpolation between the measured points.
 
 `lopa-export bench --costs` measures it. The bundle has one file per device next to the manifest (`costs_name`).
 """
@@ -40,7 +40,7 @@ class DeviceCosts(Record, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     device: str
     machine: str
-    """Name of the processor or accelerator, for readers."""
+    """Name of the processor or accelerator, for information only."""
     threads: Annotated[int, Meta(ge=1, le=2**16)] | None
     weights_sha256: str
     """SHA-256 of the weights of the measured bundle."""
@@ -105,7 +105,7 @@ def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | 
 class CostTable:
     """Seconds of a forward by branches, window and prefix, interpolated from the measured points.
 
-    Interpolates linearly between neighbors along each axis. Beyond the last point, time grows in proportion, because
+    Interpolation is linear between neighbors along each axis. Beyond the last point, time grows in proportion, because
     work grows at least linearly. Below the first point, the first point's time applies.
     """
 
@@ -124,7 +124,7 @@ class CostTable:
 
     @cached_property
     def _cache(self) -> dict[tuple[int, int, int], float]:
-        """Cached results. A decode calls `seconds` in every step, with few distinct sizes."""
+        """Cached results of `seconds`. A decode calls it in every step, with few distinct sizes."""
         return {}
 
     def _interpolated(self, sizes: tuple[int, int, int]) -> float:

@@ -1,4 +1,4 @@
-"""Dequantization: convert integers and scales to values. Uses arrays only."""
+"""Dequantization: convert integers and scales to values. This module uses arrays only."""
 
 from typing import Any
 

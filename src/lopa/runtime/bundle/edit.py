@@ -28,9 +28,9 @@ def edit_bundle(
     unset: Sequence[str] = (),
     chat_template: str | None = None,
 ) -> Bundle:
-    """Return `bundle` with more `defaults`, without those in `unset`, and with a chat template. No file is written. An
-    older default that conflicts with a new one is dropped. Raises BadInputError for invalid options, and for a name in
-    `unset` that is not set.
+    """Return `bundle` with `defaults` added, the defaults named in `unset` removed, and `chat_template` set if it is
+    not None. No file is written. An older default that conflicts with a new one is dropped. Raises BadInputError for
+    invalid options, and for a name in `unset` that is not set.
     """
     manifest = bundle.manifest
     given = options_from_defaults(checked_defaults(defaults or {}))

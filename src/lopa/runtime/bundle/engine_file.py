@@ -1,4 +1,5 @@
-"""engine.json, the description of a built engine in a bundle's engines/ folder, with the fields of all engine kinds.
+"""engine.json, the description of a built engine in a bundle's engines/ folder, with the fields that all engine kinds
+share.
 
 ascend.ascend_manifest and tensorrt.tensorrt_manifest add the fields of their kinds.
 """
@@ -57,7 +58,7 @@ class StoredEngine(Generic[Engine]):
 
 @dataclass(frozen=True)
 class EngineKind(Generic[Engine]):
-    """Engines of one builder: their folder names and how to read their descriptions."""
+    """Kind of engine, defined by its builder: the prefix of the folder names, and a reader for the descriptions."""
 
     prefix: str
     """Prefix of the folder names."""
@@ -77,7 +78,7 @@ class EngineKind(Generic[Engine]):
         return sorted(folder for folder in folders if folder.is_dir())
 
     def read(self, folder: Path) -> StoredEngine[Engine]:
-        """Read an engine's description and check that its files exist with their sizes. Does not check digests.
+        """Read an engine's description and check that its files exist with their sizes. Digests are not checked.
 
         Raises BadInputError if the description is unreadable or incomplete, or if its schema or contract differs.
         """
@@ -89,7 +90,7 @@ class EngineKind(Generic[Engine]):
         return StoredEngine(folder, engine)
 
     def with_key(self, folder: Path, cache_key: str) -> StoredEngine[Engine] | None:
-        """Return the engine in `folder` if it is readable and has this cache key, else None."""
+        """Return the engine in `folder` if it is readable and has this cache key, otherwise None."""
         try:
             found = self.read(folder)
         except BadInputError:  # an unreadable engine is built again

@@ -1,7 +1,7 @@
 """Inputs and outputs that a graph must have for its manifest: names, types and shapes (docs/concepts/contract.md).
 
-Describes them with dynamic axes, as in the graph, and as arrays of one forward. Callers pass in what an opened graph
-reports.
+They are described with dynamic axes, as in the graph, and as arrays of one forward. Callers pass in the values that an
+opened graph reports.
 """
 
 import math

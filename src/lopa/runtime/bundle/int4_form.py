@@ -25,7 +25,7 @@ _MEMINFO, _OWN_GROUP, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 
 
 def unpacked_graph(bundle: Bundle) -> Path | None:
-    """Return the graph of `bundle` with unpacked int4 matrices if it should be opened here, else None.
+    """Return the graph of `bundle` with unpacked int4 matrices if it should be opened here, otherwise None.
 
     Raises BadInputError for an unknown form, and for `unpacked` without enough memory.
     """
@@ -57,7 +57,7 @@ def unpacked_bytes(bundle: Bundle) -> int:
 def _has_memory(path: Path, need: int, form: str) -> bool:
     """Return True if memory suffices.
 
-    Cached per process, because the first session's memory would change the answer for later ones.
+    The result is cached per process, because the first session's memory would change the result for later sessions.
     """
     free = free_memory()
     if form == "auto":

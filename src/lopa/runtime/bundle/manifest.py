@@ -1,4 +1,4 @@
-"""manifest.json: the description of a bundle, checked strictly on reading. Accesses no other file.
+"""manifest.json: the description of a bundle, checked strictly on reading. This module accesses no other file.
 
 Manifests are untrusted. Every number has a range in its type, and _CHECKS holds the remaining conditions. The ranges
 are far beyond any known model; they bound the memory and time that a manifest alone can cost.
@@ -38,7 +38,7 @@ PREDICTION_SHIFTS = {
     "wedlm": 0,
     "stable-diffcoder": 0,
 }
-"""Prediction shift by architecture, for known architectures. Others have the shift of their manifest."""
+"""Prediction shift by architecture, for known architectures. Other architectures use the shift in their manifest."""
 WEIGHT_ALIGNMENT = 4096
 """Alignment of tensor offsets in the weights file, in bytes. It allows mapping each tensor separately."""
 MAX_TILE_BYTES = 2**30
@@ -213,7 +213,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     graph: Name
     weights: Name
     stages: Annotated[list[Stage], Meta(max_length=4096)]
-    """Pipeline stages in order, covering all layers. Empty without --stages."""
+    """Pipeline stages in order, covering all layers. The list is empty without --stages."""
     tensors: dict[str, TensorRecord]
     files: Annotated[list[FileRecord], Meta(max_length=4096)]
     origin: Origin
@@ -228,7 +228,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
         Meta(max_length=len(DEFAULT_OPTIONS)),
     ] = msgspec.field(default_factory=dict)
-    """Options of GenerationConfig set by the bundle's owner. They override those of `decoding`."""
+    """Options of GenerationConfig set by the bundle's owner. They override the options of `decoding`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
 
@@ -250,7 +250,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         return resolve(config or GenerationConfig(), own=options, defaults=defaults, devices=devices)
 
     def has_integers(self, name: str) -> bool:
-        """Return whether the tensor `name` is quantized."""
+        """Return True if the tensor `name` is quantized."""
         return name in self.tensors and self.tensors[name].dtype in ("int8", "int4")
 
     def digest(self, name: str) -> str:
@@ -282,7 +282,7 @@ def manifest_from_json(text: bytes, *, source: str) -> Manifest:
 
 
 def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
-    """Yield each problem with `tokens`, and what is expected instead."""
+    """Yield each problem with `tokens`, paired with the expected value."""
     for name in ROLES:
         token = getattr(tokens, name)
         if token is not None and not 0 <= token < vocab_size:
@@ -299,7 +299,7 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
 
 
 def find_role_errors(tokens: SpecialTokens, named: Mapping[str, int], added: Collection[int]) -> Reasons:
-    """Yield each problem with `tokens` for a tokenizer with these `added` tokens, and what is expected instead.
+    """Yield each problem with `tokens` for a tokenizer with these `added` tokens, paired with the expected value.
 
     `named` holds the ids of its mask_token, eos_token and so on, under "mask", "eos" and so on. The tokenizer
     determines mask and bos in an export. config.json may give another end token if it is an added token too.
@@ -393,7 +393,9 @@ def _find_shift_errors(manifest: Manifest) -> Reasons:
 
 
 def _find_dialect_errors(manifest: Manifest) -> Reasons:
-    """Check that a portable graph is a whole model without plugins and twins, and the only graph if it comes first."""
+    """Yield a problem unless a portable graph is a whole model without plugins and twins, and the only graph if it
+    comes first.
+    """
     if manifest.dialect == "portable":
         for name in ("stages", "plugins", "portable_graph", "cpu_graphs"):
             if getattr(manifest, name):
@@ -425,7 +427,7 @@ def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
 
 
 def _find_name_errors(manifest: Manifest) -> Reasons:
-    """Check that every file is listed once and has one use."""
+    """Yield a problem for each file that is listed twice, used twice or not listed, and for a listed manifest."""
     listed = [record.path for record in manifest.files]
     used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
     used += [twin.graph for twin in manifest.cpu_graphs]

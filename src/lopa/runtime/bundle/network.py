@@ -1,7 +1,7 @@
 """Specification of a bundle's network: its layers in order, with name, shape and role of every tensor.
 
-This is the only definition of shapes. The weight plan, torch modules, numpy session, verify and work models use it.
-Layers may differ: the kind of a layer defines its computation.
+This is the only definition of shapes. It is used by the exporter, `lopa.export.verify`, the numpy session and the cost
+model in `lopa.bench.forward.work`. Layers may differ, because the kind of a layer defines its computation.
 """
 
 import math
@@ -28,8 +28,8 @@ class TensorSpec:
 
     @property
     def row_operations(self) -> float:
-        """Floating-point operations of one row's product with a matrix, else 0. Addition and multiplication count as
-        two.
+        """Floating-point operations of one row's product with a matrix, or 0 for any other tensor. Addition and
+        multiplication count as two.
         """
         return 2 * math.prod(self.shape) * self.row_share if self.role == "matrix" else 0.0
 

@@ -18,7 +18,7 @@ Reasons = Iterator[tuple[str, str]]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """First fields of every such file."""
+    """First fields of every such JSON file of a bundle."""
 
     schema: int
     contract: int

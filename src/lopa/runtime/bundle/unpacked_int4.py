@@ -1,7 +1,7 @@
 """Unpack int4 matrices with blockwise scales to int8 matrices with one scale per output, for 8-bit products.
 
-The added error is at most half an int8 step. Works in chunks that fit a processor's cache, so that peak memory is
-little more than the result.
+The added error is at most half an int8 step. Matrices are unpacked in chunks that fit a processor's cache. Peak memory
+is little more than the size of the result.
 """
 
 import mmap
@@ -47,7 +47,7 @@ class UnpackedMatrices:
     mapped: mmap.mmap
 
     def release_memory(self) -> None:
-        """Release the integers' memory where the system supports it. They stay in the file."""
+        """Release the integers' memory if the system supports it. They stay in the file."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED)
 

@@ -23,7 +23,7 @@ class BundleWeights(Mapping[str, Floats]):
     """Read-only weights by name (matrices [inputs, outputs]). Pages load on use.
 
     A float32 or float16 tensor is a view of the file. A bfloat16 or quantized tensor is converted to float32 on every
-    access, so only what the caller holds is in memory. Scales have no entry of their own.
+    access, so memory holds only the arrays that the caller keeps. Scales have no separate entry.
     """
 
     def __init__(self, data: npt.NDArray[np.uint8], records: Mapping[str, TensorRecord]) -> None:
@@ -68,7 +68,7 @@ class BundleWeights(Mapping[str, Floats]):
 
 
 def _floats(stored: npt.NDArray[Any], record: TensorRecord) -> Floats:
-    """Return an array of record's shape: numpy float types unchanged, bfloat16 as float32."""
+    """Return an array with the shape of `record`. numpy float types stay unchanged, and bfloat16 becomes float32."""
     floats = float32_from_stored(stored) if record.dtype == "bfloat16" else stored
     return floats.reshape(record.shape)
 

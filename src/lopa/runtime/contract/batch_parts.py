@@ -1,7 +1,8 @@
-"""Split a forward into parts: branches over devices, or micro-batches for a pipeline.
+"""Splitting of a forward into parts: branches over devices, or micro-batches for a pipeline.
 
-Also detect rows that are equal on all branches, so that they need not be copied between parts. `WindowBatch.part`
-slices a batch and `Statistics.joined` concatenates the results. Uses arrays only, no session and no device.
+This module also detects rows that are equal on all branches, so that they need not be copied between parts.
+`WindowBatch.part` slices a batch and `Statistics.joined` concatenates the results. This module uses arrays only, no
+session and no device.
 """
 
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ def micro_batches(requests: int, branches: int, num_parts: int) -> list[Part]:
     """Split a batch into about `num_parts` equal parts: by requests first, then by branches if there are too few
     requests.
 
-    Returns fewer parts if there are fewer windows, and sometimes a few more than `num_parts`. Parts are ordered by
-    request, then by branch.
+    The result has fewer parts if there are fewer windows, and sometimes a few more than `num_parts`. Parts are ordered
+    by request, then by branch.
     """
     groups = split_branches(requests, min(requests, num_parts))
     cuts = split_branches(branches, min(branches, -(-num_parts // len(groups))))

@@ -1,7 +1,7 @@
 """The engine contract, version 1 (docs/concepts/contract.md): names, types and shapes of one forward.
 
-R requests, B branches, W query tokens per branch, P cached tokens, Q sampled positions, K candidates. Defines arrays
-only: no device, no file, no decoding rule.
+R requests, B branches, W query tokens per branch, P cached tokens, Q sampled positions, K candidates. This module only
+defines arrays. It uses no device, no file and no decoding rule.
 """
 
 from collections.abc import Sequence
@@ -189,5 +189,5 @@ class CacheRows:
 
 
 def tiles(rows: int) -> int:
-    """Return the number of prefix rows to allocate for `rows` committed ones: a multiple of TILE, at least one tile."""
+    """Return the number of prefix rows to allocate for `rows` committed rows: a multiple of TILE, at least one tile."""
     return max(1, -(-rows // TILE)) * TILE

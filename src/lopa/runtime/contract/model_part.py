@@ -1,7 +1,7 @@
 """Consecutive layers of a model as a separate graph, described by its inputs and outputs.
 
 The stages of a pipeline are such parts. The part with all layers is the whole model and has the signature of the
-contract. Handles names, no arrays.
+contract. This module handles names, no arrays.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from lopa.runtime import contract
 
 HIDDEN = "hidden"
-"""float32 [2, R, B, W, H]: two addends whose sum is the hidden state after the previous layers. Input of every part but
-the first. The next part adds them, so that the sum is rounded as in the whole graph (lopa.export.graph.module).
+"""float32 [2, R, B, W, H]: two addends whose sum is the hidden state after the previous layers. It is an input of every
+part but the first. The next part adds them, so that the sum is rounded as in the whole graph
+(lopa.export.graph.module).
 """
 NEXT_HIDDEN = "next_hidden"
-"""float32 [2, R, B, W, H]: the same addends after this part's layers. Output of every part but the last."""
+"""float32 [2, R, B, W, H]: the same addends after this part's layers. It is an output of every part but the last."""
 
 
 @dataclass(frozen=True)

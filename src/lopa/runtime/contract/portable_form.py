@@ -2,7 +2,7 @@
 
 The windows of a request's branches are concatenated into S = B x W rows; no row attends to another branch. The M = R x
 B x Q sampled positions form one list. Arrays have at most 4 axes, and masks are finite floats that are added to scores.
-Uses arrays only: no device, no file.
+This module uses arrays only, no device and no file.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from lopa.runtime.contract.forward import Bool, Float32, Rows, Statistics, Windo
 Array = npt.NDArray[Any]
 
 MASKED = -1e4
-"""Added to attention scores of masked keys. It is finite in float16 too, so a row that attends to nothing stays
-finite.
+"""Value added to the attention scores of masked keys. It is finite in float16 too, so a row that attends to nothing
+stays finite.
 """
 PAST = "past_key_values"
 """The prefix cache as one input, dtype [2L, R * Hkv, P, D]: the contract's arrays, concatenated."""
@@ -79,7 +79,7 @@ def rows_from_portable(rows: Rows, branches: int) -> Rows:
 
 
 def _bias(mask: Bool) -> Float32:
-    """Return 0 where `mask` is true and MASKED elsewhere."""
+    """Return a bias that is 0 for true entries of `mask` and MASKED for false ones."""
     return np.where(mask, np.float32(0), np.float32(MASKED))
 
 

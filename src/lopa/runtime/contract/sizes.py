@@ -8,7 +8,7 @@ from msgspec import Meta
 from lopa.runtime.contract.forward import TILE, WindowBatch
 
 Split = Annotated[int, Meta(ge=1, le=64)]
-"""Requests or branches of a shape. Larger batches run in parts."""
+"""Number of requests or branches of a shape. Larger batches run in parts."""
 Window = Annotated[int, Meta(ge=1, le=2**16)]
 PrefixRows = Annotated[int, Meta(ge=TILE, le=2**24, multiple_of=TILE)]
 

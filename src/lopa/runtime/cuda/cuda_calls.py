@@ -1,6 +1,6 @@
 """Checked calls of the CUDA runtime through NVIDIA's cuda-bindings.
 
-cuda-bindings contains the CUDA runtime, so only the GPU driver is needed besides the package.
+cuda-bindings contains the CUDA runtime, so the package needs only the GPU driver in addition.
 """
 
 import importlib
@@ -55,7 +55,7 @@ class CaptureLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Block captures by other threads during a call. Waits for a running capture."""
+        """Wait for a running capture, then block captures by other threads during a call."""
         with self._changed:
             self._changed.wait_for(lambda: self._capturing in (None, threading.get_ident()))
             self._calls += 1
@@ -68,8 +68,8 @@ class CaptureLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Block calls by other threads while this thread captures. Waits for their calls and captures. Must not be used
-        within a call.
+        """Wait for the calls and captures of other threads, then block their calls while this thread captures. It must
+        not be used within a call.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._capturing is None)

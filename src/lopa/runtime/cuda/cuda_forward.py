@@ -64,7 +64,9 @@ class CudaForward:
         return self._arrays.bytes_without_prefix(bucket)
 
     def bucket_for(self, sizes: Sizes) -> ShapeBucket:
-        """Return the best shape bucket for a forward, or nearly its own shape if no bucket fits."""
+        """Return the best shape bucket for a forward, or the forward's own shape with a rounded-up window if no bucket
+        fits.
+        """
         if self._table is not None and self._table.holds(sizes):
             return self._table.bucket_for(sizes)
         window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP

@@ -74,7 +74,7 @@ class CudaMemory:
     def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
         """Copy pieces at fixed distances with one call.
 
-        Works between devices too: addresses are unique per process, and peer copies use the same calls (CUDA C++
+        This works between devices too. Addresses are unique per process, and peer copies use the same calls (CUDA C++
         Programming Guide, peer-to-peer memory copy).
         """
         if count == 1:
@@ -85,7 +85,7 @@ class CudaMemory:
         )
 
     def use_row_kernel(self, kernel: RowKernel | None) -> None:
-        """Copy rows with `kernel` from now on. None keeps copying one array at a time.
+        """Copy rows with `kernel` from now on. With None, rows are copied one array at a time.
 
         This memory closes the kernel.
         """
@@ -109,7 +109,7 @@ class CudaMemory:
         self._cuda("cudaMemsetAsync", target, 0, size, self._stream)
 
     def synchronize(self) -> None:
-        """Wait for the stream, and fill the host arrays."""
+        """Wait for the stream, and fill the host arrays of pending downloads."""
         finish = self._staging.arrivals()
         self._cuda("cudaStreamSynchronize", self._stream)
         finish()

@@ -1,7 +1,8 @@
 """The contract on an NVIDIA GPU by ONNX Runtime's CUDA provider, with caches in device memory.
 
 With a plan in the bundle, every shape bucket is a CUDA graph. Other shapes, and all shapes without a plan, run without
-graphs. Pipeline stages (cuda:0+cuda:1) keep their caches on the host and are implemented elsewhere.
+graphs. Pipeline stages (cuda:0+cuda:1) keep their caches on the host and are implemented in
+lopa.runtime.parallel.pipeline_session.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Status of this machine's CUDA devices, for `lopa-export doctor`. Opens no bundle."""
+"""Status of this machine's CUDA devices, for `lopa-export doctor`. This module opens no bundle."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return one line for all GPUs, also if only the driver is installed."""
+    """Return one status line for all GPUs, also if only the driver is installed."""
     providers = _providers()
     is_here = "CUDAExecutionProvider" in providers or NVIDIA_DRIVER.exists()
     return [DeviceStatus(f"{family}:N", _state(providers), is_here)]

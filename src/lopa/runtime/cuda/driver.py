@@ -1,4 +1,4 @@
-"""Properties of a CUDA device by number, from NVIDIA's driver library. Needs no framework."""
+"""Properties of a CUDA device by number, from NVIDIA's driver library. This module needs no framework."""
 
 import ctypes
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def cuda_device(number: int, library: str = LIBRARY) -> CudaDevice:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Parse the leading numbers of a version: "10.15.1.29.post1" gives (10, 15, 1, 29)."""
+    """Return the leading numbers of a version, e.g. (10, 15, 1, 29) for "10.15.1.29.post1"."""
     numbers = []
     for part in version.split("."):
         if not part.isdecimal():

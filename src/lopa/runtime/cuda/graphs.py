@@ -12,7 +12,7 @@ _NO_FLAGS = 0
 
 
 class CaptureError(Exception):
-    """Work that cannot be captured as a CUDA graph. It can still run without one."""
+    """Work that cannot be captured as a CUDA graph. The work can still run without a graph."""
 
 
 class CudaGraphs:
@@ -27,7 +27,7 @@ class CudaGraphs:
 
         Raises CaptureError if this is impossible or `work` raises. The stream then stays usable.
         """
-        # In thread-local mode, threads of other devices may do what a capture forbids, e.g. allocate.
+        # In thread-local mode, threads of other devices may make calls that a capture forbids, e.g. allocations.
         mode = self._cuda.runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._cuda("cudaStreamBeginCapture", self._stream, mode)
         failure: Exception | None = None

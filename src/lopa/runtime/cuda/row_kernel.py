@@ -1,7 +1,7 @@
 """Copy the rows of all layers with one launch on a CUDA device, using the commit kernel of lopa.plugins.
 
-Launches PTX through the driver (cuda-bindings). Triton compiles it when a session opens. Without Triton, rows are
-copied one array at a time.
+This module launches PTX through the driver (cuda-bindings). Triton compiles it when a session opens. Without Triton,
+rows are copied one array at a time.
 """
 
 import ctypes

@@ -10,7 +10,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Defer SIGINT and SIGTERM until the block has ended. Use it for short work that does not wait. Does nothing
+    """Defer SIGINT and SIGTERM until the block has ended. Use it for short work that does not wait. It has no effect
     outside the main thread, which alone receives signals.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
 """Locks on open files, so that two processes never write one output.
 
-The lock is flock's. It belongs to the file, not to its name, so links and relative paths lead to the same lock. The
-kernel releases it when the process ends, so there are no stale locks.
+The lock is taken with flock. It belongs to the file, not to its name, so links and relative paths lead to the same
+lock. The kernel releases it when the process ends, so there are no stale locks.
 """
 
 import errno
@@ -23,8 +23,8 @@ class FileIsLockedError(Exception):
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file without waiting, until its descriptor is closed.
 
-    An exclusive lock excludes all others; a shared lock excludes exclusive ones. Returns False if the platform or file
-    system has no locks. Raises FileIsLockedError for a conflict and OSError for any other failure.
+    An exclusive lock excludes all others; a shared lock excludes exclusive ones. The result is False if the platform or
+    file system has no locks. Raises FileIsLockedError for a conflict and OSError for any other failure.
     """
     if fcntl is None:
         return False

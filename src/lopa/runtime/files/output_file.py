@@ -1,6 +1,6 @@
 """Write to paths that users give.
 
-A special file (device, FIFO) is opened and written, never replaced. Links are followed, even to targets that do not
+A special file (device, FIFO) is opened and written, but never replaced. Links are followed, even to targets that do not
 exist yet. An unwritable path raises an error before anything changes. Line output reaches the operating system line by
 line. Content written at once (`atomic_writer`) goes to a temporary file, which then replaces the path.
 
@@ -27,12 +27,12 @@ from lopa.runtime.files.untrusted_input import error_text
 _MAX_LINKS = 40
 """Maximum number of links in a path, as on Linux."""
 _RENAME_ERRORS = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EXDEV)
-"""Errors of a rename in another user's folder or on a mount point. Such a file can still be written in place."""
+"""Errors of a rename in another user's folder or on a mount point. Such a target can still be written in place."""
 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """A path that seems writable, judged without opening it."""
+    """A path that seems writable, checked without opening it."""
 
     path: Path
     status: os.stat_result | None
@@ -83,13 +83,13 @@ def inspect_output_path(path: Path) -> OutputPlace:
 
 
 class OutputLines:
-    """A file that takes lines. `write` returns after the operating system has taken the whole line.
+    """A file to which lines are written. `write` returns after the operating system has accepted the whole line.
 
     Use it in a `with` block. If the block fails before the first line, a newly created file is removed.
     """
 
     def __init__(self, descriptor: int, place: OutputPlace | None, *, lockable: bool = True) -> None:
-        """Write to `descriptor`. A `place` of None is standard output."""
+        """Create the lines over `descriptor`. A `place` of None is standard output."""
         self._descriptor, self._place = descriptor, place
         self.lockable = lockable
         """False for a regular file on a file system without locks, which another process could write too."""
@@ -118,7 +118,7 @@ class OutputLines:
 
     @classmethod
     def standard(cls) -> Self:
-        """Return the lines of standard output."""
+        """Return an OutputLines over standard output."""
         with _bad_path_errors(Path("standard output")):
             return cls(os.dup(1), None)
 
@@ -222,7 +222,7 @@ def _write_regular(place: OutputPlace, data: bytes) -> None:
             _write_in_place(place, data)  # writing in place keeps the file's other hard links
             return
         try:
-            with _locked(place, shared=True):  # several processes may replace it; the last one wins
+            with _locked(place, shared=True):  # several processes may replace it, and the last rename wins
                 _write_and_rename(place, data)
         except OSError as error:
             if place.status is None or error.errno not in _RENAME_ERRORS:

@@ -26,7 +26,7 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
     Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
-    MemoryError). A panic in a Rust extension is not derived from Exception.
+    MemoryError). A panic in a Rust extension raises an exception that is not derived from Exception.
     """
     try:
         yield
@@ -79,7 +79,7 @@ def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expecte
     """Decode `text` strictly as `kind`, with the ranges of its fields (msgspec.Meta).
 
     Raises BadInputError for anything else. For a field that does not match, the error names the field, its value and
-    what is allowed.
+    the allowed values.
     """
     with errors_as_bad_input(source, expected=expected, remedy=remedy):
         try:
@@ -90,9 +90,10 @@ def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expecte
 
 
 def _rejected_value(text: bytes | str, message: str) -> str:
-    """Return the scalar at the JSON path at the end of msgspec's message, e.g. - at `$.files[2].size`.
+    """Return the rejected scalar as text that continues msgspec's message, which ends with a JSON path.
 
-    Returns an empty text if the message has no such path, as below the keys of a mapping.
+    The path has a form such as "- at `$.files[2].size`". The result is empty for a list or an object, and if there is
+    no such path, as below the keys of a mapping.
     """
     match = re.search(r" - at `\$((?:\.\w+|\[\d+\])+)`$", message)
     if match is None:

@@ -1,6 +1,6 @@
-"""One rank's connection to an MPI job: send and receive bytes, and wait without occupying a core.
+"""One rank's connection to an MPI job, which sends and receives bytes, and waits without occupying a core.
 
-Imports mpi4py only when a connection opens.
+mpi4py is imported only when a connection opens.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class MpiLink:
         return Transfer(self._comm.Isend(data, dest=to), f"rank {to}")
 
     def receive(self, into: Bytes, source: int) -> Transfer:
-        """Start receiving at most as many bytes as `into` has."""
+        """Start receiving up to the number of bytes in `into`."""
         return Transfer(self._comm.Irecv(into, source=source), f"rank {source}")
 
     def broadcast(self, data: Bytes, source: int) -> Transfer:
@@ -115,7 +115,7 @@ def wait_for_ranks(transfers: Sequence[Transfer], seconds: float) -> None:
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds waited so far, and sleep a tenth of them each time. Both delay and CPU use stay small."""
+    """Yield the seconds waited so far, and sleep a tenth of that time after each. Both delay and CPU use stay small."""
     began = time.perf_counter()
     while True:
         waited = time.perf_counter() - began
@@ -125,9 +125,9 @@ def _pauses() -> Iterator[float]:
 
 @contextlib.contextmanager
 def rank_of_job() -> Iterator[int]:
-    """Yield this process's rank. An error inside is printed with the rank, and aborts all ranks.
+    """Yield this process's rank. An error in the block is printed with the rank, and aborts all ranks.
 
-    Otherwise the others would wait forever. The exit code is that of the error, or 70 for a bug. A job of one rank
+    Otherwise the others would wait forever. The exit code is the error's own code, or 70 for a bug. A job of one rank
     raises the error normally. Raises MissingBackendError without mpi4py or MPI.
     """
     comm = _mpi().COMM_WORLD

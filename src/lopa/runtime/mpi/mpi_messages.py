@@ -31,7 +31,7 @@ HELLO_SIZE = 32
 _LAYOUT = 2
 """Layout version. It changes with every change of the messages, so that different versions reject each other."""
 _HEADER: Field = ((6,), np.int64)
-"""The kind and up to five numbers."""
+"""Header of a message: its kind and up to five numbers."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Commit:
     """Request to append the first `count` rows of the winner to the request's prefix.
 
     The winner is `branch` of rank `source`, counted among that rank's branches. With `travels`, all ranks join a
-    broadcast of the rows. Without it, every rank has computed the rows, and takes those of its own first branch.
+    broadcast of the rows. Without it, every rank has computed the rows, and takes the rows of its own first branch.
     """
 
     request: int

@@ -1,4 +1,4 @@
-"""Serving ranks of an MPI job: wait for messages, compute, and keep the same prefixes as rank 0."""
+"""Serving ranks of an MPI job. They wait for messages, compute, and keep the same prefixes as rank 0."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The Session of rank 0 in an MPI job. It splits branches over the ranks, with one message and one reply per step.
 
-Committed rows are sent only if a rank lacks them, while the host continues. They are in the prefix before the next
-request.
+Committed rows are sent only if a rank lacks them, while the host continues. Rank 0 appends them to its prefix before
+its next operation.
 """
 
 import time
@@ -114,7 +114,7 @@ class MpiSession:
         began = time.perf_counter()
         try:
             statistics = [self._own.forward(parts[0])]
-        finally:  # even after an error; a leftover reply would be taken for a reply to the next forward
+        finally:  # even after an error, because a leftover reply would be taken for a reply to the next forward
             self._wait(replies, time.perf_counter() - began)
         for rank, answer in answers.items():
             statistics.append(statistics_from_bytes(answer, parts[rank].logits_index.shape, self._vocabulary))
@@ -124,8 +124,8 @@ class MpiSession:
     def commit(self, request: int, branch: int, count: int) -> None:
         """Append the first `count` window rows of `branch` in the last forward to the request's prefix on all ranks.
 
-        Returns before sent rows have arrived. Raises RuntimeError if the last forward did not run the request, and
-        ValueError for an invalid branch or count.
+        The call returns before sent rows have arrived. Raises RuntimeError if the last forward did not run the request,
+        and ValueError for an invalid branch or count.
         """
         self._settle()
         last, slot, owner, own_branch = self._locate_rows(request, branch, count)
@@ -202,7 +202,9 @@ class MpiSession:
             )
 
     def _locate_rows(self, request: int, branch: int, count: int) -> tuple["_LastForward", int, int, int]:
-        """Return the last forward, the request's index in it, the rank that computed `branch`, and its number there."""
+        """Return the last forward, the request's index in it, the rank that computed `branch`, and the branch's number
+        on that rank.
+        """
         last = self._last
         slot = slot_of_rows(None if last is None else last.batch, request, branch, count)
         assert last is not None
@@ -214,7 +216,7 @@ class MpiSession:
         return statistics_size((requests, branches, queries), self._vocabulary)
 
     def _send(self, rank: int, message: Message) -> None:
-        """Start sending. Announces a larger buffer first if necessary."""
+        """Start sending, after announcing a larger buffer if necessary."""
         data = bytes_from_message(message)
         if data.size > self._capacity:
             self._capacity = 1 << (data.size - 1).bit_length()

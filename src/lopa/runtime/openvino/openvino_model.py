@@ -1,4 +1,4 @@
-"""A bundle's graph compiled by OpenVINO: checks, and one compiled model shared by all sessions of a process."""
+"""A bundle's graph, checked and compiled by OpenVINO. All sessions of a process share one compiled model."""
 
 import os
 import threading
@@ -126,7 +126,7 @@ def check_listed(core: Any, device: str) -> None:
 
 
 def devices_to_choose_from(bundle: Bundle, device: str) -> tuple[str, ...]:
-    """Return the devices that "openvino:NAME:auto" may become for `bundle`: float32 first, then reduced precisions.
+    """Return the devices that "openvino:NAME:auto" may resolve to for `bundle`: float32 first, then reduced precisions.
 
     Raises MissingBackendError if OpenVINO is missing or too old, or if it lacks the device.
     """
@@ -150,7 +150,7 @@ def _supports_int8(bundle: Bundle, name: str) -> bool:
 def settings(requested: OpenVinoDevice, threads: int | None) -> dict[str, Any]:
     """Return the compile settings. They set every property that affects results, instead of using OpenVINO's defaults.
 
-    The defaults use bfloat16 where the processor has it, and round rows to 8 bits in products with integer weights.
+    The defaults use bfloat16 if the processor supports it, and round rows to 8 bits in products with integer weights.
     They also pin threads to cores that another session may use.
     """
     common = {

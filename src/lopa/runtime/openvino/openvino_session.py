@@ -23,14 +23,14 @@ class OpenVinoSession(HostSession):
     """HostSession that records why its precision was chosen."""
 
     choice: RoundingChoice | None = None
-    """The measurements that chose `device` if "openvino:NAME:auto" was requested, else None."""
+    """The measurements that chose `device` if "openvino:NAME:auto" was requested, otherwise None."""
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> OpenVinoSession:
     """Open the bundle's standard graph on "openvino:CPU", "openvino:GPU.1" and so on. Raises like model_of_part.
 
-    "openvino:CPU:auto" opens it with every available precision, times them, and keeps the fastest. The session's device
-    is named after the result.
+    For "openvino:CPU:auto", a session is opened with every available precision, and the fastest one is kept. Its device
+    name contains the chosen precision.
     """
     if device_from_name(device).rounding == "auto":
         return _fastest_session(bundle, device, threads)

@@ -1,4 +1,4 @@
-"""Status of the devices that OpenVINO lists on this machine, for `lopa-export doctor`. Opens no bundle."""
+"""Status of the devices that OpenVINO lists on this machine, for `lopa-export doctor`. This module opens no bundle."""
 
 import importlib.util
 
@@ -8,7 +8,7 @@ from lopa.runtime.openvino.openvino_library import openvino_module
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return one line per device. Importing OpenVINO takes a fraction of a second."""
+    """Return one status line per device. Importing OpenVINO takes a fraction of a second."""
     try:
         openvino = openvino_module(f"{family}:CPU")
     except MissingBackendError as error:

@@ -16,9 +16,9 @@ from lopa.runtime.sessions.session import Session, next_request_number
 
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 15
 _TIME_BUDGET = 2.0
-"""Seconds after which no further round starts, once there are _MIN_ROUNDS."""
+"""Seconds after which no further round starts, once _MIN_ROUNDS are complete."""
 _BLOCKS = 2
-"""Blocks of a window: the active block and the next one. The prefix has as many rows."""
+"""Blocks of a window: the active block and the next one. The prefix has the same number of rows."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RoundingChoice:
     device: str
     """Device name with the chosen precision, e.g. "openvino:CPU:bf16". "openvino:CPU" computes in float32."""
     timed: tuple[Timed, ...]
-    """Measurements, float32 first. Empty if this machine and bundle allow float32 only."""
+    """Measurements, float32 first. The tuple is empty if this machine and bundle allow float32 only."""
     rows: int
     """Rows of each forward's window, and of its prefix."""
 
@@ -53,7 +53,7 @@ class RoundingChoice:
 
 
 def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) -> RoundingChoice:
-    """Choose among open `sessions` by device. The first one must compute in float32.
+    """Choose a device among open `sessions`, whose keys are device names. The first one must compute in float32.
 
     Each runs several forwards of one request with one branch and random tokens. The request is released afterwards.
     """
@@ -82,10 +82,10 @@ def choice_from_sessions(sessions: Mapping[str, Session], manifest: Manifest) ->
 
 
 def choice_from_seconds(seconds: Mapping[str, Sequence[float]], rows: int) -> RoundingChoice:
-    """Choose the fastest device whose advantage exceeds the variation, else the first, which computes in float32.
+    """Choose the fastest device whose advantage exceeds the variation, or the first device, which computes in float32.
 
-    `seconds` has at least two forwards per device. The upper quartile of the other device must be below the lower
-    quartile of the first.
+    `seconds` has at least two forwards per device. A device is preferred to the first one only if its upper quartile is
+    below the lower quartile of the first.
     """
     timed = tuple(Timed(device, *statistics.quantiles(each, method="inclusive")) for device, each in seconds.items())
     first, *others = timed

@@ -1,6 +1,6 @@
 """One forward through any engine whose inputs and outputs are bound to arrays in host memory.
 
-Allocates the arrays of a forward and reuses their memory. The engine is passed in as a Binding.
+This module allocates the arrays of a forward and reuses their memory. The engine is passed in as a Binding.
 """
 
 import math
@@ -45,7 +45,7 @@ class Binding(Protocol):
         """Drop all references to bound inputs."""
 
     def run(self) -> None:
-        """Run one forward. Raises whatever the engine raises."""
+        """Run one forward. Raises any exception of the engine."""
 
     def close(self) -> None:
         """Free the graph."""
@@ -76,7 +76,7 @@ class BoundForward:
     def run_part(self, batch: WindowBatch, hidden: Array | None, prefix: Prefix) -> dict[str, Array]:
         """Return all outputs by name, in memory that the next run overwrites.
 
-        `prefix` holds the arrays of this part's layers. `hidden` is as HIDDEN, or None for the first part.
+        `prefix` holds the arrays of this part's layers. `hidden` has the form of HIDDEN, or is None for the first part.
         """
         requests, branches, window = batch.input_ids.shape
         # The prefix is bound separately, and only the last part samples positions.

@@ -1,6 +1,6 @@
-"""CPU devices as sets of cores: "cpu" is the whole processor, "cpu:2" one core, "cpu:0-3" four cores.
+"""CPU devices as sets of cores. "cpu" is the whole processor, "cpu:2" is one core, and "cpu:0-3" is four cores.
 
-Handles names and numbers only. The caller passes the available cores.
+This module handles names and numbers only. The caller passes the available cores.
 """
 
 from collections.abc import Collection, Sequence
@@ -71,7 +71,7 @@ def check_devices(devices: Sequence[str]) -> None:
 
 
 def _conflict(first: str, second: str) -> str | None:
-    """Return why two devices or pipeline stages cannot be used together, or None."""
+    """Return the reason why two devices or pipeline stages cannot be used together, or None."""
     cores, others = cores_from_device(first), cores_from_device(second)
     if first == second:
         return f"device {first!r} twice"

@@ -26,7 +26,7 @@ _load_lock = threading.Lock()
 def load_cuda_libraries() -> tuple[str, ...]:
     """Load the libraries once per process, before a session opens on a CUDA device. Return the names of missing ones.
 
-    Returns none if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. This
+    The result is empty if the loader finds them without pip's packages, or if ONNX Runtime is not built for CUDA. This
     function prints and raises nothing. The provider itself reports whether it can start.
     """
     with _load_lock:  # if several devices open at once, the first one loads the libraries for all

@@ -10,7 +10,7 @@ from lopa.runtime.sessions.session import Session
 
 
 def engine_failure(device: str, error: BaseException) -> LopaError:
-    """Return `error` itself if it is a LopaError, else an EngineFailedError caused by it."""
+    """Return `error` itself if it is a LopaError, otherwise an EngineFailedError caused by it."""
     if isinstance(error, LopaError):
         return error
     failure = EngineFailedError(
@@ -25,7 +25,7 @@ def engine_failure(device: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def converted_device_errors(device: str) -> Iterator[None]:
-    """Convert exceptions of the block with `engine_failure`. Exceptions that end the process pass."""
+    """Convert exceptions of the block with `engine_failure`. Exceptions that end the process pass unchanged."""
     try:
         yield
     except LopaError:

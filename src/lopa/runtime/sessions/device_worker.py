@@ -37,7 +37,7 @@ class DeviceWorker:
 
 
 def pin_thread(cores: Sequence[int]) -> None:
-    """Pin the calling thread to these cores, where the system supports it (Linux)."""
+    """Pin the calling thread to these cores, if the system supports it (Linux)."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 

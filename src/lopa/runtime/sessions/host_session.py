@@ -1,6 +1,6 @@
 """A Session with prefix caches in host memory, over any object that computes one forward.
 
-Creates, grows and frees the caches, and keeps the rows of the last forward for commits.
+It creates, grows and frees the caches, and keeps the rows of the last forward for commits.
 """
 
 from collections.abc import Sequence

@@ -25,7 +25,8 @@ _MAX_NAMES = 3
 
 
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:  # noqa: ARG001
-    """Open the bundle on "numpy". `threads` has no effect, because numpy's matrix library reads it on loading.
+    """Open the bundle on "numpy". `threads` has no effect, because numpy's matrix library reads the number of threads
+    when it is loaded.
 
     Raises BadInputError if a weight is missing or has another shape.
     """

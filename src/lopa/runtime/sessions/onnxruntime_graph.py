@@ -1,7 +1,7 @@
-"""Open a bundle's graph with ONNX Runtime: checks, and one shared graph per bundle, device and thread count.
+"""Open and check a bundle's graph with ONNX Runtime.
 
-All sessions of a process with the same bundle, device and number of threads share a graph. A graph holds another copy
-of the weights, packed for the processor.
+All sessions of a process with the same bundle, device and number of threads share a graph. Each graph holds another
+copy of the weights, packed for the processor.
 """
 
 import os
@@ -36,9 +36,9 @@ _open_lock = threading.Lock()
 def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> ort.InferenceSession:
     """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
 
-    With `threads` None, ONNX Runtime chooses, or one thread per named core runs. Raises BadInputError for other
-    devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the CUDA provider is missing or
-    does not start.
+    If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. Raises
+    BadInputError for other devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the
+    CUDA provider is missing or does not start.
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
@@ -77,7 +77,7 @@ def check_types(bundle: Bundle, device: str) -> None:
 
 
 def quiet_run() -> ort.RunOptions:
-    """Return options of a run that prints nothing. Its errors are raised with the same text."""
+    """Return options of a run that prints nothing. Errors of the run are raised with the same text."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY
     return options
@@ -175,11 +175,11 @@ def _open_graph(
     """Open the graph from its file, so that its external data is found and mapped.
 
     Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
-    branches, so they stay on. Spinning threads are faster on cores of their own (1.7 against 2.6 ms for the
-    smallest window) and slower on shared cores. They stay on too.
+    branches, so they stay on. Spinning threads are faster on exclusive cores (1.7 against 2.6 ms for the smallest
+    window) and slower on shared cores. Spinning stays on too.
 
-    ONNX Runtime's own threads flush denormals to zero (lopa.runtime.denormals). The first session of a process would
-    also change the calling thread permanently.
+    ONNX Runtime's own threads flush denormals to zero (lopa.runtime.denormals). The first session of a process sets
+    this mode permanently on the calling thread too, so `denormals_as_zero` restores the thread.
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY

@@ -1,6 +1,6 @@
 """The contract on ONNX Runtime with arrays bound from host memory, for CPUs and for pipeline stages on CUDA devices.
 
-Binds arrays without copies. lopa.runtime.sessions.onnxruntime_graph opens the graph.
+Arrays are bound without copies. lopa.runtime.sessions.onnxruntime_graph opens the graph.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ _BFLOAT16_IN_ONNX = 16
 def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
     """Open the bundle's graph on "cpu" or on cores ("cpu:0-3").
 
-    With `threads` None, ONNX Runtime chooses, or one thread per named core runs. ONNX Runtime's own threads are pinned
-    to the cores. The calling thread counts as one of them, and its owner pins it (lopa.runtime.parallel.session_thread
-    does).
+    If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. ONNX
+    Runtime's own threads are pinned to the cores. The calling thread counts as one of them, and
+    lopa.runtime.parallel.session_thread pins it.
 
     Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """

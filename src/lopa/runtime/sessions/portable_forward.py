@@ -1,6 +1,6 @@
 """One forward through a graph of the portable dialect on ONNX Runtime.
 
-It shows what such a graph computes. Portable graphs target other devices, so this code is not tuned: every run
+It documents the computation of such a graph. Portable graphs target other devices, so this code is not tuned: every run
 allocates new arrays.
 """
 

@@ -35,7 +35,7 @@ class CacheShape:
     """Sizes shared by all prefix caches of a bundle."""
 
     arrays: int
-    """Two arrays per layer, key and value."""
+    """Number of arrays: two per layer, key and value."""
     kv_heads: int
     head_size: int
     dtype: np.dtype[Any]
@@ -79,7 +79,7 @@ class PrefixCache:
 
     @property
     def prefix(self) -> Prefix:
-        """The rows with R = 1. It is a new object only after the cache has grown or shrunk."""
+        """Prefix arrays with R = 1. The object changes only after the cache has grown or shrunk."""
         return self._prefix
 
     @property
@@ -125,8 +125,8 @@ class PrefixCache:
 class PrefixStack:
     """Prefixes of several requests, padded to the longest, as the arrays of one forward.
 
-    Kept between forwards. While the requests and the largest capacity stay the same, only newly committed rows are
-    copied.
+    The stack is kept between forwards. While the requests and the largest capacity stay the same, only newly committed
+    rows are copied.
     """
 
     def __init__(self, shape: CacheShape) -> None:

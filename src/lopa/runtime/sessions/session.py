@@ -1,4 +1,6 @@
-"""The Session protocol: compute forwards and keep prefix caches. Also opens sessions by device name."""
+"""The Session protocol, whose implementations compute forwards and keep prefix caches. This module also opens sessions
+by device name.
+"""
 
 import importlib
 import itertools
@@ -15,7 +17,7 @@ from lopa.runtime.sessions.bound_forward import BoundForward
 
 
 class Session(Protocol):
-    """Interface of every backend. Not thread-safe: one caller at a time.
+    """Interface of every backend. A session is not thread-safe.
 
     The caller chooses request numbers. A request's prefix is empty at first and exists until `release`. The new rows of
     a forward stay readable until the next forward.
@@ -40,7 +42,7 @@ class Session(Protocol):
     def shorten(self, request: int, count: int) -> None:
         """Drop the request's committed rows after the first `count`, as if they had never been committed.
 
-        Keeps the new rows of the last forward. Raises ValueError unless 0 <= count <= prefix_length(request).
+        The new rows of the last forward stay readable. Raises ValueError unless 0 <= count <= prefix_length(request).
         """
 
     def prefix_length(self, request: int) -> int:
@@ -58,13 +60,13 @@ class LendingSession(Protocol):
     """A session that can lend rows without a copy."""
 
     def meet(self, others: Sequence[Session]) -> None:
-        """Prepare to lend rows to and borrow rows from these sessions where possible, before any forward.
+        """Prepare to lend rows to and borrow rows from these sessions if possible, before any forward.
 
         Each session receives all others.
         """
 
     def lend_rows(self, request: int, branch: int, count: int, borrowers: Sequence[Session]) -> CacheRows:
-        """Return rows like Session.read_rows. The result must only be valid for `append_rows` of the `borrowers`."""
+        """Return rows like Session.read_rows. The result is valid only for `append_rows` of the `borrowers`."""
 
 
 class SessionFactory(Protocol):

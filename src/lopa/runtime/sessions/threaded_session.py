@@ -18,7 +18,7 @@ class ThreadedSession:
     """Session whose calls run on its own thread. `open_inner` opens the inner session there."""
 
     def __init__(self, device: str, open_inner: Callable[[], Session]) -> None:
-        """Open the inner session. Raises whatever `open_inner` raises."""
+        """Open the inner session. Raises any exception of `open_inner`."""
         self._device = device
         self._worker = DeviceWorker(f"lopa {device}")
         self._closed = False
@@ -58,7 +58,7 @@ class ThreadedSession:
         return self._inner.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Release the request on the thread. Does nothing after close()."""
+        """Release the request on the thread. The call has no effect after close()."""
         if not self._closed:
             self._run(partial(self._inner.release, request))
 

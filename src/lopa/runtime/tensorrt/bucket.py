@@ -1,7 +1,7 @@
 """One shape bucket of a TensorRT engine: its contexts and CUDA graphs.
 
-A graph contains the addresses of its inputs and outputs, and the state of its context. So every recurring set of
-addresses gets its own context and graph. A forward in parts has one set per part.
+A graph contains the addresses of its inputs and outputs, and the state of its context. Every recurring set of addresses
+therefore gets its own context and graph. A forward in parts has one set per part.
 """
 
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BucketRunner:
-    """Runs a shape bucket at any addresses."""
+    """Runner of one shape bucket's forwards, at any addresses."""
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class _Forward:
         try:
             self._graph = self._graphs.capture(self.context.enqueue)
         except CaptureError as error:
-            # For example, a layer that waits for the GPU. Such a forward is slower, but still correct.
+            # A layer that waits for the GPU cannot be captured, for example. Such a forward is slower, but still
+            # correct.
             self._can_be_captured = False
             _log.warning("a shape bucket runs without a CUDA graph: %s", error)

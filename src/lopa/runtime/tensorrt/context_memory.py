@@ -11,7 +11,7 @@ Context = TypeVar("Context")
 
 
 class ContextMemory:
-    """Measures the contexts of one engine by profile."""
+    """Meter for the context memory of one engine, by profile."""
 
     def __init__(self, free_bytes: Callable[[], int], reserve: int) -> None:
         """Create a meter. `free_bytes` returns the GPU's free memory, of which `reserve` bytes are for other uses."""

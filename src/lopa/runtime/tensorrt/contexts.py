@@ -1,4 +1,6 @@
-"""Creation of execution contexts: one call in TensorRT, a runtime config with a kernel cache in TensorRT for RTX."""
+"""Creation of execution contexts. TensorRT needs one call, and TensorRT for RTX needs a runtime config with a kernel
+cache.
+"""
 
 import logging
 import re
@@ -18,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Contexts(Protocol):
-    """Creates the contexts of one engine. The caller provides their memory for activations."""
+    """Factory for the contexts of one engine. The caller provides their memory for activations."""
 
     def new(self, *, one_shape: bool) -> Any:
         """Return an IExecutionContext, or None if memory is full. `one_shape` means that it will have only one
@@ -26,7 +28,7 @@ class Contexts(Protocol):
         """
 
     def keep(self) -> None:
-        """Save what another process can reuse, and release the engine."""
+        """Save the compiled kernels for other processes, if there are any, and release the engine."""
 
 
 def contexts_of_engine(trt: ModuleType, engine: Any, found: StoredTensorRTEngine, device: CudaDevice) -> Contexts:

@@ -1,7 +1,7 @@
-"""Disables garbage collection while TensorRT holds its locks and calls Python.
+"""Disable garbage collection while TensorRT holds its locks and calls Python.
 
 TensorRT logs while holding a lock that the destructor of a builder or runtime also takes. If Python collects a builder
-or runtime kept by an exception at that moment, it deadlocks (seen in TensorRT for RTX 1.7.1).
+or runtime kept by an exception at that moment, the process deadlocks (seen in TensorRT for RTX 1.7.1).
 """
 
 import gc

@@ -97,8 +97,8 @@ class TensorRTPlan:
     def _refit_weights(self, bundle: Bundle) -> None:
         """Refit the bundle's weights into a plan that was built without them.
 
-        The weights are read through the graph that was built. With int8 or fp8 products, its names and types differ
-        from the bundle's graph.
+        The weights are read through the graph that was built. With int8 or fp8 products, the built graph's names and
+        types differ from the bundle's graph.
         """
         model = check_file(self._found, MODEL_NAME).read_bytes()
         refitter = self._trt.Refitter(self._engine, self._messages)

@@ -1,6 +1,7 @@
-"""The file of a plan: compared with its digest, then streamed to TensorRT.
+"""The file of a plan, which is compared with its digest and then streamed to TensorRT.
 
-A plan contains the weights. Streaming avoids holding it in host memory; TensorRT requests what it copies to the GPU.
+A plan contains the weights. Streaming avoids holding it in host memory, because TensorRT requests the parts that it
+copies to the GPU.
 """
 
 from pathlib import Path

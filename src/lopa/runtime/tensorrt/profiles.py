@@ -1,10 +1,10 @@
 """Optimization profiles of a TensorRT engine: one exact shape per shape bucket, and one range for long prompts.
 
-Also selects the profile of a forward, and the shape to pad to.
+This module also selects the profile of a forward, and the shape to pad to.
 
 A shape bucket always costs its full shape. That suits the windows of a decode, which have few sizes. A request's first
 window is as long as its prompt and runs once. It would mostly be padding in the only bucket that holds the longest
-prompt. So a one-branch window longer than all other buckets runs in the range, almost unpadded.
+prompt. Therefore, a one-branch window longer than all other buckets runs in the range, almost unpadded.
 """
 
 from collections.abc import Sequence
@@ -63,12 +63,12 @@ def prefill_range(buckets: Sequence[ShapeBucket]) -> ProfileRange:
 
 
 def profiles_of_buckets(buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> list[ProfileRange]:
-    """Return all profiles of an engine in order: those of the shape buckets, then the range."""
+    """Return all profiles of an engine in order: one per shape bucket, then `prefill`."""
     return [*(exact_range(bucket) for bucket in buckets), prefill]
 
 
 class ProfileTable:
-    """Selects the profile of a forward."""
+    """Lookup of the profile of a forward."""
 
     def __init__(self, buckets: Sequence[ShapeBucket], prefill: ProfileRange) -> None:
         self._buckets = list(buckets)

@@ -57,8 +57,8 @@ class TensorRTForward:
         self._prefill: ProfileContext | None = None
         try:
             if self._plan.streams_weights:
-                # Weights come last: contexts must be created to measure them, and the budget cannot change while one
-                # exists.
+                # Weights come last, because contexts must be created to be measured, and the weight budget cannot
+                # change while a context exists.
                 self._plan.stream_all_weights()
                 self._open_contexts()
                 needed = self._context_memory.needed + self._plan.scratch_size

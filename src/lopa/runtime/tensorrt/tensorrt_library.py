@@ -43,8 +43,8 @@ class TensorRTLibrary:
         return f"{'.'.join(map(str, self.oldest))} to {self.newest_major}.x"
 
     def module(self) -> ModuleType:
-        """Import the library. Raises MissingBackendError if it is missing, broken, or has an unsupported version or
-        mixed ones.
+        """Import the library. Raises MissingBackendError if it is missing or broken, or if versions are unsupported or
+        mixed.
         """
         trt = self._import()
         version = version_numbers(trt.__version__)

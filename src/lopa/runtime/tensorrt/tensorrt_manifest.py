@@ -25,7 +25,7 @@ PLAN_NAME = "engine.plan"
 MODEL_NAME = "model.onnx"
 """Graph that a plan without weights was built from. It is used to refit the weights, which stay in the bundle."""
 LAYERS_NAME = "layers.json"
-"""Layers of the built engine, for readers. It is not listed among the engine's files, so it may be missing."""
+"""Layers of the built engine, for information only. It is not listed among the engine's files, so it may be missing."""
 REBUILD = TENSORRT.rebuild
 """Remedy if the library of an engine is unknown."""
 MIN_RTX_CAPABILITY = (8, 0)
@@ -59,7 +59,7 @@ class EngineTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     gpu: str | None
     """Device name if the plan is for one GPU model, or None if it is for compute capabilities."""
     capabilities: list[str]
-    """Compute capabilities, e.g. "9.0". Empty for the default of TensorRT for RTX (8.0 and later)."""
+    """Compute capabilities, e.g. "9.0". The list is empty for the default of TensorRT for RTX (8.0 and later)."""
 
     @property
     def folder_name(self) -> str:
@@ -160,8 +160,8 @@ def engine_for_device(
 ) -> StoredTensorRTEngine:
     """Return the engine of `bundle` that runs on `device` with this version of `library`.
 
-    Prefers engines of exactly this version to version-compatible ones, and engines for few capabilities to others.
-    Raises BadInputError if there is none, with the reason for each existing engine.
+    Engines of exactly this version take precedence over version-compatible ones, and engines for fewer capabilities
+    over others. Raises BadInputError if there is none, with the reason for each existing engine.
     """
     usable: list[StoredTensorRTEngine] = []
     reasons: list[str] = []

@@ -31,5 +31,5 @@ def messages_logger(trt: ModuleType) -> Messages:
 
 
 def last_messages(messages: Messages) -> str:
-    """Return the last messages, one per line, to append to an error message. Empty if there are none."""
+    """Return the last messages, one per line, to append to an error message. The text is empty if there are none."""
     return "".join(f"\n  TensorRT: {message}" for message in messages.kept[-_MAX_REPORTED:])

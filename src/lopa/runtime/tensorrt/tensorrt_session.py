@@ -1,7 +1,8 @@
-"""The contract on an NVIDIA GPU by either TensorRT: plans from lopa-export tensorrt, with caches in device memory.
+"""The contract on an NVIDIA GPU by either TensorRT library: plans from lopa-export tensorrt, with caches in device
+memory.
 
-Selects a bundle's engine for the device, and rejects engines that were not verified. TensorRT and the CUDA runtime are
-imported when a session opens.
+This module selects a bundle's engine for the device, and rejects engines that were not verified. TensorRT and the CUDA
+runtime are imported when a session opens.
 """
 
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Status of GPUs for either TensorRT on this machine, for `lopa-export doctor`. Opens no engine."""
+"""Status of GPUs for either TensorRT library on this machine, for `lopa-export doctor`. This module opens no engine."""
 
 from lopa.runtime.cuda.driver import cuda_device
 from lopa.runtime.device_families import DeviceStatus
@@ -7,7 +7,7 @@ from lopa.runtime.tensorrt.tensorrt_library import LIBRARIES
 
 
 def find_devices(family: str) -> list[DeviceStatus]:
-    """Return one line for all GPUs."""
+    """Return one status line for all GPUs."""
     library, name = LIBRARIES[family], f"{family}:N"
     try:
         version = library.module().__version__
