@@ -1,4 +1,4 @@
-"""Tables for readers, drawn by rich on a terminal and as Markdown elsewhere."""
+"""Tables of a report, printed by rich on a terminal and as Markdown otherwise."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -25,7 +25,7 @@ _MAX_SHOWN = 300
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run lopa-export with `arguments`, or those of this process for None, and exit with its code (see --help).
+    """Run lopa-export with `arguments`, or with this process's arguments if None, and exit with its code (see --help).
 
     Every error is one message on standard error. Only a bug shows a traceback, and only with --verbose.
     """

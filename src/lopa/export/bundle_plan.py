@@ -144,7 +144,7 @@ def _check(choices: BundleChoices) -> None:
 
 
 def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: int) -> list[PlannedGraph]:
-    """Return the graphs of the whole model, first dialect first, then those of stages if there are several."""
+    """Return the graphs of the whole model, first dialect first, then the graphs of stages if there are several."""
     whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]

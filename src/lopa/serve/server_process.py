@@ -69,7 +69,7 @@ def serve_until_stopped(
 ) -> bool:
     """Serve until SIGTERM, SIGHUP or Ctrl-C, then accept no new requests and return when the running ones have ended.
 
-    `on_ready` is called once requests are accepted, `on_stop` at the signal. Returns whether every answer completed
+    `on_ready` is called once requests are accepted, and `on_stop` at the signal. Returns whether every answer completed
     within `drain_seconds`. A second SIGTERM or Ctrl-C exits at once with code 128 plus the signal's number. Raises the
     engine's error when a device fails.
     """

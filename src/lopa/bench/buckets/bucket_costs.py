@@ -47,7 +47,7 @@ class BucketCosts:
 def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
     """Return the costs from the table at `path`, or from the bundle's table for `device`, or from a model.
 
-    Raises BadInputError for an unreadable table, or one of another device, contract or bundle.
+    Raises BadInputError for an unreadable table, and for the table of another device, contract or bundle.
     """
     source = bundle.path / costs_name(device) if path is None else path
     if path is None and not source.is_file():

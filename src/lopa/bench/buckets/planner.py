@@ -61,8 +61,8 @@ def choose_shape_buckets(
 ) -> BucketChoice:
     """Choose at most `max` shape buckets for `forwards` (shapes with their counts) in about `seconds`.
 
-    One bucket fits everything within `limits`. If memory does not suffice for that, one has the longest window and
-    prefix, and larger forwards are split. Raises BadInputError if not even one branch of one request fits into
+    One bucket fits everything within `limits`. If memory does not suffice for that, one bucket has the longest window
+    and prefix, and larger forwards are split. Raises BadInputError if not even one branch of one request fits into
     `max_bytes`.
     """
     occurring = grid_of_forwards(forwards, limits)

@@ -1,7 +1,7 @@
 """A bundle as lm-eval model `lopa`.
 
-One engine decodes its requests in batches. Importing this module registers the model. It needs lm-eval (extra `eval`).
-It supports only generative tasks, since a masked model has no p(token | text to its left).
+One engine decodes the model's requests in batches. Importing this module registers the model. It needs lm-eval (extra
+`eval`). It supports only generative tasks, since a masked model has no p(token | text to its left).
 """
 
 import json
@@ -57,7 +57,8 @@ class LopaLM(LM):  # type: ignore[misc]
         default).
 
         `options` are defaults for GenerationConfig by name; a task's own settings override them. `max_new_tokens` is
-        for tasks without a length. Raises as Decoder.open and GenerationConfig do, and BadInputError without a bundle.
+        for tasks without a length. Raises the errors of Decoder.open and GenerationConfig, and BadInputError without a
+        bundle.
         """
         super().__init__()
         if bundle is None:

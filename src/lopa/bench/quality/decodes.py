@@ -31,7 +31,7 @@ def decode_outcomes(
     progress: BenchProgress = silent,
     kept: KeptOutcomes | None = None,
 ) -> Outcomes:
-    """Decode `items` with every variant, and also in reference mode where the variant has it.
+    """Decode `items` with every variant, and also in reference mode if the variant supports it.
 
     `progress` receives the number of finished prompts. Outcomes in `kept` are reused, and new ones are added. Raises
     BadInputError for a prompt that does not fit the model, before the first decode.

@@ -134,7 +134,8 @@ class ScalingModel:
     def slowdown(self, devices: int) -> float:
         """Return the factor by which a forward slows down while all of `devices` devices of this machine compute.
 
-        A number that was not measured has the factor of the next smaller one. The factor of a single device is 1.
+        A number that was not measured has the factor of the next smaller measured number. The factor of a single device
+        is 1.
         """
         measured = [each for each in self.shares if each.together is not None and each.devices <= devices]
         if not measured:

@@ -33,7 +33,7 @@ class PlainAnswerFormat:
 
 
 def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
-    """Return the fields of a result by name, without those that were not requested."""
+    """Return the fields of a result by name. Fields that were not requested are omitted."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     # These fields describe the run, not the answer. Without them, a second run writes the same file.
     del found["reused_rows"], found["plan"]

@@ -14,13 +14,13 @@ _DIGITS = len(str(MAX_SHARDS))
 
 @dataclass(frozen=True)
 class Shard:
-    """Every `count`-th prompt, the first of which is prompt `number`, counted from 1. Blank lines do not count."""
+    """Every `count`-th prompt, starting with prompt `number`, counted from 1. Blank lines do not count."""
 
     number: int = 1
     count: int = 1
 
     def lines(self, lines: Iterator[RawLine]) -> Iterator[RawLine]:
-        """Return the lines of this shard. Line numbers are those of the complete file."""
+        """Return the lines of this shard. Line numbers refer to the complete file."""
         return islice(lines, self.number - 1, None, self.count)
 
     def size(self, total: int | None) -> int | None:

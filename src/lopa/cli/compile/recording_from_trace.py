@@ -110,7 +110,7 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the decode's plan for an accelerator, whichever device recorded it: only these use buckets."""
+    """Return the decode's plan for an accelerator, even if a CPU recorded it, since only accelerators use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),

@@ -70,7 +70,7 @@ class DecodingCommand(GroupedCommand):
     """A command with the options of decoding. --help-all also lists the options of installed strategies."""
 
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
-        """Write a section for each installed strategy that has options of its own."""
+        """Write a section for each installed strategy that adds options."""
         write_installed_strategies(formatter)
 
 

@@ -110,7 +110,7 @@ def _present_engine(folder: Path, cache_key: str) -> StoredAscendEngine | None:
 
 
 def _create_work_folder(work: Path, job: AscendJob) -> None:
-    """Create the folder in which the commands run. ATC also writes files of its own there, which are discarded."""
+    """Create the folder in which the commands run. ATC also writes its own files there, which are discarded."""
     work.mkdir()
     (work / MODEL_FOLDER).symlink_to(job.graph.parent.resolve(), target_is_directory=True)
     (work / ENGINE_FOLDER).mkdir()

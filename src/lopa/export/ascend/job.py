@@ -173,7 +173,7 @@ def _data_files(model: onnx.ModelProto, graph: Path) -> list[str]:
 
 
 def _digest(bundle: Bundle, path: Path) -> str:
-    """Return the manifest's digest if it has one, since weights are gigabytes; else compute it."""
+    """Return the manifest's digest if it has one, since weights are gigabytes; otherwise compute it."""
     for record in bundle.manifest.files:
         if bundle.file(record.path) == path:
             return record.sha256

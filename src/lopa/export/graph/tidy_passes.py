@@ -1,6 +1,6 @@
 """Passes that remove what tracing leaves behind in a graph.
 
-They do not read weights, which are in no file yet.
+The passes do not read weights, which are not in a file yet.
 """
 
 import ast
@@ -68,7 +68,7 @@ class DirectShapesPass(ir.passes.InPlacePass):
 
 
 class ConstantReshapesPass(ir.passes.InPlacePass):
-    """Pass that makes targets of Reshape constant where 0 (copied from the input) and -1 (inferred) suffice.
+    """Pass that makes a target of Reshape constant if 0 (copied from the input) and -1 (inferred) suffice.
 
     A target that still depends on sizes keeps its Concat, with -1 in place of the product of two axes.
     """

@@ -22,7 +22,7 @@ class FailedForwards:
         self._kept: list[AnsweredForward] = []
 
     def add_last(self, session: RecordedSession) -> None:
-        """Store the last forward of `session`, the reference device's."""
+        """Store the last forward of `session`, which runs on the reference device."""
         self.count += 1
         if len(self._kept) < MAX_FORWARDS:
             self._kept.append(session.last_forward())

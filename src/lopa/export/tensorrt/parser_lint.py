@@ -1,8 +1,8 @@
-"""Rules for what TensorRT's parser rejects in an ONNX graph, checked before a build that would take minutes to fail.
+"""Rules that find what TensorRT's parser would reject in an ONNX graph, before a build takes minutes to fail.
 
 The result depends only on the model and the table of operators (operators.json). Weights in external files are not
-read. A rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real
-one.
+read. A rule may be stricter than the newest TensorRT. tests/export/tensorrt/test_rtx_lint.py compares the rules with a
+real parser.
 """
 
 import itertools

@@ -53,7 +53,7 @@ class OriginPolicy:
             )
 
     def _is_own_host(self, host: str) -> bool:
-        """Return whether `host` is this server. Any IP address is: without a name lookup it cannot be rebound."""
+        """Return whether `host` is this server. Any IP address is accepted, since DNS rebinding needs a name."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
             return name in self.hosts or name == "localhost" or name.endswith(".localhost") or bool(ip_address(name))

@@ -101,7 +101,7 @@ class RayOptions:
 
     @property
     def capacity(self) -> int:
-        """Maximum concurrent requests of a replica: those of one engine, so that a single bundle can fill it."""
+        """Maximum concurrent requests of a replica, the same as for one engine. A single bundle can fill it."""
         return self.max_num_seqs + self.queue
 
 

@@ -1,4 +1,4 @@
-"""Model repository on disk: config.pbtxt, model.py and a bundle for each model. It runs nothing."""
+"""Model repository on disk: config.pbtxt, model.py and a bundle for each model. This module runs nothing."""
 
 import shutil
 from collections.abc import Mapping, Sequence
