@@ -38,7 +38,7 @@ class BundleChoices:
     plugins: bool = False
     """True to use the functions of domain `lopa` in the standard graphs (docs/how-to/engines.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Decoding options by name. They override those that the checkpoint was trained for."""
+    """Decoding options by name. They override the options that the checkpoint was trained for."""
     chat_template: Path | None = None
     """File with a template that replaces the checkpoint's own."""
 

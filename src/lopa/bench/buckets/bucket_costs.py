@@ -23,7 +23,7 @@ _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
 The choice of shape buckets depends on their ratio only, which is similar for other accelerators of that generation.
 """
 _MASK_BYTES = 4
-"""Bytes of a window mask entry in the portable dialect, where it is a float. Elsewhere it is a bool."""
+"""Bytes of a window mask entry in the portable dialect, where it is a float. In the standard dialect it is a bool."""
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def _affordable(
 def _coverage_row(candidates: Sequence[Sizes], limits: Sizes) -> Floats:
     """Return a row [1, candidates] that forces the choice to include the bucket that fits everything.
 
-    The row costs nothing in that bucket and infinity elsewhere. If memory does not suffice for it, the row costs
-    nothing in all buckets with the longest window and prefix.
+    The row costs nothing in that bucket and infinity in the others. If memory does not suffice for that bucket, the row
+    costs nothing in all buckets with the longest window and prefix.
     """
     whole = (limits.requests, limits.branches, limits.window, limits.prefix)
     covers = np.array([(c.requests, c.branches, c.window, c.prefix) == whole for c in candidates])

@@ -100,7 +100,7 @@ def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple
 
 
 def _needed(sizes: Sizes, name: str) -> int:
-    """Return the size an axis needs. A bucket samples as many positions as its window has rows, up to the limit.
+    """Return the size that an axis needs. A bucket samples as many positions as its window has rows, up to the limit.
 
     A position may be sampled twice.
     """

@@ -24,7 +24,7 @@ class Shard:
         return islice(lines, self.number - 1, None, self.count)
 
     def size(self, total: int | None) -> int | None:
-        """Return the number of prompts in this shard of a file with `total` prompts; None for an unknown total."""
+        """Return the number of prompts in this shard of a file with `total` prompts, or None if `total` is None."""
         return None if total is None else len(range(self.number - 1, total, self.count))
 
 

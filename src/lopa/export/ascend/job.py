@@ -36,7 +36,7 @@ class AscendRequest:
     """Precision, or None for the default: origin, or fp16 for an int8 graph, which does not support origin."""
     int8: bool
     int8_graph: Path | None
-    """Graph quantized by AMCT. None without int8, or if it does not exist yet."""
+    """Graph quantized by AMCT, or None without int8 or if the graph does not exist yet."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class StoredTensor:
         return dtypes[self.header.dtype]
 
     def read(self) -> "torch.Tensor":
-        """Return all values in the file's dtype. Raises BadInputError as read_rows does."""
+        """Return all values in the file's dtype. Raises the errors of read_rows."""
         import torch
 
         values = torch.empty(self.header.length, dtype=torch.uint8)

@@ -61,8 +61,8 @@ def checked_sizes(
 ) -> ModelDimensions:
     """Return the dimensions of `sizes`. Raises BadInputError for inconsistent ones.
 
-    `names` are those of the hidden size, heads and key-value heads in config.json. With `heads_share_hidden` the width
-    of all heads together is the hidden size.
+    `names` are the entries of config.json for the hidden size, heads and key-value heads. With `heads_share_hidden` the
+    width of all heads together is the hidden size.
     """
     dimensions = ModelDimensions(**sizes)
     hidden, heads, kv_heads = names

@@ -1,4 +1,4 @@
-"""Passes that remove what tracing leaves behind in a graph.
+"""Passes that remove the leftovers of tracing from a graph.
 
 The passes do not read weights, which are not in a file yet.
 """

@@ -84,7 +84,7 @@ def traced_graph(
             optimize=False,
             verbose=False,
         )
-    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # the exporter returns None only without dynamo
     return model
 
 

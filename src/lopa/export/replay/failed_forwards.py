@@ -18,7 +18,7 @@ class FailedForwards:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of failed forwards, including those that are not stored."""
+        """Number of failed forwards, including forwards that are not stored."""
         self._kept: list[AnsweredForward] = []
 
     def add_last(self, session: RecordedSession) -> None:

@@ -66,8 +66,8 @@ def origin_policy_from_options(
 ) -> OriginPolicy:
     """Return the policy of a server that listens on `host` (an address or a name) and has the extra `names`.
 
-    Without `names` the Host header is checked on loopback only, since elsewhere the server's names are unknown. Raises
-    BadInputError for an invalid name.
+    Without `names` the Host header is checked on loopback only, since on other addresses the server's names are
+    unknown. Raises BadInputError for an invalid name.
     """
     for name in names:
         if not _NAME.fullmatch(name.lower()):

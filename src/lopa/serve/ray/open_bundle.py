@@ -35,7 +35,7 @@ class OpenedBundle:
     ) -> None:
         """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
 
-        Raises as Decoder.open does.
+        Raises the errors of Decoder.open.
         """
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
