@@ -53,10 +53,10 @@ class LopaLM(LM):  # type: ignore[misc]
         device: str | None = None,  # noqa: ARG002 (lm-eval passes "cuda:0" by default)
         **options: Any,
     ) -> None:
-        """Open `bundle` on `devices`, joined by "+", with `batch_size` concurrent requests ("auto": the engine's
+        """Open `bundle` on `devices` (names joined by "+") with `batch_size` concurrent requests ("auto": the engine's
         default).
 
-        `options` are defaults for GenerationConfig by name; a task's own settings override them. `max_new_tokens` is
+        `options` are defaults for GenerationConfig by name. A task's own settings override them. `max_new_tokens` is
         for tasks without a length. Raises the errors of Decoder.open and GenerationConfig, and BadInputError without a
         bundle.
         """

@@ -59,7 +59,7 @@ class AscendBuild:
 def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendBuild:
     """Return the engine of `job` in `bundle`. Build it unless an up-to-date one exists.
 
-    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. Its logs are then in
+    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. ATC's logs are then in
     engines/failed-ascend-*, and a previous engine is kept.
     """
     atc = atc_of_machine()

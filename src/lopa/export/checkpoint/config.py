@@ -30,7 +30,7 @@ class CheckpointConfig:
     stops: tuple[int, ...]
     """Tokens other than eos that also end an answer."""
     block_size: int | None
-    """Positions per block in training, if config.json says so; None for the family's default.
+    """Positions per block in training according to config.json, or None for the family's default.
 
     The config.json of an autoregressive checkpoint has no block size.
     """

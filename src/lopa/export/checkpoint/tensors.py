@@ -23,7 +23,7 @@ _COPY = "copy the checkpoint again; a download may have been interrupted"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in one file. Its header is loaded, its values are read on request."""
+    """One tensor in one file. Its header is loaded, and its values are read on request."""
 
     name: str
     file: Path

@@ -77,7 +77,7 @@ class Family:
     sizes: Callable[[JsonValues], ModelDimensions]
     """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
     settings: tuple[Setting, ...] = ()
-    """Settings of config.json that this network does not support, in addition to the settings that no network supports."""
+    """Settings of config.json that this network does not support, in addition to the generally unsupported ones."""
     tied: str = "tie_word_embeddings"
     """Name of the entry that is true if the head shares the embedding's weight."""
     block_size: str | None = None

@@ -13,7 +13,7 @@ def sizes_from_transformers_names(
 ) -> ModelDimensions:
     """Return the dimensions of a Qwen2, Qwen3 or Llama network.
 
-    Without `head_dim` the heads share the hidden size; with `head_dim_needed` this is an error. Raises BadInputError
+    Without `head_dim` the heads share the hidden size. With `head_dim_needed` this is an error. Raises BadInputError
     for values that are missing, of another type or inconsistent.
     """
     values = config.values

@@ -241,9 +241,9 @@ class HiddenForward(_Layers):
     ) -> tuple[Tensor, ...]:
         """Return hidden rows, float32 [2, R, B, W, H], then each layer's new key and value.
 
-        The next part adds the two. They are float32 in every dtype, so that results stay bit-equal to the whole model.
-        ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to float16 and back.
-        It also picks the type of a norm by its neighbours.
+        The next part adds the two hidden rows. They are float32 in every dtype, so that results stay bit-equal to the
+        whole model. ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to
+        float16 and back. It also chooses the type of a norm from its neighbouring nodes.
         """
         x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
         hidden = torch.stack([x.float(), added.float()])

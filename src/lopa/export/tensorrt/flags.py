@@ -13,8 +13,8 @@ from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, ca
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),
-    # REFIT_IDENTICAL declares that weights added later are identical to the weights of the build. With REFIT alone, 11.3 may
-    # drop the bias of a product (its release notes).
+    # REFIT_IDENTICAL declares that weights added later are identical to the weights of the build. With REFIT alone,
+    # 11.3 may drop the bias of a product (its release notes).
     "strip_weights": ("STRIP_PLAN", "REFIT_IDENTICAL"),
     "version_compatible": ("VERSION_COMPATIBLE",),
 }

@@ -169,7 +169,10 @@ def _positions(rows: int, rng: np.random.Generator, *, scattered: bool) -> Int64
 
 
 def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
-    """Return the mask [W, W] of a branch. Every row attends to itself. A padding row attends to no other row, and no other row to it."""
+    """Return the mask [W, W] of a branch.
+
+    Every row attends to itself. A padding row attends to no other row, and no other row attends to it.
+    """
     width = shape.width
     if shape.mask == "full":
         mask = np.ones((width, width), np.bool_)

@@ -79,7 +79,7 @@ class OpenedBundle:
             ended.set()
 
     def close(self) -> None:
-        """Wait until no request uses the bundle, then free its resources. No new request may start; later calls have no
+        """Wait until no request uses the bundle, then free its resources. No new request may start. Later calls have no
         effect."""
         for ended in list(self._users):
             ended.wait()

@@ -28,7 +28,7 @@ class InstanceGroup:
     gpus: tuple[int, ...]
     """GPU numbers; empty unless KIND_GPU."""
     count: int
-    """Number of engines; for KIND_GPU per GPU."""
+    """Number of engines, or of engines per GPU for KIND_GPU."""
 
 
 def groups_from_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
