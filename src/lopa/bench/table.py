@@ -12,7 +12,7 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class Table:
-    """Title, column names and rows of texts. The first column has names, the others have numbers."""
+    """Title, column names and rows of texts. The first column has names, and the others have numbers."""
 
     title: str
     columns: tuple[str, ...]

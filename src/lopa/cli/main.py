@@ -162,7 +162,7 @@ def _report_usage(error: BaseException) -> None:
     try:
         error.show(file=sys.stderr)  # type: ignore[attr-defined]
     except (OSError, ValueError):
-        return  # as in _report
+        return  # standard error is closed or broken, as in _report
 
 
 def _report_error(received: str, expected: str, remedy: str) -> None:

@@ -152,7 +152,7 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
 
 
 def _decoding(source: ExportSource) -> DecodingDefaults:
-    """Return the decoding defaults of the family, with an adapter or without, and config.json's block size if given."""
+    """Return the family's defaults with or without an adapter. A block size in config.json takes precedence."""
     config, tokens = source.config, source.tokenizer.special_tokens
     with_adapter = config.family.decoding_with_adapter if source.lora is not None else None
     options = {**D2F, **(config.family.decoding if with_adapter is None else with_adapter)}

@@ -147,7 +147,7 @@ class ScalingModel:
     def message_seconds(self, shape: ForwardShape, devices: int, link: DeviceLink) -> float:
         """Return the seconds of sending the windows to all devices but the first and receiving their statistics.
 
-        Latencies of different devices overlap. Their bytes share the host's link.
+        Latencies of different devices overlap. All messages share the host's link.
         """
         remote = shape.branches - device_shape(shape, devices).branches
         return 2 * link.latency + self.sizes.messages(shape, remote) / link.bandwidth if remote else 0.0

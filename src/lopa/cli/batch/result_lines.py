@@ -43,7 +43,7 @@ def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str,
 
 
 def _json_value(value: Any) -> Any:
-    """Return None for NaN, the log-probability of a position that stayed masked: JSON has no NaN."""
+    """Return None for NaN, the log-probability of a position that stayed masked, since JSON has no NaN."""
     if isinstance(value, tuple):
         return [_json_value(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -75,7 +75,7 @@ class _StepLine(msgspec.Struct):
     """Former name of `sampled`."""
 
     def __post_init__(self) -> None:
-        """Require the number of sampled positions, by either name."""
+        """Require the number of sampled positions, under its present or its former name."""
         if self.sampled is None and self.rows_wanted is None:
             raise ValueError("missing required field `sampled`")
 

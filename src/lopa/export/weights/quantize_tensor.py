@@ -54,7 +54,7 @@ def integers_from_values(kind: IntegerDtype, values: Tensor, scale_dtype: Dtype)
 
 
 def _rounded_up(scales: Tensor, dtype: Dtype) -> Tensor:
-    """Return `scales` in `dtype`, rounded up: a smaller scale would clip the largest value."""
+    """Return `scales` in `dtype`, rounded up because a smaller scale would clip the largest value."""
     rounded = scales.to(TORCH_DTYPES[dtype])
     above = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
     return torch.where(rounded.float() < scales, above, rounded).clamp_min(_MIN_SCALE[dtype])

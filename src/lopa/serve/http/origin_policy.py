@@ -25,7 +25,7 @@ _NAME = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 @dataclass(frozen=True)
 class OriginPolicy:
-    """Accepted hosts and origins. Programs other than browsers send no Origin and are never rejected for it."""
+    """Accepted hosts and origins. Programs other than browsers send no Origin, and its absence is accepted."""
 
     hosts: frozenset[str] = frozenset([ANY])
     """Names of this server in lower case, in addition to addresses and localhost; "*" accepts any."""

@@ -106,7 +106,7 @@ class RayOptions:
 
 
 def options_from_args(args: Mapping[str, Any]) -> RayOptions:
-    """Return the checked options. Numbers may be strings, lists may be comma-separated strings. Raises
+    """Return the checked options. Numbers may be strings, and lists may be comma-separated strings. Raises
     BadInputError."""
     given = _args_record(args)
     bundles = _bundles(given)
