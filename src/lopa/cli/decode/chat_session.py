@@ -182,7 +182,7 @@ class ChatSession:
 
 
 def _parsed(option: click.Option, value: str) -> dict[str, Any]:
-    """Return the option's name and its value parsed from the text `value`. Raises BadInputError for an invalid value."""
+    """Return the option's name and its value parsed from `value`. Raises BadInputError for an invalid value."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
         return config_overrides({option.name: value_of_flag(option, value)})

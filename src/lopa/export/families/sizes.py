@@ -47,12 +47,12 @@ def vocabulary(config: JsonValues, name: str) -> int:
 
 
 def rope_theta(config: JsonValues) -> float:
-    """Return the base of rotary positions, whose name is the same in all families."""
+    """Return the base of rotary positions. Its name is the same in all families."""
     return config.get_float("rope_theta", min=1.0, max=1e12)
 
 
 def rms_norm_eps(config: JsonValues) -> float:
-    """Return the epsilon of norms, whose name is the same in all families."""
+    """Return the epsilon of norms. Its name is the same in all families."""
     return config.get_float("rms_norm_eps", min=1e-15, max=0.1)
 
 

@@ -80,7 +80,7 @@ class PortableContractForward(LayersWithHead):
         sampled = nn.functional.embedding(logits_index, (x + added).flatten(0, 1))  # [M, H]
         logits = self.head(self.final_norm(sampled)).float()
         ids, logprobs, entropy = statistics_of_logits(logits, temperature)
-        # ATC's TopK returns int32, ONNX's int64 (error E89999). The explicit casts make them agree.
+        # ATC's TopK returns int32, and ONNX's returns int64 (error E89999). The explicit casts make them agree.
         statistics = (ids.int().long(), logprobs, entropy)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
 

@@ -42,7 +42,7 @@ class NodeNamesPass(ir.passes.InPlacePass):
         """Rename the nodes. NameFixPass adds numbers to equal names."""
         for node in model.graph:
             scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-            # The last scope is the traced operation. Those before it are modules, outermost first.
+            # The last scope is the traced operation. The scopes before it are modules, outermost first.
             module = scopes[-2] if len(scopes) > 1 and not scopes[-2].startswith("_") else ""
             node.name = f"{module}/{node.op_type}" if module else node.op_type
         return ir.passes.PassResult(model, modified=True)

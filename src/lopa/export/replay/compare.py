@@ -42,7 +42,7 @@ def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bo
 
 
 def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
-    """Return by output whether it is correct. `rule` has the fields of
+    """Return for each output whether it is correct. `rule` has the fields of
     lopa.export.replay.forwards_folder.ComparisonRule."""
     existing = set(found.keys())
     verdicts = {}
