@@ -21,7 +21,7 @@ from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
 from lopa.runtime.errors import BadInputError
 
 _DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
-"""Inputs whose type the table describes. Other operators have it for the first input."""
+"""Inputs whose type the table describes. For other operators it describes the first input."""
 _DATA_OUTPUTS = {"Constant", "ConstantOfShape"}
 """Operators whose output type the table describes."""
 _QUANTIZED = "DequantizeLinear"
