@@ -65,8 +65,8 @@ class EvalItem:
 def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = False) -> tuple[EvalItem, ...]:
     """Return the items of a JSON-lines file, in order, at most `limit` of each kind. Blank lines are skipped.
 
-    Raises BadInputError with line and field for an invalid object, for an answer that the scoring cannot use, and for a
-    chat unless `chats`.
+    Raises BadInputError with line and field for an invalid object and for an answer that the scoring cannot use. Also
+    raises it for a chat if `chats` is False.
     """
     items: list[EvalItem] = []
     count: dict[str, int] = {}

@@ -25,7 +25,7 @@ def silent(_done: int, _total: int | None = None) -> None:
 
 @contextmanager
 def show_progress(what: str, total: int, *, quiet: bool = False) -> Iterator[BenchProgress]:
-    """Return a context that shows the progress of `total` units, called `what`. `quiet` hides it."""
+    """Return a context that shows the progress of `total` units, which `what` names. `quiet` hides the progress."""
     task = _Task(what, total)
     try:
         if quiet:

@@ -1,4 +1,4 @@
-"""Tables for readers, drawn by rich on a terminal and as Markdown elsewhere."""
+"""Tables of a report, printed by rich on a terminal and as Markdown otherwise."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True)
 class Table:
-    """Title, column names and rows of texts. The first column has names, the others have numbers."""
+    """Title, column names and rows of texts. The first column has names, and the others have numbers."""
 
     title: str
     columns: tuple[str, ...]

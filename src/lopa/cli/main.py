@@ -25,7 +25,7 @@ _MAX_SHOWN = 300
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run lopa-export with `arguments`, or those of this process for None, and exit with its code (see --help).
+    """Run lopa-export with `arguments`, or with this process's arguments if None, and exit with its code (see --help).
 
     Every error is one message on standard error. Only a bug shows a traceback, and only with --verbose.
     """
@@ -162,7 +162,7 @@ def _report_usage(error: BaseException) -> None:
     try:
         error.show(file=sys.stderr)  # type: ignore[attr-defined]
     except (OSError, ValueError):
-        return  # as in _report
+        return  # standard error is closed or broken, as in _report
 
 
 def _report_error(received: str, expected: str, remedy: str) -> None:

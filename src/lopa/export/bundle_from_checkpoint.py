@@ -152,7 +152,7 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        cpu_twins: dict[bool, ir.Model | None] = {}  # by whether int4 matrices are unpacked
+        cpu_twins: dict[bool, ir.Model | None] = {}  # key: True if int4 matrices are unpacked
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             origin = TwinOf(source.config.dimensions, graph.part)
             cpu_twins = {False: twin_for_cpu(model, origin), True: unpacked_twin(model, origin)}

@@ -38,7 +38,7 @@ class BundleChoices:
     plugins: bool = False
     """True to use the functions of domain `lopa` in the standard graphs (docs/how-to/engines.md)."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Decoding options by name. They override those that the checkpoint was trained for."""
+    """Decoding options by name. They override the options that the checkpoint was trained for."""
     chat_template: Path | None = None
     """File with a template that replaces the checkpoint's own."""
 
@@ -144,7 +144,7 @@ def _check(choices: BundleChoices) -> None:
 
 
 def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: int) -> list[PlannedGraph]:
-    """Return the graphs of the whole model, first dialect first, then those of stages if there are several."""
+    """Return the graphs of the whole model, first dialect first, then the graphs of stages if there are several."""
     whole = [PlannedGraph(GRAPH_NAMES[dialect], dialect, whole_model(layers)) for dialect in choices.dialects]
     parts = parts_from_records(records, layers, choices.stages)
     stages = [PlannedGraph(stage_name(number, len(parts)), "standard", part) for number, part in enumerate(parts)]
@@ -152,7 +152,7 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
 
 
 def _decoding(source: ExportSource) -> DecodingDefaults:
-    """Return the decoding defaults of the family, with an adapter or without, and config.json's block size if given."""
+    """Return the family's defaults with or without an adapter. A block size in config.json takes precedence."""
     config, tokens = source.config, source.tokenizer.special_tokens
     with_adapter = config.family.decoding_with_adapter if source.lora is not None else None
     options = {**D2F, **(config.family.decoding if with_adapter is None else with_adapter)}

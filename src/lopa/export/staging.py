@@ -54,8 +54,9 @@ def staged_folder(
 ) -> Iterator[Path]:
     """Yield a new empty folder. Rename it to `destination` when the block succeeds, remove it otherwise.
 
-    First removes leftovers of crashed exports next to the destination. Raises BadInputError as check_destination does,
-    for a disk with less than `needed_bytes` free, and for an OSError in the block (disk full, no permission).
+    The context first removes leftovers of crashed exports next to the destination. Raises the errors of
+    check_destination. Raises BadInputError for a disk with less than `needed_bytes` free, and for an OSError in the
+    block (disk full, no permission).
     """
     check_destination(destination, overwrite=overwrite, product=product)
     destination = destination.resolve()

@@ -1,6 +1,6 @@
 """Server log of text or JSON lines.
 
-A thread writes them, so requests never wait for the log. This module does not depend on HTTP.
+A thread writes the lines, so requests never wait for the log. This module does not depend on HTTP.
 """
 
 import json

@@ -21,7 +21,7 @@ _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
 class ServeMetrics:
-    """EngineObserver that feeds Prometheus. Every metric of lopa has the label `model`; process metrics keep
+    """EngineObserver that feeds Prometheus. Every metric of lopa has the label `model`. Process metrics keep
     Prometheus's own names.
 
     All series exist from the start with value 0: Prometheus does not count an event that creates its series.

@@ -26,7 +26,7 @@ _BACKLOG = 2048
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket whose connections wait until they are served; port 0 takes a free port.
+    """Return a listening socket whose connections wait until they are served. Port 0 takes a free port.
 
     Raises BadInputError for an address that cannot be bound.
     """
@@ -69,7 +69,7 @@ def serve_until_stopped(
 ) -> bool:
     """Serve until SIGTERM, SIGHUP or Ctrl-C, then accept no new requests and return when the running ones have ended.
 
-    `on_ready` is called once requests are accepted, `on_stop` at the signal. Returns whether every answer completed
+    `on_ready` is called once requests are accepted, and `on_stop` at the signal. Returns whether every answer completed
     within `drain_seconds`. A second SIGTERM or Ctrl-C exits at once with code 128 plus the signal's number. Raises the
     engine's error when a device fails.
     """
@@ -132,8 +132,9 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first signal sets; the second signal ends the process. Signals the caller ignores stay
-    ignored.
+    """Yield an event that the first signal sets. The second signal ends the process.
+
+    Signals that the caller ignores stay ignored.
 
     After the first signal SIGHUP stays ignored: when a terminal closes, both the system and the shell send it.
     """

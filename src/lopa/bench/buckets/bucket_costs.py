@@ -23,7 +23,7 @@ _ACCELERATOR_RATES = MachineRates(float32=1e15, int8=2e15, bandwidth=3.3e12)
 The choice of shape buckets depends on their ratio only, which is similar for other accelerators of that generation.
 """
 _MASK_BYTES = 4
-"""Bytes of a window mask entry in the portable dialect, where it is a float. Elsewhere it is a bool."""
+"""Bytes of a window mask entry in the portable dialect, where it is a float. In the standard dialect it is a bool."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BucketCosts:
 def bucket_costs(bundle: Bundle, device: str, path: Path | None) -> BucketCosts:
     """Return the costs from the table at `path`, or from the bundle's table for `device`, or from a model.
 
-    Raises BadInputError for an unreadable table, or one of another device, contract or bundle.
+    Raises BadInputError for an unreadable table, and for the table of another device, contract or bundle.
     """
     source = bundle.path / costs_name(device) if path is None else path
     if path is None and not source.is_file():

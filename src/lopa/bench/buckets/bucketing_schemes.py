@@ -65,7 +65,7 @@ def _outcome(
     ran: Mapping[Sizes, Sequence[Sizes]],
     seconds: Mapping[Sizes, float],
 ) -> PaddingOutcome:
-    """Return the outcome. `ran` has the shapes of each forward, `seconds` its time."""
+    """Return the outcome. `ran` has the shapes that ran for each forward. `seconds` has their times."""
     rows = sum(count * sum(each.rows for each in ran[sizes]) for sizes, count in forwards.items())
     return PaddingOutcome(
         name=name,

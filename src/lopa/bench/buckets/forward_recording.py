@@ -41,7 +41,8 @@ def recording_from_decoder(
 ) -> Recording:
     """Decode `prompts` with the bundle's defaults and, for LoPA, the default branches of accelerators.
 
-    `source` describes the prompts, given the number of forwards. `progress` receives the number of finished prompts.
+    `source` returns the description of the prompts for a number of forwards. `progress` receives the number of finished
+    prompts.
     """
     # Shape buckets are for accelerators, but any device can record.
     config = decoder.config()
@@ -70,8 +71,8 @@ def join_recordings(recordings: Sequence[Recording]) -> Recording:
 def forwards_of_recording(recording: Recording, parallel: int) -> Counter[Sizes]:
     """Return how often each shape runs with `parallel` concurrent requests.
 
-    Requests start in order, each as soon as another ends. Every round runs the next forward of each. Requests, largest
-    first, share a forward if that adds little padding.
+    Requests start in order, each as soon as another ends. Every round runs the next forward of each
+    running request. Requests, largest first, share a forward if that adds little padding.
     """
     waiting = iter(recording.requests)
     running: list[list[Sizes]] = []

@@ -61,8 +61,8 @@ def choose_shape_buckets(
 ) -> BucketChoice:
     """Choose at most `max` shape buckets for `forwards` (shapes with their counts) in about `seconds`.
 
-    One bucket fits everything within `limits`. If memory does not suffice for that, one has the longest window and
-    prefix, and larger forwards are split. Raises BadInputError if not even one branch of one request fits into
+    One bucket fits everything within `limits`. If memory does not suffice for that, one bucket has the longest window
+    and prefix, and larger forwards are split. Raises BadInputError if not even one branch of one request fits into
     `max_bytes`.
     """
     occurring = grid_of_forwards(forwards, limits)
@@ -117,8 +117,8 @@ def _affordable(
 def _coverage_row(candidates: Sequence[Sizes], limits: Sizes) -> Floats:
     """Return a row [1, candidates] that forces the choice to include the bucket that fits everything.
 
-    The row costs nothing in that bucket and infinity elsewhere. If memory does not suffice for it, the row costs
-    nothing in all buckets with the longest window and prefix.
+    The row costs nothing in that bucket and infinity in the others. If memory does not suffice for that bucket, the row
+    costs nothing in all buckets with the longest window and prefix.
     """
     whole = (limits.requests, limits.branches, limits.window, limits.prefix)
     covers = np.array([(c.requests, c.branches, c.window, c.prefix) == whole for c in candidates])

@@ -25,7 +25,10 @@ class SizeGrid:
     prefix: tuple[int, ...]
 
     def combinations(self, wanted: int) -> list[Sizes]:
-        """Return all combinations. Each samples its whole window, but at most `wanted` positions."""
+        """Return all combinations of sizes.
+
+        Each combination samples its whole window, but at most `wanted` positions.
+        """
         combinations = product(self.requests, self.branches, self.window, self.prefix)
         return [Sizes(*sizes, wanted=min(sizes[2], wanted)) for sizes in combinations]
 
@@ -75,7 +78,7 @@ def grid_within(grid: SizeGrid, forwards: Mapping[Sizes, int], max_cells: int) -
 def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple[int, ...]:
     """Return `keep` of the ascending `sizes` (at least 2), including first and last, that minimize the padding.
 
-    Size i occurs counts[i] times. It uses dynamic programming over the last selected size.
+    Size i occurs counts[i] times. The search is dynamic programming over the last selected size.
     """
     values, weights = np.array(sizes), np.array(counts)
     number = len(sizes)
@@ -97,7 +100,7 @@ def fewer_sizes(sizes: Sequence[int], counts: Sequence[int], keep: int) -> tuple
 
 
 def _needed(sizes: Sizes, name: str) -> int:
-    """Return the size an axis needs. A bucket samples as many positions as its window has rows, up to the limit.
+    """Return the size that an axis needs. A bucket samples as many positions as its window has rows, up to the limit.
 
     A position may be sampled twice.
     """

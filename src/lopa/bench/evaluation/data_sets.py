@@ -1,8 +1,8 @@
 """GSM8K, HumanEval and MBPP with the prompts of LoPA's published evaluations, from the data sets' JSON-lines files.
 
-Prompts, shots and stop strings are those of lm-eval's tasks gsm8k, humaneval and mbpp, which the published scripts run.
-`chat` matches their --apply_chat_template --fewshot_as_multiturn. Chats of humaneval use the DiffuCoder scripts'
-prompt. docs/how-to/measure.md describes these evaluations. This module only reads files and runs no
+The published scripts run lm-eval's tasks gsm8k, humaneval and mbpp. This module has the same prompts, shots and stop
+strings. `chat` matches the scripts' options --apply_chat_template --fewshot_as_multiturn. Chats of humaneval use the
+DiffuCoder scripts' prompt. docs/how-to/measure.md describes these evaluations. This module only reads files and runs no
 code.
 """
 

@@ -1,6 +1,6 @@
 """Run lm-eval with the model `lopa`: python -m lopa.bench.evaluation.lm_eval run --model lopa ...
 
-lm-eval 0.4.13 does not discover models of other packages. They must be registered before its command runs.
+lm-eval 0.4.13 does not discover models of other packages. Such models must be registered before its command runs.
 """
 
 import importlib

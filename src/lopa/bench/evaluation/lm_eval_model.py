@@ -1,7 +1,7 @@
 """A bundle as lm-eval model `lopa`.
 
-One engine decodes its requests in batches. Importing this module registers the model. It needs lm-eval (extra `eval`).
-It supports only generative tasks, since a masked model has no p(token | text to its left).
+One engine decodes the model's requests in batches. Importing this module registers the model. It needs lm-eval (extra
+`eval`). It supports only generative tasks, since a masked model has no p(token | text to its left).
 """
 
 import json
@@ -53,11 +53,12 @@ class LopaLM(LM):  # type: ignore[misc]
         device: str | None = None,  # noqa: ARG002 (lm-eval passes "cuda:0" by default)
         **options: Any,
     ) -> None:
-        """Open `bundle` on `devices`, joined by "+", with `batch_size` concurrent requests ("auto": the engine's
+        """Open `bundle` on `devices` (names joined by "+") with `batch_size` concurrent requests ("auto": the engine's
         default).
 
-        `options` are defaults for GenerationConfig by name; a task's own settings override them. `max_new_tokens` is
-        for tasks without a length. Raises as Decoder.open and GenerationConfig do, and BadInputError without a bundle.
+        `options` are defaults for GenerationConfig by name. A task's own settings override them. `max_new_tokens` is
+        for tasks without a length. Raises the errors of Decoder.open and GenerationConfig, and BadInputError without a
+        bundle.
         """
         super().__init__()
         if bundle is None:

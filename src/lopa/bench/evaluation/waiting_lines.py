@@ -1,6 +1,6 @@
-"""Questions about a line of people, after the waiting lines of ParallelBench (arXiv 2510.04767).
+"""Questions about a line of people, modelled on the waiting lines of ParallelBench (arXiv 2510.04767).
 
-A model that writes one name at a time can answer all of them. Unmasking several tokens at a time is harder. With more
+A model that writes one name at a time can answer all questions. Unmasking several tokens at a time is harder. With more
 than one correct answer, tokens depend on each other (lopa.bench.evaluation.limits). Texts and code are original.
 """
 

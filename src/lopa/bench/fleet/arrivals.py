@@ -16,7 +16,7 @@ _BATCH = 4096
 def arrival_gaps(arrivals: Arrivals, load: float, rng: np.random.Generator) -> Iterator[float]:
     """Yield the seconds between requests, independent, with mean 1 / `load` requests per second.
 
-    They are gamma distributed. Variation 1 is the exponential distribution of a Poisson process. Larger values give
+    The gaps are gamma distributed. Variation 1 is the exponential distribution of a Poisson process. Larger values give
     bursts and long gaps.
     """
     shape = 1.0 if arrivals.variation is None else arrivals.variation**-2

@@ -48,7 +48,7 @@ class LoadPoint:
     whole: Times
     """Seconds from arrival to the complete answer."""
     refused_share: float
-    """Share of rejected requests among those that ended after the warm-up."""
+    """Share of rejected requests among all requests that ended after the warm-up."""
     lost_share: float
     restarts: int
     """Number of times that a request was started again on another replica."""

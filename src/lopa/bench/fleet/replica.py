@@ -1,7 +1,7 @@
 """A simulated replica that batches requests as lopa.runtime.engine does.
 
-Waiting requests join at the next round if fewer than the maximum run, and leave after their last step. Costs give the
-seconds of a round.
+Waiting requests join at the next round if fewer than the maximum run, and leave after their last step. SimulatedCosts
+has the seconds of a round.
 """
 
 from collections import OrderedDict, deque

@@ -19,7 +19,7 @@ class Round:
     forward: float
     """Seconds of all forwards."""
     host: float
-    """Seconds of everything else."""
+    """Seconds of the round outside the forwards."""
     rows: int
     """Rows of the forwards, including padding."""
 

@@ -101,7 +101,7 @@ def schedule_for_decoder(decoder: Decoder, budget: float = BUDGET) -> Schedule:
 class CostMeasurement:
     """Measurement of a cost table on `decoder`'s session, which was opened with `threads`.
 
-    If an exception stops it, `costs` is the table of the finished rounds, provided that they suffice.
+    If an exception stops the measurement, `costs` is the table of the finished rounds, provided that they suffice.
     """
 
     def __init__(self, decoder: Decoder, schedule: Schedule, *, threads: int | None) -> None:

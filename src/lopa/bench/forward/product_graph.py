@@ -1,7 +1,7 @@
 """ONNX graphs of a single matrix product, as bytes, to measure a machine's rates.
 
-They are serialized field by field (onnx.proto, protocol buffers), because an install of the runtime alone has no onnx
-package.
+The graphs are serialized field by field (onnx.proto, protocol buffers), because an install of the runtime alone has no
+onnx package.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ def random_prefix_rows(manifest: Manifest, rows: int, rng: np.random.Generator) 
 
 
 def random_window(manifest: Manifest, request: int, shape: ForwardShape, rng: np.random.Generator) -> WindowBatch:
-    """Return random tokens after the prefix. Every row sees its whole window, and the last `wanted` rows are
+    """Return random tokens after the prefix. Every row attends to its whole window, and the last `wanted` rows are
     sampled."""
     sizes = (shape.branches, shape.window, shape.wanted)
     batch = random_windows((request,), sizes, manifest.dimensions.vocab_size, rng, start=shape.prefix)

@@ -20,7 +20,7 @@ _SECONDS = 1.0
 
 
 def measure_torch_rates(device: str, dtype: torch.dtype) -> MachineRates:
-    """Measure `device` ("cpu", "cuda:0") for a few seconds. int8 products are assumed as fast as those in `dtype`.
+    """Measure `device` ("cpu", "cuda:0") for a few seconds. int8 products are assumed as fast as products in `dtype`.
 
     The bandwidth is the better of a copy, reads plus writes, and of a sum, reads only.
     """

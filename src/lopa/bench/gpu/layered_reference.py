@@ -1,7 +1,7 @@
 """Float32 logits of whole sequences on any device, with the weights of one layer at a time.
 
 A model of 7 billion weights needs 30 GB in float32. Part by part, memory for the largest part suffices: a layer, the
-embedding or the head. The network is that of transformers, without a cache.
+embedding or the head. The network comes from transformers and runs without a cache.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ AIM_SHAPE = (4, 64)
 AIM_TIMES_FLOOR = 1.5
 AIM_HOST_SHARE = 0.05
 ENGINE_PREFIX = "lopa "
-"""Prefix of the names of lopa's engines. The other names are of torch."""
+"""Prefix of the names of lopa's engines. The other names belong to torch."""
 
 _EXPLANATION = """\
 The weights are random: times, memory and agreement are meaningful, texts are not. All sides alternate on the same

@@ -53,7 +53,7 @@ class OpenedSide(_SideRecord):
     """Time and memory of opening an engine on the device."""
 
     seconds: float
-    """Seconds of opening it and of one forward of the largest shape."""
+    """Seconds of opening the engine and of one forward of the largest shape."""
     memory: int
     """Bytes of device memory in use, including the peak of that forward."""
 

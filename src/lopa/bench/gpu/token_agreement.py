@@ -1,6 +1,6 @@
 """Comparison of an engine's most probable tokens with the float32 network, on windows with and without a prefix.
 
-The windows are those of `lopa-export verify` (lopa.export.verify.cases). The engine commits the prefixes itself.
+The windows come from lopa.export.verify.cases, as in `lopa-export verify`. The engine commits the prefixes itself.
 
 A position with a different token is a near-tie if the reference ranks it below its own best by at most the tolerance.
 Otherwise it disagrees. Near-ties are common with random weights, since the best two of 150,000 tokens have similar

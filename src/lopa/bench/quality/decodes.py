@@ -31,7 +31,7 @@ def decode_outcomes(
     progress: BenchProgress = silent,
     kept: KeptOutcomes | None = None,
 ) -> Outcomes:
-    """Decode `items` with every variant, and also in reference mode where the variant has it.
+    """Decode `items` with every variant, and also in reference mode if the variant supports it.
 
     `progress` receives the number of finished prompts. Outcomes in `kept` are reused, and new ones are added. Raises
     BadInputError for a prompt that does not fit the model, before the first decode.
@@ -39,7 +39,7 @@ def decode_outcomes(
     configs = configurations(decoder, variants)
     prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
     outcomes: Outcomes = {key: [] for key in configs}
-    # Each prompt has its own order, since the CPU caches depend on the previous decode.
+    # The order of configurations differs between prompts, since the CPU caches depend on the previous decode.
     order, is_warm = random.Random(0), False
     for done, (item, prompt) in enumerate(zip(items, prompts, strict=True), start=1):
         for key in order.sample(list(configs), len(configs)):

@@ -12,7 +12,7 @@ CONTROL = "d2f"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of a configuration with one of the baseline's."""
+    """Comparison of a configuration with a baseline configuration."""
 
     control: str
     """Name of the baseline configuration."""
@@ -48,9 +48,9 @@ def tokens_per_forward(outcomes: Sequence[DecodeOutcome]) -> float:
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """Return the two-sided probability of a split at least this uneven among fair coins."""
+    """Return the two-sided p-value of the sign test: the probability of a split at least this uneven by chance."""
     coins = more + fewer
     tail = sum(math.comb(coins, k) for k in range(min(more, fewer) + 1))
-    # The operands are integers, since with more than a thousand coins neither fits into a float.
+    # Both operands stay integers, because with more than a thousand pairs they do not fit into a float.
     share: float = tail / 2**coins
     return min(1.0, 2 * share)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Return the indices of the points (speed, score) on the front, by rising speed.
 
-    A point is on the front unless another has at least its speed and its score, and more of one of them.
+    A point dominates another if it is at least equal in speed and score, and better in one of them.
     """
     front: list[int] = []
     best = float("-inf")

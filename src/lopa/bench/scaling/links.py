@@ -56,8 +56,8 @@ PUBLISHED_LINKS = (
 def shared_memory_link(core: int) -> DeviceLink:
     """Measure the link between threads of this process.
 
-    Its latency is half the time of an empty call of a thread on `core`. Its bandwidth is that of a copy by one thread.
-    Both are medians.
+    The latency is half the time of an empty call of a thread on `core`. The bandwidth is measured by a copy in one
+    thread. Both are medians.
     """
     worker = DeviceWorker("lopa link test")
     worker.submit(lambda: pin_thread([core])).result()

@@ -48,7 +48,7 @@ def decoders_on_cores(
 ) -> dict[int, Decoder]:
     """Open the bundle at `path` on 1 device and on each number in `counts` up to this machine's cores.
 
-    A device is a core. `opened` closes the decoders. Raises as Decoder.open does.
+    A device is a core. `opened` closes the decoders. Raises the errors of Decoder.open.
     """
     cores = sorted(available_cores())
     return {

@@ -134,7 +134,8 @@ class ScalingModel:
     def slowdown(self, devices: int) -> float:
         """Return the factor by which a forward slows down while all of `devices` devices of this machine compute.
 
-        A number that was not measured has the factor of the next smaller one. The factor of a single device is 1.
+        A number that was not measured has the factor of the next smaller measured number. The factor of a single device
+        is 1.
         """
         measured = [each for each in self.shares if each.together is not None and each.devices <= devices]
         if not measured:
@@ -146,7 +147,7 @@ class ScalingModel:
     def message_seconds(self, shape: ForwardShape, devices: int, link: DeviceLink) -> float:
         """Return the seconds of sending the windows to all devices but the first and receiving their statistics.
 
-        Latencies of different devices overlap. Their bytes share the host's link.
+        Latencies of different devices overlap. All messages share the host's link.
         """
         remote = shape.branches - device_shape(shape, devices).branches
         return 2 * link.latency + self.sizes.messages(shape, remote) / link.bandwidth if remote else 0.0

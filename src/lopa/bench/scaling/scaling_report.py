@@ -86,7 +86,7 @@ def scaling_report(
     arguments: Sequence[str],
     quiet: bool = False,
 ) -> ScalingReport:
-    """Measure the `decoders` of `decoders_on_cores` and project all `counts`; `quiet` hides the progress.
+    """Measure the `decoders` from `decoders_on_cores` and project all `counts`; `quiet` hides the progress.
 
     Raises CheckFailedError if no prompt decodes equally on all of them.
     """

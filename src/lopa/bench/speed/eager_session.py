@@ -1,6 +1,7 @@
-"""Session that runs a step as the published code does: branches one after another in PyTorch eager mode.  The decoder
-of lopa.runtime uses the eager model's statistics. Both sides of the speed benchmark therefore make the same steps and
-differ only in the forward. One forward does the following:
+"""Session that runs a step as the published code does: branches one after another in PyTorch eager mode.
+
+The decoder of lopa.runtime uses the eager model's statistics. Both sides of the speed benchmark therefore make the same
+steps and differ only in the forward. One forward does the following:
 
 - It calls the model once per branch with that branch's length and no padding.
 

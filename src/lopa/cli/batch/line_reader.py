@@ -60,7 +60,10 @@ class LineReader:
 
     @property
     def decoded_with(self) -> bytes:
-        """Digest of everything that determines an answer, except the line itself. A drawn seed counts as no seed."""
+        """Digest of everything that determines an answer, except the line itself.
+
+        A randomly drawn seed counts as no seed.
+        """
         config = {**self.config.requested(), **{name: None for name, value in self.options.items() if value is None}}
         manifest = self.decoder.bundle.manifest
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
@@ -95,7 +98,7 @@ class LineReader:
         options = parsed.options
         if not options:
             return self.config
-        # An answer satisfies only one grammar, so a line's grammar replaces that of the command line.
+        # An answer satisfies only one grammar, so a line's grammar replaces the command line's.
         own_grammar = any(name in options for name in GRAMMARS)
         usual = {name: value for name, value in self.options.items() if not own_grammar or name not in GRAMMARS}
         values = {**usual, "seed": self.config.seed, **options}

@@ -65,7 +65,7 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
 
 
 def id_of_line(value: Mapping[str, Any]) -> str | int | float | None:
-    """Return the "id" of a line's object, None without one. Raises BadInputError unless it is a text or a number."""
+    """Return the "id" of a line's object, or None without one. Raises BadInputError unless it is a text or a number."""
     found = value.get("id")
     if found is None or (isinstance(found, str | int | float) and not isinstance(found, bool)):
         return found

@@ -37,7 +37,7 @@ class BatchProgress(ProgressBars):
             self._task = self._bars.add_task("prompts", total=total, completed=kept.results, rate="")
 
     def step(self) -> None:
-        """Print a line if the last one is some seconds old."""
+        """Print a line if the last line is several seconds old."""
         now = time.perf_counter()
         if self._shown and self._task is None and now - self._printed >= _LINE_SECONDS:
             self._printed = now
@@ -65,7 +65,7 @@ class BatchProgress(ProgressBars):
 
     @property
     def errors(self) -> int:
-        """Number of prompts answered with an error, including those of an earlier run."""
+        """Number of prompts answered with an error, including prompts of an earlier run."""
         return self._kept.errors + self._errors
 
     def summary(self) -> str:

@@ -33,7 +33,7 @@ class PlainAnswerFormat:
 
 
 def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str, Any]:
-    """Return the fields of a result by name, without those that were not requested."""
+    """Return the fields of a result by name. Fields that were not requested are omitted."""
     found = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     # These fields describe the run, not the answer. Without them, a second run writes the same file.
     del found["reused_rows"], found["plan"]
@@ -43,7 +43,7 @@ def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str,
 
 
 def _json_value(value: Any) -> Any:
-    """Return None for NaN, the log-probability of a position that stayed masked: JSON has no NaN."""
+    """Return None for NaN, the log-probability of a position that stayed masked, since JSON has no NaN."""
     if isinstance(value, tuple):
         return [_json_value(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

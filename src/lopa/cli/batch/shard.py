@@ -14,17 +14,17 @@ _DIGITS = len(str(MAX_SHARDS))
 
 @dataclass(frozen=True)
 class Shard:
-    """Every `count`-th prompt, the first of which is prompt `number`, counted from 1. Blank lines do not count."""
+    """Every `count`-th prompt, starting with prompt `number`, counted from 1. Blank lines do not count."""
 
     number: int = 1
     count: int = 1
 
     def lines(self, lines: Iterator[RawLine]) -> Iterator[RawLine]:
-        """Return the lines of this shard. Line numbers are those of the complete file."""
+        """Return the lines of this shard. Line numbers refer to the complete file."""
         return islice(lines, self.number - 1, None, self.count)
 
     def size(self, total: int | None) -> int | None:
-        """Return the number of prompts in this shard of a file with `total` prompts; None for an unknown total."""
+        """Return the number of prompts in this shard of a file with `total` prompts, or None if `total` is None."""
         return None if total is None else len(range(self.number - 1, total, self.count))
 
 

@@ -18,7 +18,7 @@ _LINE_SECONDS = 30.0
 class TensorRTProgress(ProgressBars):
     """Progress of a TensorRT build, usable as a lopa.export.progress.ProgressCallback.
 
-    Call it inside its `with` block, from any thread. Each phase has a bar on a terminal and a line elsewhere. Phases
+    Call it inside its `with` block, from any thread. Each phase has a bar on a terminal and otherwise a line. Phases
     are nested, unlike StageProgress's stages.
     """
 
@@ -41,7 +41,7 @@ class TensorRTProgress(ProgressBars):
 class AtcProgress:
     """Display of the time that ATC has run, usable as a lopa.export.ascend.build.Elapsed.
 
-    Call it inside its `with` block. It shows a clock on a terminal and prints a line every half minute elsewhere.
+    Call it inside its `with` block. It shows a clock on a terminal and otherwise prints a line every half minute.
     """
 
     def __init__(self) -> None:

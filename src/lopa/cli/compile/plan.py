@@ -169,7 +169,7 @@ def command(
 
 
 def _affordable_buckets(seconds: float | None, each: float | None, wanted: int) -> int:
-    """Return the number of buckets that can be built in `seconds`, or `wanted` if that is None."""
+    """Return the number of buckets that can be built in `seconds`, or `wanted` if `seconds` is None."""
     if (seconds is None) != (each is None):
         raise click.UsageError("--build-seconds and --build-seconds-per-bucket must be given together")
     if seconds is None or each is None:

@@ -75,7 +75,7 @@ class _StepLine(msgspec.Struct):
     """Former name of `sampled`."""
 
     def __post_init__(self) -> None:
-        """Require the number of sampled positions, by either name."""
+        """Require the number of sampled positions, under its present or its former name."""
         if self.sampled is None and self.rows_wanted is None:
             raise ValueError("missing required field `sampled`")
 
@@ -110,7 +110,7 @@ def _check_fits(step: _StepLine, bundle: Bundle, source: str) -> None:
 
 
 def _plan_from_header(header: _HeaderLine, path: Path, bundle: Bundle) -> DecodingPlan:
-    """Return the decode's plan for an accelerator, whichever device recorded it: only these use buckets."""
+    """Return the decode's plan for an accelerator, even if a CPU recorded it, since only accelerators use buckets."""
     for name, found, expected in (
         ("version", header.version, TRACE_VERSION),
         ("weights", header.bundle.get(bundle.manifest.weights), bundle.manifest.weights_digest),

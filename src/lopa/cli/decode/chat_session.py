@@ -182,7 +182,7 @@ class ChatSession:
 
 
 def _parsed(option: click.Option, value: str) -> dict[str, Any]:
-    """Return the value that `option` reads from the text `value`, by the option's name. Raises BadInputError."""
+    """Return the option's name and its value parsed from `value`. Raises BadInputError for an invalid value."""
     assert option.name is not None
     with contextlib.suppress(click.BadParameter):
         return config_overrides({option.name: value_of_flag(option, value)})
@@ -205,7 +205,7 @@ def _summary(result: GenerationResult) -> str:
 
 
 def _print(text: str) -> None:
-    """Print the output of a command to standard error: standard output holds only answers."""
+    """Print the output of a command to standard error, since standard output holds only answers."""
     click.echo(text, err=True)
 
 

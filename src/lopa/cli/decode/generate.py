@@ -204,7 +204,7 @@ def _step_callbacks(tracer: TraceWriter | None, host: HostLane | None, tally: Br
     def of_request(number: int) -> Callable[[Step], None]:
         callbacks = [tally.add] if tracer is None else [tracer.request(number), tally.add]
         if host is not None:
-            callbacks.insert(0, host.add)  # first, since it assumes that the step has just ended
+            callbacks.insert(0, host.add)  # HostLane.add runs first, since it assumes that the step has just ended
 
         def on_step(step: Step) -> None:
             for each in callbacks:

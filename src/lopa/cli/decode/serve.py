@@ -25,7 +25,7 @@ _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
 _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
 _ANSWERS_CUT = 143
-"""Exit code after answers were cut off, the same as of a process ended by SIGTERM."""
+"""Exit code after answers were cut off, the same as for a process ended by SIGTERM."""
 _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 
 

@@ -24,7 +24,7 @@ class TraceWriter:
     def __init__(
         self, write: Callable[[str], None], manifest: Manifest, config: GenerationConfig, plan: DecodingPlan
     ) -> None:
-        """Write the header. `config` resolves to `plan`. Lines of a batch may override it."""
+        """Write the header. `config` resolves to `plan`. Lines of a batch may override both."""
         self._write = write
         header = {
             "type": "header",

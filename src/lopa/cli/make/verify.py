@@ -131,7 +131,7 @@ def command(
 def _gate(bundle: Bundle, device: str, against: str | None, cases: Path | None) -> None:
     """Compare the engine's tokens with another device's, and enable the engine for decoding when they agree.
 
-    Otherwise save the forwards in which they differ in `cases`, unless that is None.
+    Otherwise save the forwards in which they differ in `cases`, unless `cases` is None.
     """
     reference = _default_reference(bundle, device) if against is None else against
     check_reference(reference, device)
@@ -178,7 +178,7 @@ def agreement_of_engine(
 ) -> Agreement:
     """Compare the engine on "tensorrt:N" or "tensorrt-rtx:N" with the device `against`, in each optimization profile.
 
-    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window where its
+    Embedded prompts are decoded with the bundle's defaults, with the full and with the block-causal window if its
     decoding supports both. `failed` collects the forwards in which they differ; None collects nothing.
     """
     engine, manifest, tokenizer = found.engine, bundle.manifest, Tokenizer.open(bundle)

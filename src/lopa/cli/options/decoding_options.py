@@ -20,7 +20,7 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, str
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _REFERENCE, _STRATEGY, _STRATEGY_OPTIONS = "reference", "strategy", "strategy_options"
 _WORDS_FOR_NONE = {"seed": "random"}
-"""Words on the command line for None, by option, where None is a value that users choose."""
+"""Words on the command line for None, by option, if users can choose None."""
 _FILES = ("json_schema", "grammar")
 """Options whose value is a file's text; the command line names the file."""
 _BASIC: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ class DecodingCommand(GroupedCommand):
     """A command with the options of decoding. --help-all also lists the options of installed strategies."""
 
     def format_more_options(self, formatter: click.HelpFormatter) -> None:
-        """Write a section for each installed strategy that has options of its own."""
+        """Write a section for each installed strategy that adds options."""
         write_installed_strategies(formatter)
 
 

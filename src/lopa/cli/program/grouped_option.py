@@ -29,7 +29,7 @@ class GroupedOption(click.Option):
         self.advanced = advanced
 
     def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
-        """Return what click appends to the help text, without the parentheses around a described default."""
+        """Return the text that click appends to the help text, without the parentheses around a described default."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default

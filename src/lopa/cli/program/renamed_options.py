@@ -14,7 +14,7 @@ RENAMED_FLAGS: Mapping[str, str] = {
     "gears": "buckets",
     "build-seconds-per-gear": "build-seconds-per-bucket",
 }
-"""Present name of an option by its former name, without the leading dashes. The runtime lists those of decoding."""
+"""Present name of an option by its former name, without the leading dashes. The runtime lists the decoding options."""
 
 
 def former_options(parameters: list[click.Parameter]) -> Iterator[click.Option]:

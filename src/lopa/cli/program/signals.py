@@ -25,7 +25,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        """Number of the signal that ended the work, whichever exception it caused."""
+        """Number of the signal that ended the work, or None if no signal did."""
         usual = (signal.SIG_DFL, signal.default_int_handler)
         found = {number: signal.getsignal(number) for number in _MESSAGES}
         self._before = {number: handler for number, handler in found.items() if handler in usual}

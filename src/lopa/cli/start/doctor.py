@@ -127,7 +127,7 @@ def _print_fastest(bundle: Bundle | None, here: Sequence[str] | None) -> None:
 
 
 def timed_devices(names: Sequence[str] | None) -> list[str]:
-    """Return the devices to time, given the `names` in this command's output, or all devices for None."""
+    """Return the devices to time for the `names` in this command's output, or all devices if `names` is None."""
     prefixes = ("",) if names is None else tuple(name.removesuffix("N") for name in names)
     return [device for family in FAMILIES.values() for device in family.timed if device.startswith(prefixes)]
 
@@ -177,7 +177,7 @@ def _program(name: str) -> str | None:
 
 
 def _devices() -> Iterator[DeviceStatus]:
-    """Yield the devices of this machine by family, without those that span several processes."""
+    """Yield the devices of this machine by family, except devices that span several processes."""
     for family in FAMILIES.values():
         if family.spans_processes:
             continue

@@ -1,6 +1,6 @@
 """Progress of consecutive stages of work on standard error, with rate, time left and duration.
 
-On a terminal each stage is a bar or a running clock, otherwise lines.
+On a terminal each stage has a bar or a running clock. Otherwise it prints lines.
 """
 
 from collections.abc import Callable

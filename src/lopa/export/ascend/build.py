@@ -59,7 +59,7 @@ class AscendBuild:
 def engine_from_job(bundle: Bundle, job: AscendJob, elapsed: Elapsed) -> AscendBuild:
     """Return the engine of `job` in `bundle`. Build it unless an up-to-date one exists.
 
-    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. Its logs are then in
+    Raises MissingBackendError without ATC. Raises a LopaError with the known cause if ATC fails. ATC's logs are then in
     engines/failed-ascend-*, and a previous engine is kept.
     """
     atc = atc_of_machine()
@@ -110,7 +110,7 @@ def _present_engine(folder: Path, cache_key: str) -> StoredAscendEngine | None:
 
 
 def _create_work_folder(work: Path, job: AscendJob) -> None:
-    """Create the folder in which the commands run. ATC also writes files of its own there, which are discarded."""
+    """Create the folder in which the commands run. ATC also writes its own files there, which are discarded."""
     work.mkdir()
     (work / MODEL_FOLDER).symlink_to(job.graph.parent.resolve(), target_is_directory=True)
     (work / ENGINE_FOLDER).mkdir()

@@ -1,6 +1,6 @@
 """Folder with everything that a machine with ATC needs for a job: graph, weights, commands and instructions.
 
-Its layout is that of the work folder in build.py, so the commands are identical. Nothing is run here.
+It has the same layout as the work folder in build.py, so the commands are identical. This module runs nothing.
 """
 
 import shutil
@@ -61,7 +61,7 @@ _INT8_STEP = """\
 def build_folder_from_job(job: AscendJob, destination: Path) -> None:
     """Write the folder, replacing an existing one. Weights are copied.
 
-    Raises BadInputError if `destination` exists and is something else, or cannot be written.
+    Raises BadInputError if `destination` exists and is not a build folder, or cannot be written.
     """
     files = [job.graph, *(job.graph.parent / name for name in job.data)]
     needed = sum(path.stat().st_size for path in files) + _OVERHEAD_BYTES

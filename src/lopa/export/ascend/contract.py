@@ -26,9 +26,9 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A known way in which ATC fails."""
 
     codes: list[str]
-    """Error codes, one of which it prints."""
+    """Error codes, one of which ATC prints."""
     pattern: str | None
-    """Regular expression for its output if it has no code."""
+    """Regular expression for ATC's output if the failure has no code."""
     cause: str
     remedy: str
     exit_code: Literal[1, 2, 3]

@@ -47,7 +47,7 @@ class BucketedInputs:
 def bucketed_inputs(model: onnx.ModelProto, buckets: Sequence[ShapeBucket]) -> BucketedInputs:
     """Return the inputs of a portable graph for `buckets`. An axis with one size in all of them becomes a number.
 
-    Raises BadInputError for a graph whose inputs or axes are not those of the portable form.
+    Raises BadInputError for a graph with other inputs or axes than the portable form.
     """
     shapes = {value.name: _axes(value) for value in model.graph.input}
     named = list(dict.fromkeys(axis for axes in shapes.values() for axis in axes if isinstance(axis, str)))
@@ -79,7 +79,10 @@ def _check_portable(inputs: Sequence[str], axes: Sequence[str]) -> None:
 
 
 def _size_of_axis(axis: str, bucket: ShapeBucket) -> int:
-    """Return the size of an axis by the exporter's name: window, or 2*requests for the heads of all requests."""
+    """Return the size of the axis that the exporter named `axis`.
+
+    Examples of names are window, and 2*requests for the heads of all requests.
+    """
     found = _COUNTED.fullmatch(axis)
     assert found is not None
     sizes = {

@@ -36,7 +36,7 @@ class AscendRequest:
     """Precision, or None for the default: origin, or fp16 for an int8 graph, which does not support origin."""
     int8: bool
     int8_graph: Path | None
-    """Graph quantized by AMCT. None without int8, or if it does not exist yet."""
+    """Graph quantized by AMCT, or None without int8 or if the graph does not exist yet."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _data_files(model: onnx.ModelProto, graph: Path) -> list[str]:
 
 
 def _digest(bundle: Bundle, path: Path) -> str:
-    """Return the manifest's digest if it has one, since weights are gigabytes; else compute it."""
+    """Return the manifest's digest if it has one, since weights are gigabytes; otherwise compute it."""
     for record in bundle.manifest.files:
         if bundle.file(record.path) == path:
             return record.sha256

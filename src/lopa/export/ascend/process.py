@@ -44,7 +44,7 @@ def run_command(
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End the remaining processes of the group, whose id is the process's."""
+    """End the remaining processes of the group that `process` leads."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)

@@ -1,7 +1,7 @@
 """Checks before a call of ATC, which takes minutes to fail and reports less.
 
-Every rule is a pure function. The codes are those that ATC's documentation gives for the fault. A rule without a code
-is also from the documentation, but ATC may accept the fault and build a wrong model. Some faults cannot occur in an
+Every rule is a pure function. The codes are from ATC's documentation of the fault. A rule without a code is also from
+the documentation, but ATC may accept the fault and build a wrong model. Some faults cannot occur in an
 AtcCall and have no rule: several kinds of dynamic shapes, two precision modes, an unquoted semicolon.
 """
 
@@ -53,7 +53,7 @@ def check_call(call: AtcCall, dtype: str) -> None:
 
 
 def check_graph(model: onnx.ModelProto, *, int8: bool) -> None:
-    """Raise BadInputError with the nodes of `model`, with `int8` quantized by AMCT, that ATC would reject."""
+    """Raise BadInputError with the nodes of `model` that ATC would reject. `int8`: AMCT has quantized the graph."""
     _refuse(list(faults_of_graph(model, int8=int8)))
 
 
@@ -117,7 +117,7 @@ def integers_with_buckets(call: AtcCall) -> Iterator[Fault]:
 
 
 def integers_with_origin(call: AtcCall) -> Iterator[Fault]:
-    """Require another precision than origin for a quantized graph."""
+    """Reject the precision `origin` for a quantized graph."""
     if call.int8 and call.precision == "origin":
         yield Fault("", "int8 with precision origin, which ATC does not support", "use --precision fp16 or bf16")
 

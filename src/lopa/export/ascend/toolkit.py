@@ -26,7 +26,7 @@ def atc_of_machine() -> Path:
 def cann_version(atc: Path) -> str | None:
     """Return the version in the toolkit's install file; None without such a file or line.
 
-    The toolkit's folder comes from the environment (set_env.sh), or is one above the file `atc`.
+    The toolkit's folder comes from the environment (set_env.sh), or is one of the parent folders of `atc`.
     """
     homes = [os.environ.get(name) for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
     folders = [Path(home) for home in homes if home] + list(atc.resolve().parents[:4])

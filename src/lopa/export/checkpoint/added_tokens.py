@@ -1,6 +1,6 @@
 """Added tokens of a checkpoint without tokenizer.json, with the ids that its files assign.
 
-They are in tokenizer_config.json, added_tokens.json and special_tokens_map.json. This module assigns no ids.
+The tokens are in tokenizer_config.json, added_tokens.json and special_tokens_map.json. This module assigns no ids.
 """
 
 from collections.abc import Iterable, Mapping

@@ -26,11 +26,11 @@ class CheckpointConfig:
     tied_embeddings: bool
     """True if the head shares the embedding's weight."""
     token_ids: dict[str, int]
-    """Ids of those of mask, eos, pad and bos that config.json has."""
+    """Ids of the tokens mask, eos, pad and bos, as far as config.json has them."""
     stops: tuple[int, ...]
     """Tokens other than eos that also end an answer."""
     block_size: int | None
-    """Positions per block in training, if config.json says so; None for the family's default.
+    """Positions per block in training according to config.json, or None for the family's default.
 
     The config.json of an autoregressive checkpoint has no block size.
     """
@@ -45,9 +45,9 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     """Read and check config.json in the folder `checkpoint`, and the end tokens in generation_config.json.
 
     `family` is for a checkpoint that does not name its family. Raises BadInputError for a missing or broken file, and
-    for a checkpoint of an unknown family or of another than the requested one. Raises it also for settings that the
-    exported forward does not support: scaled rotary positions, sliding windows, experts, other activations, and
-    whatever the family lists.
+    for a checkpoint of an unknown family or of a family other than the requested one. Raises it also for settings that
+    the exported forward does not support: scaled rotary positions, sliding windows, experts and other activations. A
+    family may list further settings.
     """
     config = _values_of(checkpoint / CONFIG_NAME)
     found = family_of_config(config, family)

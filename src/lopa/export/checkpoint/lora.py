@@ -1,6 +1,6 @@
 """PEFT LoRA adapters: the tensors of the base that they change, and the changes.
 
-They are read from adapter_config.json and adapter_model.safetensors.
+This module reads them from adapter_config.json and adapter_model.safetensors.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Regular expressions over module names, matched in a process with limited time and memory.
 
-They come from an adapter's configuration, and Python's matcher takes exponential time for some of them.
+The expressions come from an adapter's configuration, and Python's matcher takes exponential time for some of them.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Header of a safetensors file, read and checked without touching the values.
 
-File format: length of the header in 8 bytes, little-endian; the header, a JSON object; the values, without gaps.
+A file has three parts: the header's length (8 bytes, little-endian), the header (a JSON object) and the values, which
+have no gaps.
 """
 
 import json

@@ -23,7 +23,7 @@ _COPY = "copy the checkpoint again; a download may have been interrupted"
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in one file. Its header is loaded, its values are read on request."""
+    """One tensor in one file. Its header is loaded, and its values are read on request."""
 
     name: str
     file: Path
@@ -43,7 +43,7 @@ class StoredTensor:
         return dtypes[self.header.dtype]
 
     def read(self) -> "torch.Tensor":
-        """Return all values in the file's dtype. Raises BadInputError as read_rows does."""
+        """Return all values in the file's dtype. Raises the errors of read_rows."""
         import torch
 
         values = torch.empty(self.header.length, dtype=torch.uint8)

@@ -47,10 +47,11 @@ class TokenizerFiles:
 def tokenizer_files_from_checkpoint(
     checkpoint: Path, config: CheckpointConfig, chat_template: Path | None = None
 ) -> TokenizerFiles:
-    """Read the tokenizer in the folder `checkpoint`. The file `chat_template` replaces its own template.
+    """Read the tokenizer in the folder `checkpoint`. The file `chat_template` replaces the tokenizer's own.
 
     The beginning-of-text token comes from the tokenizer, because prompts are made with it. The others come from
-    config.json, otherwise from the tokenizer. If neither names a mask token, the family knows it by its text or its id.
+    config.json, otherwise from the tokenizer. If neither names a mask token, the family identifies it by its text or
+    its id.
 
     Raises BadInputError for a missing or broken tokenizer, for an invalid `chat_template`, and for token ids that are
     missing, contradictory or outside the vocabulary.
@@ -93,7 +94,7 @@ def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Token
 
 
 def _check_config_ids(tokenizer: Tokenizer, config: CheckpointConfig, checkpoint: Path) -> None:
-    """Raise BadInputError for an id in config.json that is not a special token's.
+    """Raise BadInputError for an id in config.json that does not belong to a special token.
 
     One token may have several roles: Dream's bos is its eos.
     """

@@ -40,9 +40,9 @@ _COPY_AGAIN = f"copy {VOCABULARY_NAME} and {MERGES_NAME} again, both from the sa
 def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer of the folder `checkpoint`; `settings` is the content of its tokenizer_config.json.
 
-    Its ids are those of Qwen2Tokenizer in transformers, and added tokens keep the ids and flags of the files. Raises
-    BadInputError for another tokenizer class and for settings that change the algorithm. Raises it also when one of the
-    two files is missing or broken, and when they do not fit each other.
+    Its ids equal the ids of Qwen2Tokenizer in transformers, and added tokens keep the ids and flags of the files.
+    Raises BadInputError for another tokenizer class and for settings that change the algorithm. Raises it also when one
+    of the two files is missing or broken, and when they do not fit each other.
     """
     _check_kind(checkpoint, settings)
     vocabulary = _vocabulary(checkpoint / VOCABULARY_NAME)

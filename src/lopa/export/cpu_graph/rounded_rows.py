@@ -7,9 +7,9 @@ this pass makes three changes:
 * The largest magnitude comes from the maximum and the minimum of a row. Reading a row twice costs less than writing its
   magnitudes and reading them.
 * QuantizeLinear does the division, with a row as one block with its own scale. The other standard form has one scale
-per row of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows. * The product is
-MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero points, all 0,
-which costs time.
+  per row of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows.
+* The product is MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero
+  points, all 0, which costs time.
 
 Measurements: docs/measurements/cpu.md.
 """
@@ -30,7 +30,7 @@ class _RowRounding:
     """Nodes that round the rows of one factor: Abs, ReduceMax, Max, Mul, Div and QuantizeLinear."""
 
     factor: ir.Value
-    """float32 [.., inputs]."""
+    """Factor whose rows are rounded, float32 [.., inputs]."""
     magnitudes: ir.Node
     """Abs of the factor."""
     largest: ir.Node
@@ -88,7 +88,7 @@ def _rounding_of(node: ir.Node) -> _RowRounding | None:
 
 
 def _producer(node: ir.Node | None, position: int, operator: str) -> ir.Node | None:
-    """Return the producer of an input of `node` if it is this standard operator, else None."""
+    """Return the producer of an input of `node` if it is this standard operator, otherwise None."""
     value = node.inputs[position] if node is not None and position < len(node.inputs) else None
     found = value.producer() if value is not None else None
     return found if found is not None and found.op_type == operator and found.domain == "" else None
@@ -122,7 +122,7 @@ def _before_cast(value: ir.Value) -> ir.Value:
 
 
 class _ZeroPoints:
-    """uint8 128 for every row of a factor. Factors with the same rows share them."""
+    """Zero points (uint8 128) of the rows of each factor. Factors with the same rows share them."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int | str, ...] | None, ir.Value] = {}

@@ -72,7 +72,7 @@ class _UnexpectedFormError(Exception):
 
 
 class _SampledCopies:
-    """Copies of nodes that compute [N, Q, ..] where the originals compute [N, W, ..]."""
+    """Copies of nodes that compute the sampled rows [N, Q, ..] instead of all rows [N, W, ..]."""
 
     def __init__(self, rows: ir.Value, index: ir.Value) -> None:
         """Gather `rows` [N, W, H] by `index`, int64 [R, B, Q], which counts rows over all windows."""

@@ -1,8 +1,8 @@
 """Pass that replaces products with int4 matrices by products with int8 matrices.
 
-They are faster and need twice the memory. The new matrices are not stored. A session computes them from the packed ones
-when it opens (lopa.runtime.bundle.unpacked_int4) and passes them as initializers. The products are those of an int8
-bundle (lopa.export.graph.quantize_pass), so rows are rounded to int8 too.
+The int8 products are faster and need twice the memory. The new matrices are not stored. A session computes them from
+the packed ones when it opens (lopa.runtime.bundle.unpacked_int4) and passes them as initializers. The products have the
+same form as in an int8 bundle (lopa.export.graph.quantize_pass), so rows are rounded to int8 too.
 """
 
 import onnx_ir as ir

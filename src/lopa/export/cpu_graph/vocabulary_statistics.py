@@ -5,11 +5,11 @@ rows of a large vocabulary does not fit into a cache. Here a Scan iterates over 
 contiguous ids, [V / G, G]:
 
 * The best candidates are in the groups with the largest maxima. Only the members of these few groups are compared
-again. Equal candidates stay in the order of ids, because groups have contiguous ids. * Sums are computed per group,
-then over groups, which loses fewer bits than one sum over V. * The temperature and the scale of an int8 head's rounded
-rows form one factor per row. It is applied together with the subtraction of the largest logit: BatchNormalization with
-mean 0 and variance 1 is x * factor + bias. * The sum of weights times logits is a dot product (FusedMatMul of
-com.microsoft, in parts of the row).
+  again. Equal candidates stay in the order of ids, because groups have contiguous ids.
+* Sums are computed per group, then over groups, which loses fewer bits than one sum over V.
+* The temperature and the scale of an int8 head's rounded rows form one factor per row. It is applied together with the
+  subtraction of the largest logit: BatchNormalization with mean 0 and variance 1 is x * factor + bias.
+* The sum of weights times logits is a dot product (FusedMatMul of com.microsoft, in parts of the row).
 """
 
 import math
@@ -141,7 +141,7 @@ def _tempered_logits(graph: ir.Graph) -> ir.Node | None:
 
 
 def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return [R, B, Q, V] and [R, B, Q, 1], whose product is the tempered logits.
+    """Return rows [R, B, Q, V] and factors [R, B, Q, 1], whose product is the tempered logits.
 
     For a product of rounded rows, the scales of the rows become part of the factor, unless the logits are an output.
     The next node multiplies by them (lopa.export.graph.quantize_pass).
@@ -161,7 +161,11 @@ def _rows_and_factors(nodes: _Nodes, tempered: ir.Node, shape: ir.Value) -> tupl
 
 
 def _statistics_of_row(groups: int, group: int) -> ir.Graph:
-    """Return the Scan's body: float32 [groups, group] and a factor [1] to int64 [K], float32 [K] and float32 []."""
+    """Return the Scan's body, which computes the statistics of one row.
+
+    It maps logits float32 [groups, group] and a factor [1] to ids int64 [K], log-probabilities float32 [K] and the
+    entropy float32 [].
+    """
     row = ir.Value(name="row/logits", shape=ir.Shape((groups, group)), type=ir.TensorType(ir.DataType.FLOAT))
     factor = ir.Value(name="row/factor", shape=ir.Shape((1,)), type=ir.TensorType(ir.DataType.FLOAT))
     nodes = _Nodes("row")
@@ -228,7 +232,7 @@ def _sum_of_products(nodes: _Nodes, a: ir.Value, b: ir.Value, count: int) -> ir.
 
 
 def _sum(nodes: _Nodes, x: ir.Value) -> ir.Value:
-    """Return the sum, [1], of [groups, group]."""
+    """Return the sum, [1], of the values [groups, group]."""
     return nodes.one("ReduceSum", nodes.one("ReduceSum", x, _LAST, keepdims=0), _LAST, keepdims=1)
 
 

@@ -1,6 +1,6 @@
 """Dream-7B, Dream-Coder and DiffuCoder: Qwen2's layers without the causal mask; rows predict the next position.
 
-DiffuCoder has Dream's model_type. They are decoded by blocks, as their D2F adapters were trained.
+DiffuCoder has Dream's model_type. All of them are decoded in blocks, as their D2F adapters were trained.
 """
 
 from functools import partial

@@ -45,8 +45,8 @@ D2F: Mapping[str, Any] = {
 class Architecture:
     """Properties that differ between networks with the layers of lopa.export.graph.module.
 
-    `layer_names` and `outer_names` map all possible tensor names of a bundle to those of a checkpoint. The dimensions
-    determine which of them a checkpoint has.
+    `layer_names` and `outer_names` map all possible tensor names of a bundle to the names in a checkpoint. The
+    dimensions determine which of them a checkpoint has.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Family:
     sizes: Callable[[JsonValues], ModelDimensions]
     """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
     settings: tuple[Setting, ...] = ()
-    """Settings of config.json that this network does not support, in addition to those that no network supports."""
+    """Settings of config.json that this network does not support, in addition to the generally unsupported ones."""
     tied: str = "tie_word_embeddings"
-    """Name of the entry that says if the head shares the embedding's weight."""
+    """Name of the entry that is true if the head shares the embedding's weight."""
     block_size: str | None = None
     """Name of the entry with the block size in training, or None."""
     mask_tokens: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ FAST_DLLM_V2 = Family(
     lookalikes=("qwen2",),
     sizes=partial(sizes_from_transformers_names, qkv_bias=True, qk_norm=False),
     block_size="bd_size",
-    # config.json does not name it; its id is 151665 in the published tokenizers.
+    # config.json does not name the mask token. Its id is 151665 in the published tokenizers.
     mask_tokens=("|<MASK>|",),
     more_ends=True,
     add_bos=False,

@@ -13,7 +13,7 @@ def sizes_from_transformers_names(
 ) -> ModelDimensions:
     """Return the dimensions of a Qwen2, Qwen3 or Llama network.
 
-    Without `head_dim` the heads share the hidden size; with `head_dim_needed` this is an error. Raises BadInputError
+    Without `head_dim` the heads share the hidden size. With `head_dim_needed` this is an error. Raises BadInputError
     for values that are missing, of another type or inconsistent.
     """
     values = config.values
@@ -47,12 +47,12 @@ def vocabulary(config: JsonValues, name: str) -> int:
 
 
 def rope_theta(config: JsonValues) -> float:
-    """Return the base of rotary positions, whose name is the same in all families."""
+    """Return the base of rotary positions. Its name is the same in all families."""
     return config.get_float("rope_theta", min=1.0, max=1e12)
 
 
 def rms_norm_eps(config: JsonValues) -> float:
-    """Return the epsilon of norms, whose name is the same in all families."""
+    """Return the epsilon of norms. Its name is the same in all families."""
     return config.get_float("rms_norm_eps", min=1e-15, max=0.1)
 
 
@@ -61,8 +61,8 @@ def checked_sizes(
 ) -> ModelDimensions:
     """Return the dimensions of `sizes`. Raises BadInputError for inconsistent ones.
 
-    `names` are those of the hidden size, heads and key-value heads in config.json. With `heads_share_hidden` the width
-    of all heads together is the hidden size.
+    `names` are the entries of config.json for the hidden size, heads and key-value heads. With `heads_share_hidden` the
+    width of all heads together is the hidden size.
     """
     dimensions = ModelDimensions(**sizes)
     hidden, heads, kv_heads = names

@@ -1,6 +1,6 @@
 """Stable-DiffCoder-8B: Llama's layers with block-causal attention. Blocks of 4 are aligned to position 0.
 
-Its model_type is that of every Llama, so its class in config.json identifies it.
+Its model_type is the same as for every Llama, so the class in config.json identifies it.
 """
 
 from functools import partial

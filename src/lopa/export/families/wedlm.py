@@ -1,7 +1,7 @@
 """WeDLM, 7B and 8B: unchanged causal layers of Qwen2.5 or Qwen3.
 
-Unmasked rows of a window precede masked ones. `attention_bias` and `qk_norm` in config.json determine which of the two
-it is. Their defaults depend on its model_type.
+Unmasked rows of a window precede masked ones. `attention_bias` and `qk_norm` in config.json distinguish Qwen2.5 from
+Qwen3. Their defaults depend on model_type.
 """
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family

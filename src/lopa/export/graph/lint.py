@@ -90,7 +90,7 @@ class LintedGraph:
         dtype: str | None = None,
         rank: int | None = None,
     ) -> Violation:
-        """Return a violation at `node`, at the value `name`, or, without either, of the whole model."""
+        """Return a violation at `node` or at the value `name`. Without both it concerns the whole model."""
         operator = "" if node is None else node.op_type
         place = name if node is None else node.name or next(iter(node.output), "")
         return Violation(rule, place, operator, self.opset, dtype, rank, found, remedy)

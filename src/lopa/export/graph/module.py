@@ -27,7 +27,7 @@ class AttentionInputs:
     sine: Tensor
     """Sine of each row's rotary angles, [N, W, D / 2]."""
     mask: Tensor
-    """bool [N, 1, W, P + W]: columns of the prefix, then those of the window."""
+    """Attention mask, bool [N, 1, W, P + W]. Columns of the prefix precede columns of the window."""
     branches: int
     """Branches per request (B), the number of copies of its prefix."""
 
@@ -109,7 +109,7 @@ class Attention(nn.Module):
         return output, key, value
 
     def repeat_for_branches(self, past: Tensor, branches: int) -> Tensor:
-        """Map [R, Hkv, P, D] to [R * B, Hkv, P, D]."""
+        """Repeat each request's prefix for its branches: [R, Hkv, P, D] to [R * B, Hkv, P, D]."""
         return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
     def rotate(self, x: Tensor, shared: AttentionInputs) -> Tensor:
@@ -117,12 +117,15 @@ class Attention(nn.Module):
         return torch.onnx.ops.rotary_embedding(x, shared.cosine, shared.sine)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return [N, heads, W, D] for a query of that shape, keys and values [N, Hkv, P + W, D], and a boolean mask."""
+        """Return the attention output [N, heads, W, D].
+
+        The query has the same shape. Keys and values are [N, Hkv, P + W, D], and the mask is boolean.
+        """
         grouped = query.shape[1] != keys.shape[1]  # torch's exporter rejects enable_gqa for equal numbers of heads
         return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """Map [N, W, heads * D] to [N, heads, W, D]."""
+        """Split the channels into heads: [N, W, heads * D] to [N, heads, W, D]."""
         return x.reshape(*x.shape[:2], -1, self.head_size).transpose(1, 2)
 
 
@@ -160,7 +163,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, shared: AttentionInputs
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return Attention.forward's results, with the rows as two parts, [N, W, H] each, that are to be added."""
+        """Return Attention.forward's results. The rows are two summands of shape [N, W, H]."""
         attended, key, value = self.attention(self.attention_norm(x), past_key, past_value, shared)
         x = x + attended
         return x, self.mlp(self.mlp_norm(x)), key, value
@@ -238,9 +241,9 @@ class HiddenForward(_Layers):
     ) -> tuple[Tensor, ...]:
         """Return hidden rows, float32 [2, R, B, W, H], then each layer's new key and value.
 
-        The next part adds the two. They are float32 in every dtype, so that results stay bit-equal to the whole model.
-        ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to float16 and back.
-        It also picks the type of a norm by its neighbours.
+        The next part adds the two hidden rows. They are float32 in every dtype, so that results stay bit-equal to the
+        whole model. ONNX Runtime's CPU provider computes float16 graphs in float32 and removes pairs of casts to
+        float16 and back. It also chooses the type of a norm from its neighbouring nodes.
         """
         x, added, window = self.through_layers(source, position_ids, window_mask, prefix_mask, past_key_values)
         hidden = torch.stack([x.float(), added.float()])
@@ -305,7 +308,7 @@ def statistics_of_logits(logits: Tensor, temperature: Tensor) -> tuple[Tensor, T
 
 
 def _sampled_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows [R, B, Q, H] of `x` [N, W, H] by int64 [R, B, Q], so that the head computes only these.
+    """Return the rows [R, B, Q, H] of `x` [N, W, H] at `index`, int64 [R, B, Q], so that the head computes only these.
 
     The index is not multiplied by a size. Engines keep sizes on the host, so every forward would copy the size to the
     device. ONNX Runtime cannot capture a CUDA graph of such a model.

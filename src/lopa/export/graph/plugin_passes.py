@@ -92,7 +92,7 @@ def _past_and_new(attention: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value, ir.
 
 
 def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """Return past and new of Concat(Reshape(Expand(Unsqueeze(past))), new); None for an unexpected form."""
+    """Return the values past and new of Concat(Reshape(Expand(Unsqueeze(past))), new); None for an unexpected form."""
     joined = rows.producer() if rows is not None else None
     if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
         return None
@@ -106,7 +106,7 @@ def _past_and_new_rows(rows: ir.Value | None) -> tuple[ir.Value, ir.Value] | Non
 
 
 def _head_product(graph: ir.Graph) -> ir.Node | None:
-    """Return the head's product with the vocabulary, or None if not only the statistics use it."""
+    """Return the head's product with the vocabulary, or None if anything except the statistics uses it."""
     weight = graph.initializers.get(HEAD)
     products = [use.node for use in weight.uses() if use.node.op_type == "MatMul"] if weight is not None else []
     with_logits = any(value.name == LOGITS for value in graph.outputs)

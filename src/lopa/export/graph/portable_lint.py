@@ -75,7 +75,7 @@ _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 
 
 def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
-    """Return every violation: first those of the whole model, then those of nodes in their order.
+    """Return every violation: first of the whole model, then of the nodes in their order.
 
     `model` may lack its external data. Shapes are inferred here. Those in the model are only hints.
     """

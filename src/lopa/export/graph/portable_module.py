@@ -36,9 +36,9 @@ class PortableAttention(Attention):
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return [R, heads, S, D] for a query of that shape.
+        """Return the attention output [R, heads, S, D] for a query of the same shape.
 
-        Keys and values are [R, Hkv, P + S, D]; the mask is additive, float32 [R, 1, S, P + S]. Heads that share a key
+        Keys and values are [R, Hkv, P + S, D]. The mask is additive, float32 [R, 1, S, P + S]. Heads that share a key
         are neighbours, so a reshape turns them into more rows of that key, and back.
         """
         heads, kv_heads = query.shape[1], keys.shape[1]
@@ -80,7 +80,7 @@ class PortableContractForward(LayersWithHead):
         sampled = nn.functional.embedding(logits_index, (x + added).flatten(0, 1))  # [M, H]
         logits = self.head(self.final_norm(sampled)).float()
         ids, logprobs, entropy = statistics_of_logits(logits, temperature)
-        # ATC's TopK returns int32, ONNX's int64 (error E89999). The explicit casts make them agree.
+        # ATC's TopK returns int32, and ONNX's returns int64 (error E89999). The explicit casts make them agree.
         statistics = (ids.int().long(), logprobs, entropy)
         return (*statistics, *window, logits) if self.with_logits else (*statistics, *window)
 

@@ -8,7 +8,7 @@ OPSET = 17
 _IR_VERSION = 8
 """IR version that belongs to opset 17."""
 _AXES_AS_ATTRIBUTE = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceL2")
-"""Operators whose axes became an input in opset 18; those of ReduceSum are an input in both."""
+"""Operators whose axes became an input in opset 18. The axes of ReduceSum are an input in both opsets."""
 
 
 def as_portable(model: ir.Model) -> ir.Model:

@@ -45,9 +45,9 @@ class QuantizedMatrix:
     """Replacement of one matrix [inputs, outputs]."""
 
     integers: ir.TensorProtocol
-    """int8 or int4 [inputs, outputs]."""
+    """Integers of the matrix, int8 or int4 [inputs, outputs]."""
     scales: ir.TensorProtocol
-    """[outputs] for int8, [inputs / block, outputs] for int4."""
+    """Scales, [outputs] for int8 and [inputs / block, outputs] for int4."""
 
     @property
     def block(self) -> int:
@@ -60,9 +60,9 @@ class _RoundedRows:
     """A factor of a product, each row divided by its scale and rounded."""
 
     rounded: ir.Value
-    """float32 [.., rows, inputs], with magnitudes up to the maximum of the type."""
+    """Rounded rows, float32 [.., rows, inputs], with magnitudes up to the maximum of the type."""
     scales: ir.Value
-    """float32 [.., rows, 1]."""
+    """Scales of the rows, float32 [.., rows, 1]."""
 
 
 class QuantizedMatricesPass(ir.passes.InPlacePass):

@@ -1,6 +1,6 @@
-"""Passes that remove what tracing leaves behind in a graph.
+"""Passes that remove the leftovers of tracing from a graph.
 
-They do not read weights, which are in no file yet.
+The passes do not read weights, which are not in a file yet.
 """
 
 import ast
@@ -42,7 +42,7 @@ class NodeNamesPass(ir.passes.InPlacePass):
         """Rename the nodes. NameFixPass adds numbers to equal names."""
         for node in model.graph:
             scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-            # The last scope is the traced operation. Those before it are modules, outermost first.
+            # The last scope is the traced operation. The scopes before it are modules, outermost first.
             module = scopes[-2] if len(scopes) > 1 and not scopes[-2].startswith("_") else ""
             node.name = f"{module}/{node.op_type}" if module else node.op_type
         return ir.passes.PassResult(model, modified=True)
@@ -68,7 +68,7 @@ class DirectShapesPass(ir.passes.InPlacePass):
 
 
 class ConstantReshapesPass(ir.passes.InPlacePass):
-    """Pass that makes targets of Reshape constant where 0 (copied from the input) and -1 (inferred) suffice.
+    """Pass that makes a target of Reshape constant if 0 (copied from the input) and -1 (inferred) suffice.
 
     A target that still depends on sizes keeps its Concat, with -1 in place of the product of two axes.
     """

@@ -51,7 +51,7 @@ def graph_from_dimensions(
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
-    # The others are integers and scales, which replace traced matrices at the end.
+    # Records of another type are integers and scales, which replace traced matrices at the end.
     for name in initializers.keys() & tensors.keys():
         if records[name].dtype == dtype:
             initializers[name].const_value = tensors[name]
@@ -84,7 +84,7 @@ def traced_graph(
             optimize=False,
             verbose=False,
         )
-    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # None only without dynamo
+    model: ir.Model = cast(torch.onnx.ONNXProgram, program).model  # the exporter returns None only without dynamo
     return model
 
 

@@ -23,7 +23,7 @@ _REQUESTS, _BRANCHES, _WINDOW, _PREFIX, _ROWS = 2, 3, 11, 13, 7
 
 @dataclass(frozen=True)
 class TracedForm:
-    """Tracing of one dialect."""
+    """Settings for tracing one dialect."""
 
     module: Callable[[ModelDimensions, torch.dtype, ModelPart, bool], nn.Module]
     """Constructor of the module, by dimensions, type, part, and with or without logits."""

@@ -62,6 +62,6 @@ def outputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
 
 
 def _concatenate_branches(rows: Rows) -> Rows:
-    """Return [R, Hkv, B x W, D] for [R, B, Hkv, W, D]."""
+    """Return the rows [R, B, Hkv, W, D] with the branches joined into one axis: [R, Hkv, B x W, D]."""
     requests, _, heads, _, head_size = rows.shape
     return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(requests, heads, -1, head_size)

@@ -42,7 +42,7 @@ def compare_outputs(first: RunnerOutputs, second: RunnerOutputs) -> dict[str, bo
 
 
 def matching_outputs(expected: RunnerOutputs, found: RunnerOutputs, rule: dict[str, Any]) -> dict[str, bool]:
-    """Return by output whether it is correct. `rule` has the fields of
+    """Return for each output whether it is correct. `rule` has the fields of
     lopa.export.replay.forwards_folder.ComparisonRule."""
     existing = set(found.keys())
     verdicts = {}
@@ -79,7 +79,7 @@ def _relative_error(name: str, expected: RunnerOutputs, found: RunnerOutputs, *,
 
 
 def _logprobs_of_ids(expected: RunnerOutputs, found: RunnerOutputs) -> tuple[Float64, Float64]:
-    """Return the expected log-probability at each rank, [.., K], and that of the id found there.
+    """Return the expected log-probability at each rank, [.., K], and of the id found there.
 
     Ids may therefore swap places if they are equally probable. An id that is not among the K expected ones counts as
     the last of them, since it is at most as probable. Returns NaN for repeated ids or another shape.

@@ -18,11 +18,11 @@ class FailedForwards:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of failed forwards, including those that are not stored."""
+        """Number of failed forwards, including forwards that are not stored."""
         self._kept: list[AnsweredForward] = []
 
     def add_last(self, session: RecordedSession) -> None:
-        """Store the last forward of `session`, the reference device's."""
+        """Store the last forward of `session`, which runs on the reference device."""
         self.count += 1
         if len(self._kept) < MAX_FORWARDS:
             self._kept.append(session.last_forward())

@@ -72,7 +72,7 @@ def plan_from_request(trt: ModuleType, request: BuildRequest, path: Path, report
 
     A build takes minutes, and Ctrl-C ends it at the next step. TensorRT builds on the current CUDA device. TensorRT for
     RTX needs no device. Raises BadInputError if the model cannot be parsed or built, a profile is inconsistent, or the
-    timing cache is of another version or GPU. Raises OSError.
+    timing cache is of another version or GPU. Raises OSError if the plan cannot be written.
     """
     return_freed_memory()
     with garbage_collection_disabled():

@@ -13,8 +13,8 @@ from lopa.runtime.tensorrt.tensorrt_manifest import BuildFlags, EngineTarget, ca
 
 _FLAGS = {
     "weight_streaming": ("WEIGHT_STREAMING",),
-    # REFIT_IDENTICAL declares that weights added later are identical to those of the build. With REFIT alone, 11.3 may
-    # drop the bias of a product (its release notes).
+    # REFIT_IDENTICAL declares that weights added later are identical to the weights of the build. With REFIT alone,
+    # 11.3 may drop the bias of a product (its release notes).
     "strip_weights": ("STRIP_PLAN", "REFIT_IDENTICAL"),
     "version_compatible": ("VERSION_COMPATIBLE",),
 }
@@ -56,7 +56,7 @@ def configure(trt: ModuleType, config: Any, flags: BuildFlags, target: EngineTar
         config.num_compute_capabilities = len(target.capabilities)
         for number, capability in enumerate(target.capabilities):
             config.set_compute_capability(capability_members(trt)[capability], number)
-    # On by default. TF32 keeps only 10 bits of float32 mantissas, but users expect float32 results from a float32
+    # TF32 is on by default. It keeps only 10 bits of float32 mantissas, but users expect float32 results from a float32
     # bundle.
     config.clear_flag(trt.BuilderFlag.TF32)
     if flags.workspace is not None:

@@ -15,7 +15,7 @@ class ParserOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     types: str
     """Names of TensorProto.DataType that its data may have, separated by spaces."""
     limits: list[str] = []
-    """Further conditions, for humans. lopa.export.tensorrt.parser_lint checks those of exported operators."""
+    """Further conditions, for humans. lopa.export.tensorrt.parser_lint checks the conditions of exported operators."""
 
     def takes(self, type_name: str) -> bool:
         """Return True if data may have this type, e.g. BFLOAT16."""

@@ -1,8 +1,8 @@
 """Conversion of a bundle's standard graph for TensorRT's parser, in memory and without touching weights.
 
-Two changes, neither of which affects results:
+The conversion makes two changes, neither of which affects results:
 
-* Attention gets the parser's own attribute TRT_decomposable. Where no fused kernel exists for its types and sizes,
+* Attention gets the parser's own attribute TRT_decomposable. If no fused kernel exists for its types and sizes,
   TensorRT may then use several kernels instead of rejecting the network.
 * Rounded rows of an int8 bundle are uint8 around a zero point of 128, the type of ONNX Runtime's products on CPUs.
   TensorRT has signed integers without a zero point, so 128 is subtracted.

@@ -1,8 +1,8 @@
-"""Rules for what TensorRT's parser rejects in an ONNX graph, checked before a build that would take minutes to fail.
+"""Rules that find what TensorRT's parser would reject in an ONNX graph, before a build takes minutes to fail.
 
 The result depends only on the model and the table of operators (operators.json). Weights in external files are not
-read. A rule may be stricter than the newest TensorRT; tests/export/tensorrt/test_rtx_lint.py compares each with a real
-one.
+read. A rule may be stricter than the newest TensorRT. tests/export/tensorrt/test_rtx_lint.py compares the rules with a
+real parser.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from lopa.export.tensorrt.operators import ParserTable, tensorrt_operators
 from lopa.runtime.errors import BadInputError
 
 _DATA_INPUTS = {"Where": (1, 2), "Attention": (0, 1, 2)}
-"""Inputs whose type the table describes; the first one for other operators."""
+"""Inputs whose type the table describes. For other operators it describes the first input."""
 _DATA_OUTPUTS = {"Constant", "ConstantOfShape"}
 """Operators whose output type the table describes."""
 _QUANTIZED = "DequantizeLinear"

@@ -90,7 +90,7 @@ class EightBitProductsPass(ir.passes.InPlacePass):
 
 
 def magnitudes_of_columns(stored: npt.NDArray[np.generic], widened: Callable[..., Float32]) -> Float32:
-    """Return the largest magnitudes, float32 [outputs], of [inputs, outputs]; `widened` converts rows to float32."""
+    """Return the largest magnitude of each weight column, float32 [outputs]. `widened` converts rows to float32."""
     largest = np.zeros(stored.shape[1], np.float32)
     for first in range(0, len(stored), _CHUNK_ROWS):
         np.maximum(largest, np.abs(widened(stored[first : first + _CHUNK_ROWS])).max(axis=0), out=largest)

@@ -66,9 +66,9 @@ class Sequences:
     position_ids: Int64
     """Positions, [B, L]."""
     mask: Bool
-    """[B, L, L]: True if the row (query) attends to the column (key). Every row attends to itself."""
+    """Attention mask [B, L, L], True if the row (query) attends to the column (key). Every row attends to itself."""
     wanted: Int64
-    """[B, Q]: rows whose next-token statistics are computed."""
+    """Rows whose next-token statistics are computed, [B, Q]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,10 @@ def _positions(rows: int, rng: np.random.Generator, *, scattered: bool) -> Int64
 
 
 def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
-    """Return the mask [W, W] of a branch. Every row sees itself; padding rows see and are seen by nothing else."""
+    """Return the mask [W, W] of a branch.
+
+    Every row attends to itself. A padding row attends to no other row, and no other row attends to it.
+    """
     width = shape.width
     if shape.mask == "full":
         mask = np.ones((width, width), np.bool_)
@@ -185,6 +188,6 @@ def _mask(shape: CaseShape, rng: np.random.Generator) -> Bool:
 
 
 def _append_window(prefix: Int64, window: Int64) -> Int64:
-    """Return [B, P0 + W] for [P0] and [B, W]."""
+    """Return the prefix [P0] repeated before each window [B, W]: [B, P0 + W]."""
     repeated = np.broadcast_to(prefix, (len(window), len(prefix)))
     return np.concatenate([repeated, window], axis=1)

@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def relative_rms(self) -> float:
-        """Root mean square of the differences relative to the reference's."""
+        """Root mean square of the differences, relative to the reference's root mean square."""
         return math.sqrt(self.error_squares / self.squares) if self.error_squares else 0.0
 
     def merged_with(self, other: "Difference") -> "Difference":

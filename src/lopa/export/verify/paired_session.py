@@ -27,13 +27,13 @@ class PairedSession:
         return f"{self._reference.device} and {self._candidate.device}"
 
     def forward(self, batch: WindowBatch) -> Statistics:
-        """Call Session.forward of both and compare."""
+        """Call Session.forward of both sessions and compare the statistics."""
         expected, found = self._reference.forward(batch), self._candidate.forward(batch)
         self._compare(expected, found)
         return expected
 
     def commit(self, request: int, branch: int, count: int) -> None:
-        """Call Session.commit of both."""
+        """Call Session.commit of both sessions."""
         for session in (self._reference, self._candidate):
             session.commit(request, branch, count)
 
@@ -42,26 +42,26 @@ class PairedSession:
         return self._reference.read_rows(request, branch, count)
 
     def append_rows(self, request: int, rows: CacheRows) -> None:
-        """Call Session.append_rows of both."""
+        """Call Session.append_rows of both sessions."""
         for session in (self._reference, self._candidate):
             session.append_rows(request, rows)
 
     def shorten(self, request: int, count: int) -> None:
-        """Call Session.shorten of both."""
+        """Call Session.shorten of both sessions."""
         for session in (self._reference, self._candidate):
             session.shorten(request, count)
 
     def prefix_length(self, request: int) -> int:
-        """Return the length, which is the same in both."""
+        """Return the length, which is the same in both sessions."""
         return self._reference.prefix_length(request)
 
     def release(self, request: int) -> None:
-        """Call Session.release of both."""
+        """Call Session.release of both sessions."""
         for session in (self._reference, self._candidate):
             session.release(request)
 
     def close(self) -> None:
-        """Call Session.close of both."""
+        """Call Session.close of both sessions."""
         try:
             self._reference.close()
         finally:

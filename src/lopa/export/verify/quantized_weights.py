@@ -61,7 +61,7 @@ def _integer_names(stored: BundleWeights) -> Iterator[str]:
 
 
 def _difference_in_steps(values: Floats, exact: Floats, scales: Floats) -> Difference:
-    """Return the difference of `values` and `exact`, [inputs, outputs]; scales are [outputs] or [blocks, outputs]."""
+    """Return the difference of `values` and `exact` [inputs, outputs]. Scales are [outputs] or [blocks, outputs]."""
     steps = np.atleast_2d(scales.astype(np.float32)).repeat(len(values) // len(np.atleast_2d(scales)), axis=0)
     return difference_of((values - exact) / steps, np.zeros_like(values), least_magnitude=1.0)
 

@@ -17,7 +17,7 @@ def random_windows(
 ) -> WindowBatch:
     """Return windows of the `shape` B, W, Q for every request, at positions from `start`, at temperature 1.
 
-    Every row sees its complete window. Ids and sampled positions are random.
+    Every row attends to its complete window. Ids and sampled positions are random.
     """
     branches, width, queries = shape
     rows = (len(requests), branches, width)

@@ -1,4 +1,4 @@
-"""Mapping of a checkpoint's settings and tensor names to those of transformers' networks.
+"""Mapping of a checkpoint's settings and tensor names to the settings and names of transformers' networks.
 
 The module is independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have
 transformers' names.

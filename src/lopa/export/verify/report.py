@@ -161,7 +161,7 @@ def _check_files(bundle: Bundle) -> None:
 def _reference_from_checkpoint(
     bundle: Bundle, checkpoint: Path, lora: Path | None
 ) -> tuple[Reference, tuple[OutputError, ...]]:
-    """Return transformers' network, and the errors of the weights, empty if they are not quantized."""
+    """Return transformers' network and the errors of the weights. The errors are empty for unquantized weights."""
     with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
         from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin

@@ -166,7 +166,10 @@ class _Differences:
         self._found[output] = difference if known is None else known.merged_with(difference)
 
     def worst_of_layers(self) -> dict[str, Difference]:
-        """Return the differences by output; of all layers, only the key and the value with the largest relative one."""
+        """Return the differences by output.
+
+        Of all keys, only the one with the largest relative difference is included. The same holds for values.
+        """
         rows: dict[str, tuple[str, Difference]] = {}
         for output, difference in self._found.items():
             group = re.sub(r"\.\d+\.", ".*.", output)

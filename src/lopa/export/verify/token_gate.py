@@ -70,9 +70,9 @@ class Agreement:
 
     @property
     def ok(self) -> bool:
-        """True if all tokens except near-ties are the reference's and all statistics are within tolerance.
+        """True if all tokens except near-ties equal the reference's and all statistics are within tolerance.
 
-        False also if all rows are near-ties.
+        It is also False if all rows are near-ties.
         """
         compared = self.rows - self.near_ties
         return compared > 0 and self.other_tokens == 0 and all(error.ok for error in self.errors)

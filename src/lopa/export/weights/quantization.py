@@ -34,7 +34,7 @@ class QuantizationChoice:
 
 
 def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
-    """Return `plan` with the chosen matrices marked: those of all layers, and the head if requested.
+    """Return `plan` with the chosen matrices marked: the matrices of all layers, and the head if requested.
 
     The embedding (a lookup), norms and biases stay in floating point. Raises BadInputError for a pattern without a
     match, a choice that leaves nothing to quantize, and a matrix whose inputs do not divide into blocks.

@@ -38,7 +38,7 @@ def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor
 def bytes_from_int4(integers: Tensor) -> Tensor:
     """Return uint8 with two int4 values per byte, in row order, the first in the low half.
 
-    Their number must be even.
+    The number of values must be even.
     """
     halves = integers.reshape(-1).bitwise_and(15).to(torch.uint8)
     return halves[0::2] | (halves[1::2] << 4)
@@ -47,14 +47,14 @@ def bytes_from_int4(integers: Tensor) -> Tensor:
 def integers_from_values(kind: IntegerDtype, values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor]:
     """Quantize float32 [inputs, outputs] to integers in int8 [inputs, outputs] and their scales.
 
-    `values` has all inputs of any number of a matrix's outputs. Scales of int4 have the type `scale_dtype`, those of
-    int8 are float32.
+    `values` has complete columns of a matrix: all inputs of some or all outputs. Scales of int4 have the type
+    `scale_dtype`, and scales of int8 are float32.
     """
     return int8_from_values(values) if kind == "int8" else int4_from_values(values, scale_dtype)
 
 
 def _rounded_up(scales: Tensor, dtype: Dtype) -> Tensor:
-    """Return `scales` in `dtype`, rounded up: a smaller scale would clip the largest value."""
+    """Return `scales` in `dtype`, rounded up because a smaller scale would clip the largest value."""
     rounded = scales.to(TORCH_DTYPES[dtype])
     above = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
     return torch.where(rounded.float() < scales, above, rounded).clamp_min(_MIN_SCALE[dtype])

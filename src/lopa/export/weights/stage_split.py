@@ -31,7 +31,7 @@ def parts_from_records(records: Mapping[str, TensorRecord], layers: int, stages:
 def even_ends(costs: Sequence[int], parts: int) -> tuple[int, ...]:
     """Return the ends of `parts` consecutive, non-empty parts of `costs`.
 
-    They minimize the largest part, then the sum of squares.
+    The parts minimize the largest cost, then the sum of squares.
     """
     sums = [0]
     for cost in costs:

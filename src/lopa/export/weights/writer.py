@@ -128,7 +128,7 @@ def _strips(
         columns = slice(first, min(first + width, inputs))
         strip = workspace.tensor((columns.stop - first, outputs), TORCH_DTYPES[dtype])
         for row, values in merged_blocks(origin, product, columns):
-            # Cast before transposing: transposing is the slow step, and then moves fewer bytes.
+            # The cast comes before transposing, which is the slow step and then moves fewer bytes.
             cast = _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
             strip[:, row : row + len(cast)] = cast.t()
         yield strip

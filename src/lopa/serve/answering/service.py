@@ -21,7 +21,7 @@ from lopa.serve.serve_limits import ServeLimits
 _PREPARATION_THREADS = 2
 """Threads that tokenize prompts, so that a long prompt does not delay other requests."""
 _GRAMMAR_THREADS = GrammarLimits().processes
-"""Threads that prepare requests with a grammar, apart from other requests. They wait for the helper process and compile
+"""Threads that prepare only requests with a grammar. They wait for the helper process and compile
 the grammars it has checked."""
 
 

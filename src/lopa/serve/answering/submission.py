@@ -32,7 +32,7 @@ async def handles_for_request(
     """Return a handle per choice: all choices of the first prompt, then of the second.
 
     Returns None when the client disconnects before that, which stops the preparation. Raises ApiError for a full engine
-    before any prompt is read, and BadInputError as submit_many does.
+    before any prompt is read, and the BadInputErrors of submit_many.
     """
     engine = service.engine
     config = config_from_options(engine.config, engine.plan, requested.options)

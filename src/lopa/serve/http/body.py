@@ -15,8 +15,8 @@ _CLOSE = {"Connection": "close"}
 
 
 async def object_from_body(request: Request, limits: ServeLimits) -> dict[str, Any]:
-    """Return the request body as a JSON object. Raises ApiError 400 for anything else, and as `bytes_from_body`
-    does."""
+    """Return the request body as a JSON object. Raises ApiError 400 for anything else, and the errors of
+    `bytes_from_body`."""
     content = await bytes_from_body(request, limits)
     try:
         return object_from_json(

@@ -25,7 +25,7 @@ _NAME = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 @dataclass(frozen=True)
 class OriginPolicy:
-    """Accepted hosts and origins. Programs other than browsers send no Origin and are never rejected for it."""
+    """Accepted hosts and origins. Programs other than browsers send no Origin, and its absence is accepted."""
 
     hosts: frozenset[str] = frozenset([ANY])
     """Names of this server in lower case, in addition to addresses and localhost; "*" accepts any."""
@@ -53,7 +53,7 @@ class OriginPolicy:
             )
 
     def _is_own_host(self, host: str) -> bool:
-        """Return whether `host` is this server. Any IP address is: without a name lookup it cannot be rebound."""
+        """Return whether `host` is this server. Any IP address is accepted, since DNS rebinding needs a name."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
             return name in self.hosts or name == "localhost" or name.endswith(".localhost") or bool(ip_address(name))
@@ -66,8 +66,8 @@ def origin_policy_from_options(
 ) -> OriginPolicy:
     """Return the policy of a server that listens on `host` (an address or a name) and has the extra `names`.
 
-    Without `names` the Host header is checked on loopback only, since elsewhere the server's names are unknown. Raises
-    BadInputError for an invalid name.
+    Without `names` the Host header is checked on loopback only, since on other addresses the server's names are
+    unknown. Raises BadInputError for an invalid name.
     """
     for name in names:
         if not _NAME.fullmatch(name.lower()):

@@ -101,7 +101,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         """Keep the connection open while complete requests are unanswered.
 
         close() and shutdown(SHUT_WR) look the same to the server. After close() the client's system answers the next
-        bytes with a reset, so `_check_half_closed` sends some.
+        bytes with a reset, so `_check_half_closed` sends a few bytes.
         """
         last = None if self.transport.is_closing() else self._stop_reading()
         if last is None:

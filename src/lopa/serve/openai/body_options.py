@@ -1,6 +1,6 @@
 """Decoding options in a request body, by lopa's names. This module does not depend on bundles or the operator's limits.
 
-OpenAI's fields in _OPTIONS become lopa options, those in _NEUTRAL_ONLY accept neutral values only, and those in
+OpenAI's fields in _OPTIONS become lopa options. Fields in _NEUTRAL_ONLY accept neutral values only, and fields in
 _IGNORED have no effect. Fields of other servers are in foreign_options. Options that OpenAI's API lacks are in the
 object "lopa".
 """

@@ -1,4 +1,4 @@
-"""Error codes for programs, with OpenAI's codes where it has one. This module does not depend on HTTP."""
+"""Error codes for programs, the same as OpenAI's if OpenAI has one. This module does not depend on HTTP."""
 
 from typing import Literal, get_args
 

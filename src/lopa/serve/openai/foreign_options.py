@@ -127,7 +127,7 @@ _IGNORED_IN_STRUCTURED = frozenset(("disable_fallback", "backend", "_backend", "
 
 
 def is_neutral(value: object, values: tuple[object, ...]) -> bool:
-    """Return whether `value` is one of `values`; 1, 1.0 and True differ, as in JSON."""
+    """Return whether `value` is one of `values`. As in JSON, 1 equals 1.0 but not true."""
     return any(_kind(value) is _kind(each) and value == each for each in values)
 
 

@@ -14,7 +14,7 @@ _REMEDY = "correct the field"
 
 
 def check_prompt_text(value: object) -> str:
-    """Return a prompt that is a string. Raises BadInputError for anything else, as the functions below do."""
+    """Return a prompt that is a string. Raises BadInputError for anything else."""
     if isinstance(value, str):
         return value
     raise BadInputError(f"prompt {str(value)[:80]} is not a string", expected="a string", remedy=_REMEDY)

@@ -72,7 +72,7 @@ class CompletionRequest:
 def request_from_body(
     body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> CompletionRequest:
-    """Return the request in `body` to `endpoint`, within `limits`. `defaults` are those of the bundle and the operator.
+    """Return the request in `body` to `endpoint`, within `limits`. `defaults` come from the bundle and the operator.
 
     Raises FieldError for an invalid field.
     """
@@ -151,7 +151,7 @@ def _stream_options(body: Mapping[str, Any]) -> StreamOptions | None:
 def apply_limits(options: BodyOptions, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Set missing options and reject values beyond the operator's limits. Later checks cover all other values.
 
-    `defaults`, checked by `check_defaults` before, apply where the request has no value.
+    `defaults`, checked by `check_defaults` before, apply if the request has no value.
     """
     longest = MAX_POSITIONS if limits.max_tokens is None else limits.max_tokens
     _check_limit(options, LENGTH, longest)

@@ -21,7 +21,7 @@ class Route:
     model: str
     """Name of a served model."""
     key: str
-    """Key of the prompt; "" means that any replica will do."""
+    """Key of the prompt; "" means that any replica is suitable."""
 
 
 def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels) -> Route:

@@ -17,7 +17,9 @@ from lopa.serve.ray.served_models import models_from_bundles
 INGRESS, REPLICAS = "Ingress", "Bundles"
 """Names of the deployments, which a YAML file uses to set Ray's own options."""
 _MAX_EXCESS = 10_000
-"""Maximum concurrent requests of the ingress beyond the replicas' capacity. It answers those with the API's own 429."""
+"""Maximum concurrent requests of the ingress beyond the replicas' capacity. The ingress answers them with the API's own
+429.
+"""
 _QUEUE_FULL = BackpressureConfig(status_code=429, retry_after_s=RETRY_SECONDS)
 
 

@@ -35,7 +35,7 @@ class OpenedBundle:
     ) -> None:
         """Open and warm up the bundle, so that no client waits for slow first-time work or finds the bundle broken.
 
-        Raises as Decoder.open does.
+        Raises the errors of Decoder.open.
         """
         self._users: set[threading.Event] = set()
         self._close = ExitStack()
@@ -79,7 +79,7 @@ class OpenedBundle:
             ended.set()
 
     def close(self) -> None:
-        """Wait until no request uses the bundle, then free its resources. No new request may start; later calls have no
+        """Wait until no request uses the bundle, then free its resources. No new request may start. Later calls have no
         effect."""
         for ended in list(self._users):
             ended.wait()

@@ -101,12 +101,12 @@ class RayOptions:
 
     @property
     def capacity(self) -> int:
-        """Maximum concurrent requests of a replica: those of one engine, so that a single bundle can fill it."""
+        """Maximum concurrent requests of a replica, the same as for one engine. A single bundle can fill it."""
         return self.max_num_seqs + self.queue
 
 
 def options_from_args(args: Mapping[str, Any]) -> RayOptions:
-    """Return the checked options. Numbers may be strings, lists may be comma-separated strings. Raises
+    """Return the checked options. Numbers may be strings, and lists may be comma-separated strings. Raises
     BadInputError."""
     given = _args_record(args)
     bundles = _bundles(given)

@@ -1,4 +1,4 @@
-"""Relay of an ASGI app's answer: a generator of its messages, and a response that forwards them elsewhere.
+"""Relay of an ASGI app's answer: a generator of its messages, and a response that forwards them to the client.
 
 Any transport may carry the lists of messages from one process to the other. This module does not depend on Ray.
 """

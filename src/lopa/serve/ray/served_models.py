@@ -1,4 +1,4 @@
-"""Bundles of an application, as known before any of them is opened on a device."""
+"""Properties of an application's bundles that are known before any bundle is opened on a device."""
 
 import time
 from collections.abc import Mapping

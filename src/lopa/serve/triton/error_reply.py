@@ -31,8 +31,8 @@ CANCELLED = ErrorReply("CANCELLED", "cancelled: the client cancelled the request
 
 
 def error_reply_from_error(error: Exception) -> ErrorReply:
-    """Return the error reply for `error`. Code words are those of the HTTP server (serve/openai/error_code.py), else
-    bad_request."""
+    """Return the error reply for `error`. Code words are the same as in the HTTP server (serve/openai/error_code.py),
+    otherwise bad_request."""
     if isinstance(error, FieldError):
         return ErrorReply("INVALID_ARG", f"{error.code or 'bad_request'}: {error.param}: {error}")
     for kind, code, word in _REPLIES:

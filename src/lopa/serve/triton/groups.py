@@ -28,7 +28,7 @@ class InstanceGroup:
     gpus: tuple[int, ...]
     """GPU numbers; empty unless KIND_GPU."""
     count: int
-    """Number of engines; for KIND_GPU per GPU."""
+    """Number of engines, or of engines per GPU for KIND_GPU."""
 
 
 def groups_from_devices(devices: Sequence[str], instances: int) -> tuple[InstanceGroup, ...]:
@@ -83,8 +83,8 @@ def devices_for_instance(
 ) -> tuple[str, ...]:
     """Return the devices of the engine of instance `instance`, which Triton put on GPU number `device`.
 
-    `groups` has the kinds by group name, `parameters` the devices by group name. Raises BadInputError for a group
-    without a parameter, and for devices that `parse_engine_devices` rejects.
+    `groups` has the kinds by group name, and `parameters` has the devices by group name. Raises BadInputError for a
+    group without a parameter, and for devices that `parse_engine_devices` rejects.
     """
     group = instance.rpartition("_")[0]  # Triton numbers the instances of a group
     if group not in parameters:

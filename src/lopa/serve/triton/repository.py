@@ -1,4 +1,4 @@
-"""Model repository on disk: config.pbtxt, model.py and a bundle for each model. It runs nothing."""
+"""Model repository on disk: config.pbtxt, model.py and a bundle for each model. This module runs nothing."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ def write_model(
     """Add the model `name` to `repository`, creating it if necessary, and return the model's folder.
 
     With `link` the config refers to the bundle's path; otherwise the bundle is copied. Raises BadInputError for an
-    invalid bundle, an invalid or existing name, a folder with other content, and as `staged_folder` does. Then nothing
-    is left behind.
+    invalid bundle, an invalid or existing name, a folder with other content, and the errors of `staged_folder`. After
+    an error nothing is left behind.
     """
     check_model_name(name)
     opened = Bundle.open(bundle)

@@ -189,7 +189,7 @@ class TritonModel:
 
 
 def _open_decoder(path: Path, devices: Sequence[str], threads: int | None, timeout: float) -> Decoder:
-    """Open the bundle. Raises as Decoder.open does, with a remedy for Triton's operator."""
+    """Open the bundle. Raises the errors of Decoder.open, with a remedy for Triton's operator."""
     try:
         return Decoder.open(path, devices, threads=threads, device_timeout=timeout, grammar_limits=GrammarLimits())
     except BadInputError as error:
