@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    # Coverage counts only what a package's own tests reach. Measuring the others takes longer and says less.
+    # Coverage counts only code that a package's own tests reach. Measuring other tests takes longer and is less useful.
     if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
         return
     own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
@@ -111,14 +111,14 @@ def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Use kept traces where a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
+    """Use kept traces if a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables that make exporting processes use kept traces, for tests of anything but the trace."""
+    """Environment variables that make exporting processes use kept traces, for tests that do not test the trace."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
     return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
@@ -177,7 +177,7 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
-    The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
+    It uses the recordings' checkpoints. By default a bundle has both dialects, and SDAR's also two stages. With
     options of _export_once it has one dialect and the requested features. Skips without torch.
     """
 

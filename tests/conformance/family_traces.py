@@ -44,7 +44,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def _official(header: Header) -> dict[str, Any]:
-    """Return the options of LLaDA's generate.py; `steps` are those of all blocks together."""
+    """Return the options of LLaDA's generate.py; `steps` counts the steps of all blocks."""
     params = header["params"]
     blocks = params["gen_length"] // params["block_length"]
     return {
@@ -308,7 +308,7 @@ def family_comparisons(
     only: Collection[int] | None = None,
     **more: Any,
 ) -> list[Comparison]:
-    """Decode prompts of a file of traces, all, the first ones or those with the given numbers, and compare."""
+    """Decode all prompts of a file of traces, the first ones or the given numbers, and compare the steps."""
     header, traces = read_family_traces(path)
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []

@@ -1,6 +1,6 @@
 """Small graphs with the results of our check and of a real parser and builder.
 
-The real ones are those of TensorRT for RTX 1.7.1. Where our check rejects graphs that they accept, `why` has the
+The real ones belong to TensorRT for RTX 1.7.1. Where our check rejects graphs that they accept, `why` has the
 reason. Engines are also built by TensorRT 10.15 to 11, for which only documents were available, no parser.
 """
 

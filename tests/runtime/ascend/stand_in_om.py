@@ -1,6 +1,5 @@
-"""The JSON file that the stand-in atc writes as an OM, and that the stand-in acl reads. Not vendor-made.
-
-It describes what was compiled and how. A real OM contains machine code.
+"""The JSON file that the stand-in atc writes as an OM, and that the stand-in acl reads. It is not vendor software. It
+describes the compiled graph and its options. A real OM contains machine code.
 """
 
 from pathlib import Path

@@ -114,7 +114,7 @@ def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, wi
 
 
 def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
-    """Uses the bundle's defaults, for single requests and three requests per forward."""
+    """Use the bundle's defaults, for single requests and three requests per forward."""
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         recording = recording_from_decoder(

@@ -63,7 +63,7 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandIn
 
 
 def test_all_shapes_match_the_reference(bundle: Bundle, trt: ModuleType) -> None:
-    """Covers requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
+    """Cover requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
     session = open_session(bundle, "tensorrt:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}
