@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell ignores Ctrl-C in what it starts in the background. Processes that the tests interrupt would inherit that.
+    # Processes that a shell starts in the background ignore Ctrl-C. Processes that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.quick:
         _skip_tests_that_start_processes()
@@ -64,7 +64,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skip a module whose optional library is absent: `pytest -m cuda` needs only what those tests need."""
+    """Skip a module whose optional library is missing: `pytest -m cuda` needs only the libraries of its tests."""
     report = yield
     call = vars(report).get("call")
     if report.failed and isinstance(collector, pytest.Module) and call is not None and call.excinfo is not None:
@@ -104,7 +104,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let exports in this process use kept traces (tests/export/kept_traces.py), also those of session fixtures."""
+    """Let this process's exports use kept traces (tests/export/kept_traces.py), including session fixtures' exports."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
@@ -178,7 +178,7 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
     """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
     It uses the recordings' checkpoints. By default a bundle has both dialects, and SDAR's also two stages. With
-    options of _export_once it has one dialect and the requested features. Skips without torch.
+    options of _export_once it has one dialect and the requested features. Skip without torch.
     """
 
     def made(family: str, **options: Any) -> Path:

@@ -1,6 +1,6 @@
 """Unmodified lm-eval against a server and with lopa as its model.
 
-Answers and scores equal those of `lopa-export bench quality`.
+Answers and scores equal the results of `lopa-export bench quality`.
 """
 
 import json
@@ -200,7 +200,7 @@ print("FOUND" + json.dumps(found))
 @pytest.mark.clients
 @no_python
 def test_published_prompts_equal_the_tasks_prompts(tmp_path: Path) -> None:
-    """Check that prompts, stops and examples of lopa.bench.evaluation.data_sets equal those of lm-eval's task files."""
+    """Compare prompts, stops and examples of lopa.bench.evaluation.data_sets with lm-eval's task files."""
     docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
     done = run_client([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout

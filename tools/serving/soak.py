@@ -12,7 +12,7 @@ be a beginning of it. At the end nothing runs, every slot is free, and the metri
 open files and threads have not grown. With --failing N, the branches run on N + 1 devices of which N fail one after
 another, and no answer may change.
 
-Prints a report as JSON. Exits with 1 if a check failed.
+The program prints a report as JSON. The exit code is 1 if a check failed.
 """
 
 import asyncio

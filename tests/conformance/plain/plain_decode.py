@@ -7,7 +7,7 @@ from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 
 Rule = Callable[[Array], tuple[list[int], float]]
-"""Takes the probabilities of a block's masked positions, ascending; returns those to write, and the margin."""
+"""Function from the probabilities of a block's masked positions, ascending, to positions to write and the margin."""
 
 
 def best(number: int) -> Rule:

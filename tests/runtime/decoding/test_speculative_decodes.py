@@ -169,7 +169,7 @@ def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
 
 
 def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
-    """Draws depend on the step's number, so those of several steps in one round differ as they do without drafts."""
+    """Draws depend on the step's number, so several steps in one round draw differently, as they do without drafts."""
     config = decoder.config(strategy="sequential", temperature=1.5, seed=3, speculative=True, max_new_tokens=48)
     pair = pair_of(decoder, prompt_number(4), config)
     assert not pair.differs

@@ -1,6 +1,6 @@
 """Third-party strategies: registered, decoded with, and checked against the recorded steps.
 
-The strategy is that of examples/agreement_strategy. Unlike any built-in stage, it needs the candidates of all branches
+The strategy comes from examples/agreement_strategy. Unlike any built-in stage, it needs the candidates of all branches
 of a round.
 """
 
@@ -145,7 +145,7 @@ def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
 def test_a_stage_sees_the_whole_round(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
 ) -> None:
-    """Every branch is unmasked as if it won with a budget, otherwise only the winner."""
+    """Given a budget, every branch is unmasked as if it won. Otherwise only the winner is unmasked."""
     seen: list[BlockView] = []
 
     def noted(block: BlockView, plan: DecodingPlan) -> Bool:

@@ -45,7 +45,7 @@ def test_recorded_traces_on_one_device(
     assert_reproduced(name, session, bundle.manifest, limit=8)
     session.close()
     assert {profile for profile, _ in trt.engines.forwards} == profiles
-    # Most forwards launch a graph. Only those of long prompts never do.
+    # Most forwards launch a graph. Only forwards of long prompts never do.
     plain = sum(way == "plain" and profile < 4 for profile, way in trt.engines.forwards)
     assert plain < cuda.launches / 3
 

@@ -1,7 +1,7 @@
 """Real tritonserver of the nvidia-pytriton wheel in a process, and its clients in further processes.
 
-Triton's python backend embeds libpython and uses the packages of the first python3 in PATH, that of .venv-triton, which
-`make test-triton` creates. Its numpy is older than 2.
+Triton's python backend embeds libpython and uses the packages of the first python3 in PATH. This is the python3 of
+.venv-triton, which `make test-triton` creates. Its numpy is older than 2.
 """
 
 import json
