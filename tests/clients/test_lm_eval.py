@@ -121,7 +121,7 @@ def test_lopa_model_gives_the_same_answers(task: str, chat_bundle: Path, expecte
 def test_shots_stops_lengths_and_options_equal_the_decoder_s(
     chat_bundle: Path, decoder: Decoder, items: list[EvalItem], folder: Path
 ) -> None:
-    """Check that model arguments apply where the task has none: it has strategy and branches, but no block size."""
+    """Check that model arguments apply if the task lacks them. It has strategy and branches, but no block size."""
     options = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
     arguments = ",block_size=16,strategy=d2f"
     found, _ = samples(lopa_command(chat_bundle, *options, arguments=arguments), "tiny_completions", folder)

@@ -20,7 +20,7 @@ WAIT = 60.0
 _OPTIONS = (
     "--headless",
     "--remote-debugging-pipe",
-    "--no-sandbox",  # tests may run as root, where Chromium has none
+    "--no-sandbox",  # tests may run as root, for which Chromium has none
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--no-first-run",

@@ -52,7 +52,7 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
 
 
 def test_random_options(decoder: Decoder) -> None:
-    """A sample of options; `python -m tools.measure speculative` compares any number."""
+    """Compare a sample of random options. `python -m tools.measure speculative` compares any number."""
     saved = 0
     for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
         assert not pair.differs, (seed, config)

@@ -55,7 +55,7 @@ def proposals_of(step: Step) -> list[dict[int, int]]:
 def test_a_step_unmasks_tokens_that_enough_branches_propose(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, branches: int, agreeing: int, more: dict[str, Any]
 ) -> None:
-    """A position is unmasked where `agreeing` branches propose the winner's token. A complete block without such a
+    """A position is unmasked if `agreeing` branches propose the winner's token. A complete block without such a
     position unmasks its most confident one."""
     register_strategy(agreement)
     plan = plan_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)

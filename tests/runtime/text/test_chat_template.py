@@ -1,4 +1,4 @@
-"""Chat templates, compared with Hugging Face's own renderer where it is installed."""
+"""Chat templates, compared with Hugging Face's own renderer if it is installed."""
 
 import json
 import subprocess

@@ -62,7 +62,7 @@ def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return the expected text, computed slowly: up to the first end of a stop string, the longest that ends there."""
+    """Return the text before the first stop string to end, the longest one that ends there, by a slow search."""
     for end in range(len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):

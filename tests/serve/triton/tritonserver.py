@@ -199,7 +199,7 @@ def _shared_regions() -> set[Path]:
 
 
 def _is_used(region: Path) -> bool:
-    """Return whether a process maps the region."""
+    """Return True if a process maps the region."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             if str(region) in maps.read_text():
