@@ -250,7 +250,7 @@ def _export_once(
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not bundle.exists():
-            # Imported here because the runtime's tests also run where torch is not installed.
+            # This import is here because the runtime's tests also run without torch.
             from tests.export.kept_traces import unmeasured
 
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

@@ -1,4 +1,4 @@
-"""Published checkpoints that can be imitated: sizes, token ids and config.json. No weights."""
+"""Published checkpoints that can be imitated: sizes, token ids and config.json, without weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -22,7 +22,7 @@ def best(number: int) -> Rule:
 
 
 def above(threshold: float) -> Rule:
-    """Return the rule that writes all positions above the threshold, at least the best."""
+    """Return the rule that writes all positions above the threshold, or the best if there is none."""
 
     def chosen(probabilities: Array) -> tuple[list[int], float]:
         close = float(np.abs(probabilities - threshold).min())

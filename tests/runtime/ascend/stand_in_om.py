@@ -35,7 +35,7 @@ class StandInModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     inputs: list[OmInput]
     outputs: list[OmOutput]
     buckets: list[list[int]]
-    """Values for every -1, in the order of the inputs, per dims profile. Empty in a static OM."""
+    """Values for every -1, in the order of the inputs, per dims profile. It is empty in a static OM."""
     graph: bytes
     """The ONNX graph. Its external data is in `weights`, relative to the OM's folder."""
     weights: list[str]
