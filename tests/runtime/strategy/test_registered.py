@@ -84,7 +84,7 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
 def test_branches_unmask_tokens_that_none_would_alone(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
 ) -> None:
-    """Some step unmasks two positions by agreement, and skips one where only the winner proposes its token."""
+    """Some step unmasks two positions by agreement, and skips a position whose token only the winner proposes."""
     register_strategy(agreement)
     steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
