@@ -1,6 +1,6 @@
 """Answer a file of prompts, and continue after an interruption: python examples/batch_with_resume.py BUNDLE FOLDER
 
-The command keeps every finished answer. When it is run again with --resume, it only answers what is missing.
+The command keeps every finished answer. When it is run again with --resume, it answers only the missing prompts.
 """
 
 import json
@@ -24,7 +24,7 @@ def main(bundle: str, folder: str) -> None:
 
     subprocess.run(command, check=True)
     kept = answers.read_bytes().splitlines(keepends=True)[:4]
-    answers.write_bytes(b"".join(kept) + b'{"id": 4, "tex')  # as a machine that lost power leaves it
+    answers.write_bytes(b"".join(kept) + b'{"id": 4, "tex')  # a power failure leaves such a file
     subprocess.run(command, check=True)
 
     results = [json.loads(line) for line in answers.read_text().splitlines()]

@@ -1,7 +1,7 @@
 """Plot accuracy against tokens per forward: python examples/quality_curve.py BUNDLE EVAL.jsonl CURVE.png
 
-Needs lopa-export[plot]. A lower threshold unmasks more tokens per step, and at some point costs accuracy. `lopa-export
-bench quality` draws the same curve for every strategy, with confidence intervals.
+It needs lopa-export[plot]. A lower threshold unmasks more tokens per step, and at some point costs accuracy.
+`lopa-export bench quality` draws the same curve for every strategy, with confidence intervals.
 """
 
 import json

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell ignores Ctrl-C in what it starts in the background. Processes that the tests interrupt would inherit that.
+    # Processes that a shell starts in the background ignore Ctrl-C. Processes that tests interrupt would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.quick:
         _skip_tests_that_start_processes()
@@ -64,7 +64,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Skip a module whose optional library is absent: `pytest -m cuda` needs only what those tests need."""
+    """Skip a module whose optional library is missing: `pytest -m cuda` needs only the libraries of its tests."""
     report = yield
     call = vars(report).get("call")
     if report.failed and isinstance(collector, pytest.Module) and call is not None and call.excinfo is not None:
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if _SLOW_FIXTURE in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    # Coverage counts only what a package's own tests reach. Measuring the others takes longer and says less.
+    # Coverage counts only code that a package's own tests reach. Measuring other tests takes longer and is less useful.
     if not config.pluginmanager.hasplugin("_cov"):  # only with --cov
         return
     own = tuple(config.rootpath / "tests" / package for package in ("runtime", "export"))
@@ -104,21 +104,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _keep_traces_of_session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let exports in this process use kept traces (tests/export/kept_traces.py), also those of session fixtures."""
+    """Let this process's exports use kept traces (tests/export/kept_traces.py), including session fixtures' exports."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)
 def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Use kept traces where a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
+    """Use kept traces if a test imported the exporter, which needs torch. Tests of the runtime run without torch."""
     if _TRACE in sys.modules:
         _keep_traces(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables that make exporting processes use kept traces, for tests of anything but the trace."""
+    """Environment variables that make exporting processes use kept traces, for tests that do not test the trace."""
     root = Path(__file__).resolve().parents[1]
     paths = (root / "tests" / "export" / "in_processes", root)
     return {"PYTHONPATH": python_path(*paths), "KEPT_TRACES": str(_traces_folder(tmp_path_factory))}
@@ -177,8 +177,8 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that exports a family: llada, sdar or fast_dllm_v2.
 
-    The checkpoints are those of the recordings. By default a bundle has both dialects, and SDAR's also two stages. With
-    options of _export_once it has one dialect and the requested features. Skips without torch.
+    It uses the recordings' checkpoints. By default a bundle has both dialects, and SDAR's also two stages. With
+    options of _export_once it has one dialect and the requested features. Skip without torch.
     """
 
     def made(family: str, **options: Any) -> Path:
@@ -250,7 +250,7 @@ def _export_once(
     with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not bundle.exists():
-            # Imported here because the runtime's tests also run where torch is not installed.
+            # This import is here because the runtime's tests also run without torch.
             from tests.export.kept_traces import unmeasured
 
             from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint

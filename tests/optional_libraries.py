@@ -24,7 +24,7 @@ def missing_library(error: BaseException | None) -> str | None:
 
 
 def forget_module(path: Path) -> None:
-    """Remove what a failed import left of the module at `path`, so that the next import raises the same error."""
+    """Remove the remains of a failed import of the module at `path`, so that the next import raises the same error."""
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == str(path):
             del sys.modules[name]

@@ -112,7 +112,7 @@ def test_the_commands_for_the_first_bundle_run(clone: Path, kept_traces_of_proce
 
 
 def test_the_support_matrix_has_every_device() -> None:
-    """It must not claim hardware that has not run."""
+    """Check also that the matrix claims no hardware that has not run."""
     matrix = README.partition("## Support matrix")[2].partition("\n## ")[0]
     rows = [line for line in matrix.splitlines() if line.startswith("|")]
     for name in FAMILIES:

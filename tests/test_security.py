@@ -155,9 +155,8 @@ except LopaError as error:
 
 
 def in_little_memory(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Return the output of a program with little memory, where libraries may end the process.
-
-    Such files request more memory than there is.
+    """Return the output of a program with little memory, where libraries may end the process. The files request more
+    memory than the limit allows.
     """
 
     def limit() -> None:

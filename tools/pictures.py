@@ -148,7 +148,7 @@ def mask_picture(decode: Decode, number: int) -> str:
 
 
 def decode_animation(decodes: Sequence[Decode]) -> str:
-    """Return the SVG animation of `decodes` below each other, a forward of each per tick."""
+    """Return the SVG animation of `decodes`, one below the other. Each advances by one forward per tick."""
     ticks = max(len(decode.steps) for decode in decodes) + PAUSE
     lines, top = [], 26
     for decode in decodes:

@@ -3,8 +3,8 @@
 Usage: python -m tools.measure strategies [FILE|FOLDER]...
 
 The recordings come from the code of FreeDave and WINO with any settings. The default is tests/reference/strategies. No
-model is needed. A tie is a different choice among equally probable positions. Exits with 1 if a decision differs, and
-with 2 if a recording has an unknown setting.
+model is needed. A tie is a different choice among equally probable positions. The exit code is 1 if a decision differs,
+and 2 if a recording has an unknown setting.
 """
 
 import sys

@@ -58,7 +58,7 @@ def test_other_ways_to_request_help(arguments: list[str]) -> None:
 
 
 def sections_of(text: str) -> dict[str, list[str]]:
-    """Return the flags in the sections of a help text, the first of each row, by the section's title."""
+    """Return the first flag of each row of a help text, by the section's title."""
     titles = re.findall(r"^([A-Z][\w ]+):$", text, re.MULTILINE)
     parts = re.split(r"^[A-Z][\w ]+:$", text, flags=re.MULTILINE)[1:]
     flags = [re.findall(r"^  (?:-., )?(--[a-z-]+)", part, re.MULTILINE) for part in parts]
@@ -88,12 +88,12 @@ def test_all_help_of_generate_has_the_options_of_every_strategy() -> None:
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"bench {each}" for each in SUBCOMMANDS)])
 def test_help_shows_at_most_20_options_and_help_all_every_one(name: str) -> None:
     basic, full = (sections_of(lopa_export(*name.split(), level).stdout) for level in ("--help", "--help-all"))
-    if name == "bench":  # a group has no second level
+    if name == "bench":  # a group has no --help-all
         return
     command = command_of(name)
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     assert sum(map(len, basic.values())) <= 20
-    assert sum(map(len, full.values())) == len(options) + 1  # and --help itself
+    assert sum(map(len, full.values())) == len(options) + 1  # the other row is --help itself
 
 
 def command_of(name: str) -> click.Command:

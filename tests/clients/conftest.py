@@ -14,7 +14,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{{ '' if loop.last else ', ' }}{% endfor %}"
     "{{ '\\nAnswer:' }}"
 )
-"""The only prompt form that the tiny model was trained on. It often answers nothing to others."""
+"""The only prompt form that the tiny model was trained on. It often gives no answer to other forms."""
 
 
 @pytest.fixture(scope="session")

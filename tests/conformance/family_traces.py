@@ -44,7 +44,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def _official(header: Header) -> dict[str, Any]:
-    """Return the options of LLaDA's generate.py; `steps` are those of all blocks together."""
+    """Return the options of LLaDA's generate.py; `steps` counts the steps of all blocks."""
     params = header["params"]
     blocks = params["gen_length"] // params["block_length"]
     return {
@@ -179,7 +179,7 @@ def manifest_of(manifest: Manifest, header: Header) -> Manifest:
 
 
 def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]]) -> Comparison:
-    """Compare our unmasking steps, each with the ids behind the prompt after it, with the recorded ones."""
+    """Compare our unmasking steps, and the ids behind the prompt after each step, with the recorded ones."""
     found = Comparison()
     mask = header["mask"]
     recorded = [step for step in trace["steps"] if step["fills"]]
@@ -239,9 +239,9 @@ def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
 
 
 def unmasking_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
-    """Return the steps that unmasked something, each with the ids behind the prompt after it.
+    """Return the steps that unmasked something, each with the resulting ids behind the prompt.
 
-    Recorded draws replace ours where tokens were drawn.
+    If tokens were drawn, recorded draws replace ours.
     """
     found: list[tuple[Step, list[int]]] = []
     with _recorded_draws(lambda: trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]):
@@ -308,7 +308,7 @@ def family_comparisons(
     only: Collection[int] | None = None,
     **more: Any,
 ) -> list[Comparison]:
-    """Decode prompts of a file of traces, all, the first ones or those with the given numbers, and compare."""
+    """Decode all prompts of a file of traces, the first ones or the given numbers, and compare the steps."""
     header, traces = read_family_traces(path)
     config, own = config_of(header, **more), manifest_of(manifest, header)
     found = []

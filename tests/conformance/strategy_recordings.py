@@ -171,7 +171,7 @@ _AGREE: Mapping[str, Callable[..., bool]] = {"subset": _within, "exact": _equal}
 
 
 def _is_tie(state: Int64, found: Int64, recorded: Int64, model: Predictions, mask: int) -> bool:
-    """Return True if as many tokens with the same probabilities were unmasked, at other positions."""
+    """Return True if the same number of tokens, with the same probabilities, was unmasked at other positions."""
     if not _within(recorded, np.where(state == mask, model.tokens, state), mask):
         return False
     own, theirs = (model.probabilities[(state == mask) & (after != mask)] for after in (found, recorded))

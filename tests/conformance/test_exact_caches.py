@@ -1,7 +1,7 @@
-"""Committed rows of exact caches equal those of one pass over the finished text.
+"""The rows that exact caches commit equal the rows of one pass over the finished text.
 
-This holds for models whose rows attend to nothing behind their block, whatever was masked or a lookahead when a row was
-computed.
+This holds for models whose rows attend to nothing behind their block, with any masks and lookaheads at the time when a
+row was computed.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Decisions of published strategies: the recorded ones, and those of plain rules with other settings."""
+"""Decisions of published strategies, recorded or made by plain rules with other settings."""
 
 import copy
 from typing import Any
@@ -36,7 +36,7 @@ def test_recorded_decisions(path: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_freedave_with_other_settings(seed: int) -> None:
-    """Drafts, thresholds, tests and lengths vary, and so does how often drafts are accepted."""
+    """Drafts, thresholds, tests, lengths and acceptance rates vary."""
     rng = np.random.default_rng(seed)
     threshold = None if seed % 3 == 0 else float(rng.choice([0.5, 0.75, 0.9, 0.99]))
     length = int(rng.choice([1, 7, 16, 40]))

@@ -16,7 +16,7 @@ TESTED_ELSEWHERE = {"plain_lopa.py", "run_plain_lopa.py"}
 
 
 def output_of(name: str, *arguments: object, **environment: str) -> str:
-    """Return what the example prints; a failure raises with its traceback on standard error."""
+    """Return the example's output. A failure raises an error, and its traceback is on standard error."""
     done = subprocess.run(
         [sys.executable, EXAMPLES / name, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", **environment},

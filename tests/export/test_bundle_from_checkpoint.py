@@ -30,7 +30,7 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 
-# Exports until the first weights are written, then waits to be killed.
+# The program exports until the first weights are written, then waits to be killed.
 STALLING_EXPORT = """
 import sys, time
 from pathlib import Path

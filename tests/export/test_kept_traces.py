@@ -1,4 +1,4 @@
-"""Cached traces are equal to those of torch's exporter."""
+"""Cached traces equal the traces of torch's exporter."""
 
 from importlib.metadata import version
 from pathlib import Path

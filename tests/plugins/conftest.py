@@ -1,4 +1,4 @@
-"""Processes in which Triton runs: interpreted on the CPU, and native where there is a GPU."""
+"""Processes in which Triton runs: interpreted on the CPU, and native if there is a GPU."""
 
 import importlib.metadata
 import multiprocessing

@@ -1,8 +1,8 @@
-"""Run of the plugins through TensorRT's real Python bindings, with the calls of the library when it builds an engine.
+"""Call the plugins through TensorRT's real Python bindings, as the library does when it builds an engine.
 
-Run as a program with the FOLDER of the bindings and shapes as JSON. It replaces the library only: the registry of
-plugins, and symbolic sizes, which here are numbers. It prints JSON: outputs, combinations of types and launches of
-every plugin.
+The program takes the FOLDER of the bindings, and shapes as JSON. It replaces only the library's parts: the registry of
+plugins, and symbolic sizes, which here are numbers. It prints the outputs, combinations of types and launches of every
+plugin as JSON.
 """
 
 import json

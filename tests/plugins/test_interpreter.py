@@ -1,4 +1,4 @@
-"""Kernels are interpreted where Triton supports it, and otherwise skipped with the reason."""
+"""Kernels are interpreted if Triton supports it, and otherwise skipped with the reason."""
 
 import pytest
 from tests.plugins.conftest import reason_against_interpreter

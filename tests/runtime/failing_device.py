@@ -64,8 +64,7 @@ def _nonsense(statistics: Statistics) -> Statistics:
 
 @contextmanager
 def failing_devices(sessions: list[Session], failures: dict[int, Failure]) -> Iterator[list[FailingDevice]]:
-    """Return the sessions as "device 0", "device 1", ..., of which those in `failures` fail. Hanging calls end at the
-    end."""
+    """Yield the sessions as "device 0", "device 1" and so on, with their `failures`. Hanging calls end on exit."""
     devices = [FailingDevice(session, f"device {i}", failures.get(i)) for i, session in enumerate(sessions)]
     try:
         yield devices

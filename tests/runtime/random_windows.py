@@ -79,7 +79,7 @@ def assert_close(found: Floats, expected: Floats, tolerance: float = TOLERANCE) 
 
 
 def assert_same_statistics(found: Statistics, expected: Statistics, tolerance: float = TOLERANCE) -> None:
-    """Compare statistics up to rounding. Ids are compared where their probability clearly differs from the next
+    """Compare statistics up to rounding. Ids are compared if their probability clearly differs from the next
     one's."""
     assert_close(found.topk_logprobs, expected.topk_logprobs, tolerance)
     np.testing.assert_allclose(found.entropy, expected.entropy, rtol=0, atol=20 * tolerance)

@@ -45,7 +45,7 @@ def allowed_cores(task: int) -> str:
 
 
 def core_last_run_on(task: int) -> int:
-    """Return field 39 of proc(5)'s stat. The second field, a name in parentheses, may contain spaces."""
+    """Return the core from field 39 of proc(5)'s stat. The second field, a name in parentheses, may contain spaces."""
     return int(Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()[36])
 
 

@@ -1,6 +1,6 @@
 """Every family decodes with its defaults and with other loops on every device, with the same results.
 
-The bundles are those of the recordings' checkpoints: random weights, three layers.
+The bundles come from the recordings' checkpoints: random weights, three layers.
 """
 
 import dataclasses

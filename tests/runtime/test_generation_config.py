@@ -339,7 +339,7 @@ def test_remasking_options() -> None:
 
 
 def test_a_changed_strategy_has_its_own_cache_and_block_size() -> None:
-    """Dream's record once overwrote the two, and replace kept them for another strategy."""
+    """Dream's record once overwrote these two options, and `replace` kept them for another strategy."""
     config = dataclasses.replace(GenerationConfig(strategy="dream", max_new_tokens=64), strategy="threshold")
     assert resolve(config) == plan(strategy="threshold", max_new_tokens=64)
     assert (resolve(config).cache, resolve(config).block_size) == ("blocks", 32)

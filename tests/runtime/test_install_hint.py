@@ -34,7 +34,8 @@ def test_the_command_names_the_requirements_of_the_extra(extra: str, expected: s
 def test_commands_never_name_the_project() -> None:
     """Somebody else could register the name on an index."""
     for extra in ("export", "gpu", "tensorrt", "plugins", "mpi", "plot", "test"):
-        assert "lopa" not in pip_install(extra).partition(" install ")[2]  # remove a path, which may contain anything
+        # The path before "install" may contain anything.
+        assert "lopa" not in pip_install(extra).partition(" install ")[2]
 
 
 def test_several_extras_and_further_requirements() -> None:

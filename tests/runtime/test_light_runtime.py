@@ -80,7 +80,7 @@ def test_the_help_lists_them_last_with_the_extra_to_install() -> None:
     assert listed == [name for name in COMMANDS if name not in EXPORT_COMMANDS]
     needing, _, examples = rest.partition("Examples:")
     assert re.findall(r"^  ([a-z]+)  +[A-Z]", needing, re.MULTILINE) == list(EXPORT_COMMANDS)
-    # Wrapped at spaces and hyphens, depending on the length of the interpreter's path.
+    # The help wraps at spaces and hyphens, depending on the length of the interpreter's path.
     assert "".join(pip_install("export").split()) in "".join(needing.split())
     assert re.findall(r"^  lopa-export ([a-z]+)", examples, re.MULTILINE)[0] == "generate"
     completed = run(

@@ -57,7 +57,7 @@ def test_a_cost_table_weighs_rows_against_attention(tiny_bundle: Path) -> None:
 
 
 def test_fewer_sampled_rows_count(tiny_bundle: Path) -> None:
-    """The number of sampled rows decides where the costs are otherwise equal."""
+    """If the costs are otherwise equal, the number of sampled rows decides."""
     bundle = Bundle.open(tiny_bundle)
     for table, rows in ((None, 205), (table_of(bundle, 1e-4, 1e-9), 250)):
         rule = FasterSharing(bundle.manifest, table)

@@ -20,7 +20,7 @@ WAIT = 60.0
 _OPTIONS = (
     "--headless",
     "--remote-debugging-pipe",
-    "--no-sandbox",  # tests may run as root, where Chromium has none
+    "--no-sandbox",  # tests may run as root, for which Chromium has none
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--no-first-run",
@@ -147,7 +147,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return the ends of a pipe, with numbers above those that bash moves them to."""
+    """Return the ends of a pipe. Their numbers are above the numbers to which bash moves them."""
     low = os.pipe()
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low]
     for end in low:

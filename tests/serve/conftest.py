@@ -1,4 +1,4 @@
-"""The tiny bundle with a chat template, and a server of it shared by all tests that do not stop theirs."""
+"""The tiny bundle with a chat template, and a server of it shared by all tests that do not stop the server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -32,7 +32,7 @@ class Server:
         self.process, self.url = process, url
         self.head = head
         """Lines on standard error before it was ready."""
-        # Imported here, since conftest.py files import this module and other tests must work without them.
+        # These imports are here, since conftest.py files import this module and other tests must work without them.
         httpx, client = pytest.importorskip("httpx2"), pytest.importorskip("openai").OpenAI
         self.http: httpx2.Client = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
         self.client: openai.OpenAI = client(

@@ -44,7 +44,7 @@ of_every_container = pytest.mark.parametrize(("container", "grace"), CONTAINERS.
 
 
 def container_options(container: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a container's command: those of the file, else of the image's entry point."""
+    """Return the options of a container's command, from the file or by default from the image's entry point."""
     program, command, *arguments = [*container.get("command", ENTRYPOINT), *container["args"]]
     assert (program, command) == ("lopa-export", "serve")
     return options_of(arguments)

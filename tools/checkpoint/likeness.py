@@ -1,4 +1,4 @@
-"""Published checkpoints that can be imitated: sizes, token ids and config.json. No weights."""
+"""Published checkpoints that can be imitated: sizes, token ids and config.json, without weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Likeness:
     ends: tuple[int, ...] = ()
     """Further end tokens of an answer, listed before eos in generation_config.json."""
     adapted: tuple[str, ...] = LAYER_MATRICES
-    """Matrices that the D2F adapter changes. Families without an adapter have all."""
+    """Matrices that the D2F adapter changes. Families without an adapter list all matrices."""
 
     @property
     def architecture(self) -> Architecture:
@@ -114,7 +114,7 @@ LIKENESSES: dict[str, Likeness] = {
         config=published_config.wedlm,
         names_mask=False,
     ),
-    # Layers, heads, positions and eps are those of Diffulex's configuration class.
+    # Layers, heads, positions and eps are from Diffulex's configuration class.
     "stable-diffcoder-8b": Likeness(
         _sizes(155136, 4096, 14336, 32, (32, 8, 128), 8192, rope_theta=5e5, qkv_bias=False),
         mask=5,

@@ -157,7 +157,7 @@ def _layer_tensor(source: str, module: str, tensor: TensorSpec, spreads: Mapping
 def _spreads(sizes: ModelDimensions, stream: float) -> dict[str, _Spread]:
     """Return the deviations of a layer's linear modules. `stream` is the initial deviation of the residual stream."""
     score_bias = _SCORE_BIAS if sizes.qkv_bias else 0.0
-    # The deviation of a score is the product of those of query and key, biases included.
+    # The deviation of a score is the product of the query's and the key's deviations, biases included.
     sharpness = math.sqrt(_SCORE_DEVIATION / (1 + score_bias**2))
     score = _Spread(sharpness, bias=score_bias * sharpness)
     return {

@@ -24,7 +24,7 @@ def layers_by_container() -> dict[str, Layers]:
 
 
 def diagram_from_layers(layers: dict[str, Layers]) -> str:
-    """Return a box for every package, left of those that it may import, and in it a box for each of its layers."""
+    """Return a box for every package, left of the packages that it may import, with a box for each of its layers."""
     lines = ["flowchart LR"]
     packages = [package for layer in layers[""] for package in layer]
     for package in packages:

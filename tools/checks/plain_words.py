@@ -3,7 +3,7 @@
 Usage: python -m tools.checks.plain_words [PATH ...]
 
 Reads docstrings, constants and class names of Python files, and sentences and terms of Markdown pages. ruff checks the
-mood of docstrings (D401). Exits with 1 when something is found.
+mood of docstrings (D401). The exit code is 1 if something is found.
 """
 
 import ast
@@ -78,7 +78,7 @@ class Finding:
 
 
 def findings_in_python(path: Path, tree: ast.Module) -> Iterator[Finding]:
-    """Yield what breaks a rule in the docstrings and the names of constants of a module."""
+    """Yield the broken rules in a module's docstrings and names of constants."""
     for line, text in _docstrings(tree):
         start = text.split(maxsplit=1)[0].rstrip(",.:;") if text.strip() else ""
         if start in BAD_STARTS:

@@ -138,7 +138,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def _sections_of_command(command: click.Command, path: str) -> Iterator[str]:
-    """Yield the section of a command, then those of its subcommands."""
+    """Yield the section of a command, then the sections of its subcommands."""
     context = click.Context(command, info_name=f"lopa-export {path}")
     yield f"### {path}"
     yield "\n\n".join(_plain(part) for part in re.split(r"\n\s*\n", command.help or "") if "\b" not in part)

@@ -24,7 +24,7 @@ class Case:
     mutation: str
     """Short description of the mutation."""
     run: Callable[[], object]
-    """Use the input as a user does, and return an answer. Runs in its own process with limits."""
+    """Function that uses the input as a user does and returns an answer. It runs in a separate process with limits."""
     expected: object = None
     """Answer without the mutation, or None if only a proper end is required."""
     processor_seconds: int = 0
@@ -72,7 +72,7 @@ class Material:
 
 
 MakeCase = Callable[[random.Random, Path, Material], Case]
-"""Return the case of a random state in an empty folder."""
+"""Function from a random state and an empty folder to a case."""
 
 
 def class_of_error(error: BaseException) -> Class:

@@ -1,4 +1,4 @@
-"""Mutations of an ONNX model, field by field. Knows protobuf messages, but not their meaning."""
+"""Mutations of an ONNX model, field by field. They follow the protobuf types, but ignore the meaning."""
 
 import random
 from collections.abc import MutableSequence

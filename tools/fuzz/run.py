@@ -2,7 +2,7 @@
 
 Usage: python -m tools.fuzz [--cases N] [--seed N] [--kind K]... [--jobs N] [--only "kind seed"] [--keep DIR]
 
-tools/fuzz/README.md explains the mutations, the classes, and how to add a kind. Exits with 1 if a case was bad.
+tools/fuzz/README.md explains the mutations, the classes, and how to add a kind. The exit code is 1 if a case was bad.
 """
 
 import json

@@ -21,7 +21,7 @@ from tools.fuzz.mutations import changed_bytes, changed_document, changed_json, 
 from tools.fuzz.worker import limit_addresses
 
 ADDRESS_BYTES = 3 * 2**29
-"""Address space beyond the process's own, far above that of a valid tokenizer."""
+"""Bytes of address space beyond the process's own, far more than a valid tokenizer needs."""
 TEXTS = (
     *("", "a" * 2500, "ab" * 1200 + "c", " " * 2500, "e" * 2500, "é🙂\n\n  1234" * 200, "\u0301" * 900, "ﷺ" * 900),
     *("a" * 5000, "é🙂\n\n  1234", "<|mask|><|endoftext|>" * 50, "<a><b></a>" * 100, "aaa \n" * 500 + "b", "1" * 2500),

@@ -27,7 +27,7 @@ from tools.fuzz.case import CaseOutcome, Class, MakeCase, Material, class_of_err
 
 PROCESSOR_SECONDS = 8
 ADDRESS_BYTES = 4 * 2**30
-"""Address space beyond that of the forked process."""
+"""Bytes of address space in addition to the forked process's own."""
 WALL_SECONDS = 180.0
 _MEMORY_WORDS = ("bad_alloc", "memory allocation of", "MemoryError", "Failed to allocate memory", "bad allocation")
 
@@ -88,7 +88,7 @@ def answer_of_process(make: Any) -> Any:
 
 
 def _fork(work: Callable[[int], object]) -> tuple[int, int]:
-    """Start a process that writes to a pipe. Returns its id and the reading end."""
+    """Start a process that writes to a pipe. Return its id and the reading end."""
     read, write = os.pipe()
     process = os.fork()
     if process:

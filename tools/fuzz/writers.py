@@ -120,7 +120,7 @@ def _one_waits(
 def _both_race(
     writers: Sequence[_Writer], bundle: Path, folder: Path, number: signal.Signals | None, delays: Sequence[float]
 ) -> None:
-    """Start both processes, and end the first one or not. At least one of them must finish or be ended."""
+    """Start both processes, and in some cases end the first one. At least one of them must finish or be ended."""
     first = writers[0].start(bundle, folder)
     time.sleep(delays[0])
     second = writers[1].start(bundle, folder)

@@ -3,9 +3,9 @@
 Usage: python -m tools.gpu.report --out DIR [--work DIR] [--device cuda:N] [--dtype bf16].. [--like NAME]
     [--stage checkpoint,export,check,decode,forward] [--limit-seconds S] [--rounds N]
 
-Creates a checkpoint with random weights and its bundle in the work folder. This takes 31 GB for dream-7b, and 15 GB for
-each further dtype. Writes gpu.json and gpu.md to DIR after every result, so an interrupted run keeps its results. The
-next run with the same work folder reuses the folders. A result stays until its stage runs again.
+The program creates a checkpoint with random weights and its bundle in the work folder. This takes 31 GB for dream-7b,
+and 15 GB for each further dtype. It writes gpu.json and gpu.md to DIR after every result, so an interrupted run keeps
+its results. The next run with the same work folder reuses the folders. A result stays until its stage runs again.
 tools/gpu/README.md has the details.
 """
 

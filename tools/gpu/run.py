@@ -86,7 +86,7 @@ class GpuRun:
 
     @classmethod
     def start(cls, settings: Settings, log: Callable[[str], None]) -> Self:
-        """Start a run, on the work folder's results if model, device and shapes match.
+        """Start a run, with the work folder's earlier results if model, device and shapes match.
 
         Raises BadInputError for a results file that cannot be read, or a folder that cannot be written.
         """
@@ -106,7 +106,7 @@ class GpuRun:
         return self.settings.limit_seconds - (time.perf_counter() - self._began)
 
     def may_start(self, stage: Stage) -> bool:
-        """Return True if the stage is requested and there is time left. Reports a lack of time."""
+        """Return True if the stage is requested and there is time left. Report a lack of time."""
         if stage not in self.settings.stages:
             return False
         if self.seconds_left <= 0:

@@ -4,7 +4,7 @@ Usage: python -m tools.peers [prepare | measure] [--work DIR]
     measure [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--side NAME].. [--output DIR] [--name NAME]
 
 Without a command it runs both. `prepare` builds llama.cpp in --work, which takes minutes, and creates the checkpoint in
-every format. It skips what this machine lacks. The extra `test` installs OpenVINO.
+every format. It skips the peers that this machine cannot build or import. The extra `test` installs OpenVINO.
 
 `measure` checks that every side computes the same as our float32 bundle, then times the sides in alternation. It writes
 NAME.json and NAME.md. A later run with the same output adds its rounds, so a long comparison can run in parts.

@@ -72,7 +72,7 @@ class Materials:
 def prepare_materials(materials: Materials, likeness: Likeness, log: Callable[[str], None]) -> dict[str, str]:
     """Create missing files, and all bundles again, since the exporter may have changed.
 
-    Returns unavailable peers with the reason. Raises BadInputError if the folder is not writable.
+    Return unavailable peers with the reason. Raises BadInputError if the folder is not writable.
     """
     if not materials.checkpoint.exists():
         log("making the checkpoint")
@@ -120,7 +120,7 @@ def _make_llama(materials: Materials) -> None:
 
 
 def _build_llama_side(folder: Path) -> None:
-    """Build llama_side into the new folder `folder` atomically. Takes minutes.
+    """Build llama_side into the new folder `folder` atomically. This takes minutes.
 
     Raises MissingBackendError without a compiler or the package's source, or if the build fails.
     """

@@ -30,7 +30,7 @@ class SideProcess:
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         """Start `command`. Output other than replies goes to files in `folder`, which the caller owns.
 
-        Raises MissingBackendError if its library is missing, and CheckFailedError if it exits otherwise.
+        Raises MissingBackendError if its library is missing, and CheckFailedError if it exits for another reason.
         """
         self.name = name
         self._command = tuple(command)

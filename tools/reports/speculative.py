@@ -2,7 +2,7 @@
 
 Usage: python -m tools.measure speculative BUNDLE [--decodes N] [--seed N]
 
-Exits with 1 if two answers differ, or if speculation takes more forwards. `lopa-export bench quality --strategies
+The exit code is 1 if two answers differ, or if speculation takes more forwards. `lopa-export bench quality --strategies
 speculative-vanilla,..` measures the savings on evaluation prompts.
 """
 

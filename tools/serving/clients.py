@@ -142,7 +142,7 @@ class Clients:
     async def _check_whole(
         self, case: ServingCase, deadline: float | None = None, *, pieces: int = 1, pause: float = 0.0
     ) -> bool:
-        """Check an answer without streaming. Returns True if a deadline cut it."""
+        """Check an answer without streaming. Return True if a deadline cut it."""
         body = case.encode(self.model, lopa=_options(deadline))
         async with self._admitted(self.http, case.path, body, pieces, pause) as reply:
             answer = await _json_of_reply(reply)
@@ -153,7 +153,7 @@ class Clients:
     async def _streamed(
         self, case: ServingCase, drafts: bool, deadline: float | None = None, *, slow: bool = False
     ) -> bool:
-        """Check a streamed answer. Returns True if a deadline cut it."""
+        """Check a streamed answer. Return True if a deadline cut it."""
         answers, body = StreamedAnswers(), _streamed(case, self.model, drafts, lopa=_options(deadline))
         async with self._admitted(self.slow if slow else self.http, case.path, body) as reply:
             await _check_admitted(reply)

@@ -63,7 +63,7 @@ class StreamedAnswers:
 
 
 async def events_of_parts(parts: AsyncIterator[bytes], *, pause: float = 0.0) -> AsyncIterator[bytes]:
-    """Yield the data of each event, however the parts split them. Waits `pause` seconds after each part."""
+    """Yield the data of each event, however the parts split them. Wait `pause` seconds after each part."""
     rest = b""
     async for part in parts:
         *events, rest = (rest + part).split(b"\n\n")

@@ -47,7 +47,7 @@ from tools.serving.server import MODEL, run_server
 Form = Literal["whole", "streamed", "with drafts"]
 """Form of the answers: whole, streamed, or streamed with a draft after every step."""
 Ask = Callable[[str, Callable[[], None]], Coroutine[Any, Any, str]]
-"""Send one prompt and return the answer's text. Calls back at the first text."""
+"""Function that sends one prompt, calls back at the first text and returns the answer's text."""
 _ENGINE, _SERVER = "engine", "server"
 
 

@@ -74,8 +74,8 @@ class ServerProcess:
 def run_server(bundle: Path, options: Sequence[object], *, program: Sequence[str] = PROGRAM) -> Iterator[ServerProcess]:
     """Run a server of `bundle` on a free local port with one thread, and stop it.
 
-    `program` are Python's arguments before `serve`. Raises CheckFailedError if the server does not start, or exits with
-    another code than 0.
+    `program` contains Python's arguments before `serve`. Raises CheckFailedError if the server does not start, or exits
+    with another code than 0.
     """
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", MODEL, "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

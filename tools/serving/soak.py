@@ -8,11 +8,11 @@ have a deadline. Some disconnect: while sending the body, before an answer, afte
 are invalid. Clients beyond the server's capacity are rejected (429) and retry.
 
 Every answer must equal the decoder's. Each request is first sent alone. An answer that a deadline or a client cut must
-be a beginning of it. At the end nothing runs, every slot is free, and the metrics match the clients' counts. Memory,
-open files and threads have not grown. With --failing N, the branches run on N + 1 devices of which N fail one after
-another, and no answer may change.
+be a beginning of the decoder's answer. At the end nothing runs, every slot is free, and the metrics match the clients'
+counts. Memory, open files and threads have not grown. With --failing N, the branches run on N + 1 devices of which N
+fail one after another, and no answer may change.
 
-Prints a report as JSON. Exits with 1 if a check failed.
+The program prints a report as JSON. The exit code is 1 if a check failed.
 """
 
 import asyncio

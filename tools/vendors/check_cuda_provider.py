@@ -4,8 +4,8 @@
     python -m tools.vendors.check_cuda_provider BUNDLE FOLDER --headers /usr/local/cuda/include
 
 The provider's own code opens the graph, places every node and captures CUDA graphs. NVIDIA's libraries below it are
-stand-ins (tests/runtime/cuda/stand_in_libraries.c, compiled here) whose kernels compute nothing. Needs gcc, nm and the
-headers of CUDA 13. The check thus covers capture and the order of calls, but no results and no times. With
+stand-ins (tests/runtime/cuda/stand_in_libraries.c, compiled here) whose kernels compute nothing. The check needs gcc,
+nm and the headers of CUDA 13. The check thus covers capture and the order of calls, but no results and no times. With
 ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1, ONNX Runtime prints the attention kernels it uses.
 """
 
@@ -82,7 +82,7 @@ class StandInRuntime:
 
 
 def main() -> int:
-    """Print the findings. Returns 1 if a call is not as the engine needs it."""
+    """Print the findings. Return 1 if a call is not as the engine needs it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("onnxruntime", type=Path, help="folder of onnxruntime-gpu")

@@ -4,7 +4,7 @@ Usage: python -m tools.vendors.record_ascend BUNDLE [--device N] [--peer N] -o T
        [--against EARLIER.json] [--mark]
 
 Every shape bucket runs here and with ONNX Runtime on the CPU. Rows are committed, read and, with --peer, copied to
-another device. Two calls are made to fail. Exits with 1 if a call differs from runtime/ascend/acl_contract.json.
+another device. Two calls are made to fail. The exit code is 1 if a call differs from runtime/ascend/acl_contract.json.
 """
 
 import importlib

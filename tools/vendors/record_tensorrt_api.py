@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def bindings_over_stand_ins(folder: Path) -> ModuleType:
-    """Import tensorrt_bindings from `folder` with stand-ins as its libraries. Needs a C compiler named cc."""
+    """Import tensorrt_bindings from `folder` with stand-ins as its libraries. This needs a C compiler named cc."""
     major = next(folder.glob("tensorrt_*bindings-*.dist-info")).name.split("-")[1].split(".")[0]
     with tempfile.TemporaryDirectory() as build:
         for library in _LIBRARIES:
@@ -136,7 +136,7 @@ def _class_surface(owner: type) -> dict[str, Any]:
 
 
 def _python_parameters(function: Any) -> list[str]:
-    """Return the parameter names. Those with a default end in "="."""
+    """Return the parameter names. Names of parameters with a default end in "="."""
     parameters = inspect.signature(function).parameters.values()
     return [f"{each.name}{'' if each.default is inspect.Parameter.empty else '='}" for each in parameters]
 
@@ -148,7 +148,7 @@ def _members(owner: Any) -> list[str]:
 def _signatures(name: str, function: Any) -> Iterator[str]:
     """Yield the parameters without self and the return type of every overload. Defaults are marked by "=".
 
-    Yields nothing for a function written in Python, whose docstring has no such lines.
+    Yield nothing for a function written in Python, whose docstring has no such lines.
     """
     lines = (function.__doc__ or "").splitlines()
     for found in filter(None, (_SIGNATURE.match(line.strip()) for line in lines)):

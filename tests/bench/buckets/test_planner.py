@@ -1,4 +1,4 @@
-"""The planner compared with an exhaustive search, its bounds, and its aim on the recorded traces."""
+"""The planner compared with an exhaustive search, its bounds, and its padding on the recorded traces."""
 
 import itertools
 from collections import Counter
@@ -30,7 +30,7 @@ def costs_of(knee: int) -> BucketCosts:
 
 
 def rows_of(sizes: Sizes) -> int:
-    """Return a size that stands for bytes."""
+    """Return the number of rows, which the tests use in place of bytes."""
     return sizes.requests * sizes.branches * sizes.window
 
 

@@ -1,4 +1,4 @@
-"""Questions about lines accept their correct answers only, and a seed determines them."""
+"""Questions about waiting lines accept only correct answers, and a seed determines the questions."""
 
 import json
 import random

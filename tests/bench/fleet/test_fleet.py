@@ -196,7 +196,7 @@ def test_a_prompt_leaves_its_home_only_if_it_is_full_or_down() -> None:
     assert second is replicas[(home.number + 1) % 3]
     second.enqueue(SimulatedRequest(17, 0, 0.0))
     third = router.replica_for(17)
-    assert third is second  # the third is not tried: the client is rejected
+    assert third is second  # the third replica is not tried, so the client is rejected
     home.fail()
     assert router.replica_for(17) is replicas[(home.number + 2) % 3]
 

@@ -19,7 +19,7 @@ def test_a_lower_score_weighs_less() -> None:
     weight = math.exp(-3 * (1 - 78 / 80))
     expected = 1 * 80 + (3 - 1) * (78 * weight + 80) / 2
     assert aup_from_points([(3.0, 78.0), (1.0, 80.0)], 80.0) == pytest.approx(expected)
-    best = 90.0  # from another curve, so both points weigh less
+    best = 90.0  # another curve has this score, so both points weigh less
     weights = [math.exp(-3 * (1 - score / best)) for score in (80, 78)]
     expected = 80 + (78 * weights[1] + 80 * weights[0])
     assert aup_from_points([(1.0, 80.0), (3.0, 78.0)], best) == pytest.approx(expected)

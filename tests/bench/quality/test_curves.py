@@ -59,7 +59,7 @@ def test_the_interval_is_the_plain_bootstrap() -> None:
 
 
 def test_the_best_score_is_that_of_the_resample() -> None:
-    """If another curve answers the prompts that this one misses, the best score rises as this one falls."""
+    """Each resample has its own best score. It rises if another curve answers the prompts that this one misses."""
     first = [DecodeOutcome(i < 100, 10, 10, 32, 1.0) for i in range(200)]
     faster = [DecodeOutcome(i < 100, 5, 10, 32, 1.0) for i in range(200)]
     others = [DecodeOutcome(i >= 100, 10, 10, 32, 1.0) for i in range(200)]

@@ -16,7 +16,7 @@ from lopa.bench.quality.intervals import (
 
 
 def drawn_prompts(rng: np.random.Generator, prompts: int) -> tuple[list[int], list[int]]:
-    """Draw tokens and steps like those of decodes: long answers take more steps, some prompts are easier."""
+    """Draw plausible tokens and steps of decodes: long answers take more steps, and some prompts are easier."""
     steps = rng.integers(4, 30, prompts)
     return (steps * rng.uniform(2, 6, prompts)).round().astype(int).tolist(), steps.tolist()
 

@@ -1,5 +1,4 @@
-"""A small quality benchmark on the real bundle. Its numbers equal those of single decodes and of the recorded
-traces."""
+"""A small quality benchmark on the real bundle. Its numbers equal single decodes' and the recorded traces' numbers."""
 
 import gzip
 import json
@@ -38,7 +37,7 @@ PROMPTS = 4
 
 
 def read_traces(name: str) -> list[dict[str, Any]]:
-    """Return the recorded decodes of the first prompts. The files of lopa have only those of kind code."""
+    """Return the recorded decodes of the first prompts. The files of lopa have only prompts of kind code."""
     with gzip.open(TRACES / f"{name}.jsonl.gz", "rt") as lines:
         return [each for each in map(json.loads, lines) if each["type"] == "trace" and each["i"] < PROMPTS]
 

@@ -22,7 +22,7 @@ def test_the_sign_test() -> None:
 
 
 def test_sign_test_of_thousands_of_prompts() -> None:
-    """Use more prompts than a float can count the outcomes of; the result is close to a normal distribution."""
+    """Use prompts with more outcomes than a float can represent. The result is close to a normal distribution."""
     normal = math.erfc(100 / math.sqrt(2 * 4000))
     assert sign_test(2050, 1950) == pytest.approx(normal, rel=0.05)
 

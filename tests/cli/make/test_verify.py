@@ -72,7 +72,7 @@ def rewrite_graph(path: Path, change: Callable[[onnx.GraphProto], int], *, name:
 
 
 def failed_rows(output: str) -> set[tuple[str, str]]:
-    """Return output without layer and reference of the table's rows that end in NO."""
+    """Return the output's name, without its layer, and the reference of every table row that ends in NO."""
     rows = [line.split() for line in output.splitlines() if line.endswith(" NO")]
     return {(row[0].rpartition(".")[2], row[1]) for row in rows}
 

@@ -1,4 +1,4 @@
-"""lopa-export bench: tables, files, and errors where something is missing."""
+"""lopa-export bench: tables, files, and errors if something is missing."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def test_an_interrupted_run_continues(
 ) -> None:
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert bench(tiny_bundle, prompts, whole).returncode == 0
-    counted(1 + 6)  # one to begin with, then a prompt with 4 configurations, and half of another
+    counted(1 + 6)  # one decode at the start, 4 configurations of a prompt, and 2 of the next
     stopped = bench(tiny_bundle, prompts, output)
     assert stopped.returncode not in (0, 2)
     assert f"{output} holds 6 outcomes: --resume continues after them" in stopped.stderr.replace("\n", " ")

@@ -1,6 +1,6 @@
-"""Suite of langchain for chat models with ChatOpenAI, and additional tests. Run by test_python.py.
+"""Suite of langchain for chat models with ChatOpenAI, and additional tests. test_python.py runs it.
 
-It runs in the clients' environment and knows nothing of this project but the URL and the expected answers.
+It runs in the clients' environment. From this project it gets only the URL and the expected answers.
 """
 
 import json

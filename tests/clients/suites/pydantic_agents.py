@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai with an OpenAI model, text only. Run by test_python.py."""
+"""Agents of pydantic-ai with an OpenAI model, text only. test_python.py runs them."""
 
 import json
 import os

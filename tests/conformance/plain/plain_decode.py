@@ -7,7 +7,7 @@ from tests.conformance.plain.plain_caches import PlainCaches, Setting, State
 from tests.conformance.plain.plain_network import Array, PlainNetwork
 
 Rule = Callable[[Array], tuple[list[int], float]]
-"""Takes the probabilities of a block's masked positions, ascending; returns those to write, and the margin."""
+"""Function from the probabilities of a block's masked positions, ascending, to positions to write and the margin."""
 
 
 def best(number: int) -> Rule:
@@ -22,7 +22,7 @@ def best(number: int) -> Rule:
 
 
 def above(threshold: float) -> Rule:
-    """Return the rule that writes all positions above the threshold, at least the best."""
+    """Return the rule that writes all positions above the threshold, or the best if there is none."""
 
     def chosen(probabilities: Array) -> tuple[list[int], float]:
         close = float(np.abs(probabilities - threshold).min())

@@ -1,6 +1,6 @@
 """The networks of the contract in float64 numpy, for one sequence, row by row.
 
-Written from the published layers (Qwen2, Qwen3, Llama). Of the runtime only the names of the weights are used.
+It is written from the published layers (Qwen2, Qwen3, Llama). From the runtime it uses only the names of the weights.
 """
 
 from collections.abc import Mapping

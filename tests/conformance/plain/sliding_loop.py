@@ -1,7 +1,7 @@
 """WeDLM's loop in plain float64 code over a network of transformers.
 
-Written from the known properties of the published code (docs/how-to/export.md), without a cache. Every step computes
-the whole sequence again, causal in the order of its rows. Nothing of the product is used.
+It is written from the known properties of the published code (docs/how-to/export.md), without a cache. Every step
+computes the whole sequence again, causal in the order of its rows. It uses no code of the product.
 """
 
 from dataclasses import dataclass
@@ -89,8 +89,8 @@ def wedlm(
 ) -> tuple[list[int], list[PlainStep]]:
     """Return the answer up to its end, and the steps.
 
-    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses that
-    have an unverified token; one more has none. The lowest mean score wins, or a hypothesis with nothing masked.
+    With `cut`, positions behind an unmasked end leave the window. `lookaheads` is the number of hypotheses that have an
+    unverified token. One more hypothesis has none. The lowest mean score wins, or a hypothesis with nothing masked.
     """
     text = list(prompt)  # committed
     total = len(prompt) + new

@@ -1,4 +1,4 @@
-"""Decodes of networks of transformers with random weights, in our session and in theirs."""
+"""Decodes of transformers' networks with random weights, in our session and in transformers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ class SmallNetwork:
     """A network in transformers and in our session."""
 
     def __init__(self, kind: LayerKind, manifest: Manifest, *, sharpness: float) -> None:
-        """Make a random network. `manifest` is that of any bundle. Logits are multiplied by `sharpness`, for
+        """Make a random network. `manifest` may be any bundle's. Logits are multiplied by `sharpness`, for
         certainty."""
         network = kind.network(torch.float32)
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """FreeDave's and WINO's rules in their shortest form, over a random model, recorded with any settings.
 
-Written from the published rules on lists of numbers, without the runtime.
+The code follows the published rules on lists of numbers and does not use the runtime.
 """
 
 import hashlib

@@ -66,7 +66,7 @@ def slow_tokenizer(folder: Path, **changes: Any) -> Path:
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({**SETTINGS, **changes}))
     (folder / "tokenizer.json").unlink(missing_ok=True)
-    # Must never run: it would end the tests.
+    # This file must never run: it would end the tests.
     (folder / "tokenization_dream.py").write_text("raise SystemExit('code of a checkpoint was run')\n")
     return folder
 

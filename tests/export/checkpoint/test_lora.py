@@ -157,7 +157,7 @@ def test_all_linear_leaves_the_head_of_every_family(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", MINIATURES)
 @pytest.mark.parametrize("other", MINIATURES)
 def test_an_adapter_of_another_family(tmp_path: Path, family: str, other: str) -> None:
-    """Check families with the same adapted names, where only shapes and values differ, e.g. by the head size."""
+    """Check families with the same adapted names, which differ only in shapes and values, e.g. by the head size."""
     for name in {family, other}:
         checkpoint_from_likeness(MINIATURES[name], tmp_path / name, lora=True)
     if family == other:

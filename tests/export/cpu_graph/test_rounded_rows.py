@@ -30,7 +30,7 @@ INPUTS, OUTPUTS = 96, 40
 
 
 def _rounded_products(*, dtype: ir.DataType = ir.DataType.FLOAT, dims: tuple[str | None, ...] = ("n", "w")) -> ir.Model:
-    """Return two int8 products of one factor [*dims, INPUTS], one of another, and one of a residual and a gate."""
+    """Return a graph of four int8 products. Two share x [*dims, INPUTS], the others take a gate and a residual sum."""
     names = ("a", "b", "c", "d")
     type_ = ir.TensorType(dtype)
     weights = {f"w{name}": RNG.standard_normal((INPUTS, INPUTS)).astype(np.float32) for name in names}

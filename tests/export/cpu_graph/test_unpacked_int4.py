@@ -1,4 +1,4 @@
-"""int4 bundles whose matrices a session unpacks: results equal an int8 bundle's with the same numbers."""
+"""int4 bundles whose matrices a session unpacks give the results of an int8 bundle with the same numbers."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Export of checkpoints in published file formats: those of the recordings, and small ones.
+"""Export of the recordings' checkpoints and of small ones, in published file formats.
 
 Names, sizes, tokens, defaults and all values must arrive in the bundle. Other tests check the results of the graphs.
 """
@@ -29,7 +29,7 @@ from lopa.runtime.errors import BadInputError
 def checkpoints(
     wedlm_checkpoint: Path, stable_diffcoder_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """Return checkpoints by family: those of the recordings, and small ones of the other families."""
+    """Return checkpoints by family: the recordings' own, and small ones for the other families."""
     return {
         "dream": small_checkpoint(tmp_path_factory.mktemp("dream") / "checkpoint", changes=ONE_LAYER),
         "llada": RECORDED / "llada",

@@ -59,7 +59,7 @@ def test_float16_keeps_the_fused_products(tmp_path: Path, kind: IntegerDtype) ->
     session.close()
 
 
-# A single product.
+# This graph has a single product.
 
 
 def _product_model(

@@ -143,7 +143,7 @@ def test_statistics_match_the_tempered_logits(session: onnxruntime.InferenceSess
 
 
 def test_committed_rows_serve_as_prefix(session: onnxruntime.InferenceSession) -> None:
-    """Commit new rows as prefix, and check that statistics of later rows equal those of one window."""
+    """Commit new rows as prefix, and check that later rows have the same statistics as in one window."""
     rows, early = 80, 48
     inputs = _random_inputs(1, 1, rows, TILE, rows - early, seed=11)
     block = np.arange(rows) // 16

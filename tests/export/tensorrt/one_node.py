@@ -1,4 +1,4 @@
-"""ONNX models of one node, for what TensorRT accepts and rejects."""
+"""ONNX models of one node, which TensorRT accepts or rejects."""
 
 from collections.abc import Sequence
 

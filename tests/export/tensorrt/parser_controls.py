@@ -1,7 +1,7 @@
 """Small graphs with the results of our check and of a real parser and builder.
 
-The real ones are those of TensorRT for RTX 1.7.1. Where our check rejects graphs that they accept, `why` has the
-reason. Engines are also built by TensorRT 10.15 to 11, for which only documents were available, no parser.
+The real ones belong to TensorRT for RTX 1.7.1. Where our check rejects graphs that they accept, `why` has the
+reason. TensorRT 10.15 to 11 also build engines. Only their documentation was available, not their parsers.
 """
 
 from collections.abc import Callable

@@ -73,7 +73,7 @@ def build(bundle: Bundle, capabilities: tuple[str, ...] = (), flags: BuildFlags 
 
 
 def test_a_build(bundle: Bundle) -> None:
-    """Check that it gets the capabilities and the capture flag, times nothing, and opens no engine without a GPU."""
+    """Check that builds get capabilities and the capture flag, time nothing, and open no engine without a GPU."""
     flags = BuildFlags(workspace=1 << 30, products="int8")
     made = build(bundle, ("8.9", "86"), flags)
     plan = json.loads((made.found.folder / "engine.plan").read_bytes())

@@ -43,7 +43,7 @@ def environment(pytestconfig: pytest.Config, tmp_path: Path) -> dict[str, str]:
 
 
 def _run(command: str, bundle: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of the page in `folder`, with the shapes of one small shape bucket in saved cases."""
+    """Run a command of the page in `folder`, which gets the shape options of one small shape bucket."""
     opened = Bundle.open(bundle)
     shapes = GraphArrays(opened.manifest).input_shapes(bucket(1, 2, 32, 64))
     (folder / "trt-shapes.txt").write_text(shape_options([{name: np.empty(each) for name, each in shapes.items()}]))
@@ -71,7 +71,7 @@ def test_commands_of_the_page(command: str, tiny_bfloat16: Path, environment: di
 def test_failures_on_the_page_occur(
     command: str, tiny_quantized: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Use zero points of 128, to show that the failures of others have their stated reason."""
+    """Use zero points of 128, which fail for the reason that the page states."""
     done = _run(command, tiny_quantized, tmp_path, environment)
     assert "Graph is fully supported" not in done.stdout
     assert not (tmp_path / "engine.plan").exists()

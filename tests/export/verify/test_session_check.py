@@ -203,7 +203,7 @@ def test_wrong_inputs_are_seen(
 
 
 def with_swapped_rows(rows: CacheRows) -> CacheRows:
-    """Swap keys and values together; swapping both with other rows is no error, since attention ignores order."""
+    """Move the values to other rows than their keys. Moving both would be no error, since attention ignores order."""
     return CacheRows(tuple(array[:, ::-1] if i % 2 else array for i, array in enumerate(rows.layers)))
 
 

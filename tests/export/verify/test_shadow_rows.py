@@ -165,7 +165,7 @@ def test_the_checked_token_acts_through_other_rows_only(network: Any, first_laye
 
 
 def test_an_engine_with_a_cache(network: Any, session: Session) -> None:
-    """Run two rounds of ONNX Runtime: the prompt is committed, then judged rows read it from the cache."""
+    """Run two rounds of ONNX Runtime: the prompt is committed, then shadow rows read it from the cache."""
     context = context_with(1, "full")
     first = windows_with_shadows(anchor_of(11, context), np.empty(0, np.int64), context)
     session.forward(batch_from_windows([first], [7], [0.0]))

@@ -64,7 +64,7 @@ class HostBlocks(dict[int, Block]):
         self.view(target, size)[:] = self.view(source, size)
 
     def total(self, is_counted: Callable[[Any], bool]) -> int:
-        """Return the bytes of all blocks whose owner is counted."""
+        """Return the total bytes of the blocks for whose owner `is_counted` returns True."""
         return sum(block.size for block in self.values() if is_counted(block.owner))
 
     def remove(self, address: int, queued: Iterable[int]) -> None:

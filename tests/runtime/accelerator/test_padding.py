@@ -52,7 +52,7 @@ class RecordingForward:
         self._forward.close()
 
     def _with_garbage(self, batch: WindowBatch, prefix: Prefix) -> tuple[WindowBatch, Prefix]:
-        """Randomize the padding. The forward must not have been split, which these tests ensure."""
+        """Randomize the padding. These tests ensure that the forward was not split."""
         assert self.real is not None
         real_batch = self.real
         rng, shape = self._rng, batch.input_ids.shape
@@ -154,7 +154,7 @@ def test_recorded_traces_are_reproduced_with_four_buckets(
 def test_all_shapes_give_the_same_statistics_and_rows(
     buckets: list[ShapeBucket], garbage: bool, split: bool, tiny_bundle_logits: Path
 ) -> None:
-    """Covers all requests, branches, masks, padding rows and prefixes of the engine check, as far as the bucket
+    """Cover all requests, branches, masks, padding rows and prefixes of the engine check, as far as the bucket
     fits.
     """
     bundle = Bundle.open(tiny_bundle_logits)

@@ -57,7 +57,7 @@ def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
 def test_all_shapes_give_the_same_statistics_and_rows(
     buckets: list[ShapeBucket], split: bool, either_form: Bundle
 ) -> None:
-    """Covers all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split.
+    """Cover all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split.
 
     These include three requests, and two to four branches.
     """
@@ -89,7 +89,7 @@ _SHORT_BUCKETS = {
 
 @pytest.mark.parametrize("fixed_addresses", [False, True])
 def test_shortened_request_equals_a_fresh_one(bundle: Bundle, *, fixed_addresses: bool) -> None:
-    """Covers stacks and single caches in shape buckets of three prefixes. The stand-in fails if uncommitted rows are
+    """Cover stacks and single caches in shape buckets of three prefixes. The stand-in fails if uncommitted rows are
     not zero.
     """
     buckets = [bucket(*shape, seconds) for shape, seconds in _SHORT_BUCKETS.items()]

@@ -1,9 +1,9 @@
 """A stand-in for pyACL (CANN's module `acl`) over the stand-in atc's "OM", with the documented calls, tuples and codes.
 
-It is not vendor software, and nothing in it is recorded. Strict: violations of the documentation raise ViolationError
-and are recorded in `violations`; documented codes are returned if our code handles them. ONNX Runtime computes forwards
-on the CPU. Work of a stream runs only on synchronization. Device memory starts with garbage, and its addresses are
-valid in this module only.
+It is not vendor software, and nothing in it is recorded. It is strict. Violations of the documentation raise
+ViolationError and are recorded in `violations`. Calls return documented codes if our code handles them. ONNX Runtime
+computes forwards on the CPU. Work of a stream runs only on synchronization. Device memory starts with garbage, and its
+addresses are valid in this module only.
 
 `trace` records every call as text, with addresses and handles numbered in order of appearance.
 """

@@ -1,6 +1,5 @@
-"""The JSON file that the stand-in atc writes as an OM, and that the stand-in acl reads. Not vendor-made.
-
-It describes what was compiled and how. A real OM contains machine code.
+"""The JSON file that the stand-in atc writes as an OM, and that the stand-in acl reads. It is not vendor software. It
+describes the compiled graph and its options. A real OM contains machine code.
 """
 
 from pathlib import Path
@@ -36,7 +35,7 @@ class StandInModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     inputs: list[OmInput]
     outputs: list[OmOutput]
     buckets: list[list[int]]
-    """Values for every -1, in the order of the inputs, per dims profile. Empty in a static OM."""
+    """Values for every -1, in the order of the inputs, per dims profile. It is empty in a static OM."""
     graph: bytes
     """The ONNX graph. Its external data is in `weights`, relative to the OM's folder."""
     weights: list[str]

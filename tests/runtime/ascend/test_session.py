@@ -98,7 +98,7 @@ def peer_copies(machine: StandInAcl) -> int:
 
 
 def test_all_shapes_match_the_reference(bundle: Bundle, machine: StandInAcl) -> None:
-    """Covers requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
+    """Cover requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
     session = open_session(bundle, "ascend:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     session.close()
@@ -126,7 +126,7 @@ def test_static_oms_per_bucket(tiny_portable: Path, machine: StandInAcl, tmp_pat
 
 
 def test_calls_match_the_golden_trace(bundle: Bundle, machine: StandInAcl) -> None:
-    """Opens, runs a forward, commits within the cache, commits with growth, reads rows on the host, and closes."""
+    """Open, run a forward, commit within the cache, commit with growth, read rows on the host, and close."""
     rng = np.random.default_rng(4)
     parts: dict[str, list[str]] = {}
 

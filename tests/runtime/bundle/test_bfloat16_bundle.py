@@ -73,13 +73,13 @@ def test_cpu_raises_and_names_a_remedy(bundle: Bundle, capsys: pytest.CaptureFix
     printed = capsys.readouterr()
     assert "bfloat16" in printed.err
     assert "Traceback" not in printed.err
-    # Fails as soon as ONNX Runtime supports bfloat16. Then the error above can be removed.
+    # This check fails as soon as ONNX Runtime supports bfloat16. Then the error above can be removed.
     with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
         ort.InferenceSession(bundle.graph, providers=["CPUExecutionProvider"])
 
 
 def test_bfloat16_arrays_are_bound_unchanged() -> None:
-    """Uses a graph of Cast, the only operator that has bfloat16 on CPUs."""
+    """Use a graph of Cast, the only operator that has bfloat16 on CPUs."""
     onnx_ir = pytest.importorskip("onnx_ir")
     onnx_proto = pytest.importorskip("onnx_ir.serde")
     types = [onnx_ir.DataType.BFLOAT16, onnx_ir.DataType.FLOAT, onnx_ir.DataType.BFLOAT16]

@@ -1,4 +1,4 @@
-"""Split a forward into parts and concatenate the results."""
+"""Forwards that are split into parts, and concatenation of the results."""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ from lopa.runtime.cuda.cuda_calls import MODULE
 
 @pytest.fixture
 def cudart(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInCudart]:
-    """Install the stand-in. At the end, checks that all memory is freed and no rule was broken."""
+    """Install the stand-in. At the end, check that all memory is freed and no rule was broken."""
     found = StandInCudart()
     monkeypatch.setitem(sys.modules, MODULE, found)
     yield found

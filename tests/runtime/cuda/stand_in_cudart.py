@@ -1,8 +1,8 @@
 """A stand-in for `cuda.bindings.runtime` (NVIDIA's cuda-bindings) over host memory, with the functions used here.
 
 It is not vendor software, and nothing in it is recorded. A test compares its functions and numbers with the real
-package. Strict: undefined behavior raises ViolationError and is recorded in `violations`; documented errors return
-their code. Work of a stream runs only on synchronization, and memory starts with garbage.
+package. It is strict. Undefined behavior raises ViolationError and is recorded in `violations`. Documented errors
+return their code. Work of a stream runs only on synchronization, and memory starts with garbage.
 """
 
 # Names as in cuda-bindings:

@@ -1,9 +1,9 @@
 """A stand-in for ONNX Runtime's CUDA provider: sessions over the stand-in CUDA runtime.
 
 It is not vendor software, and nothing in it is recorded. It accepts memory of stand_in_cudart only, enqueues forwards
-on the session's stream, and computes them with ONNX Runtime on the CPU on synchronization. Strict: violations of the
-documentation of CUDA graphs and IOBinding raise ViolationError, even if ONNX Runtime would silently compute something
-else. CPU sessions are ONNX Runtime's own.
+on the session's stream, and computes them with ONNX Runtime on the CPU on synchronization. It is strict. Violations of
+the documentation of CUDA graphs and IOBinding raise ViolationError, even if ONNX Runtime would silently compute
+something else. CPU sessions are ONNX Runtime's own.
 """
 
 import threading

@@ -92,7 +92,7 @@ def test_recorded_traces(planned: bool, count: int, devices: int, tiny_bundle: P
 
 
 def test_graphs_do_not_change_results(devices: int, tiny_half: Path, tmp_path: Path) -> None:
-    """Compares captured and uncaptured runs of the same shape buckets in float16."""
+    """Compare captured and uncaptured runs of the same shape buckets in float16."""
     bundle = with_buckets(tiny_half, tmp_path / "b", BUCKETS)
     with_graphs = open_session(bundle, "cuda:0")
     (bundle.path / BUCKETS_NAME).unlink()

@@ -39,7 +39,7 @@ def install_driver(cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, head_
 def test_one_launch_copies_rows_of_all_arrays(
     cudart: StandInCudart, monkeypatch: pytest.MonkeyPatch, dtype: type[np.floating], count: int
 ) -> None:
-    """Copies from the third window row to the sixth row of caches of another length."""
+    """Copy from the third window row to the sixth row of caches of another length."""
     driver = install_driver(cudart, monkeypatch, SIZE)
     calls, rng = CudaCalls(cudart), np.random.default_rng(count)
     memory = CudaMemory(calls, 1)

@@ -93,7 +93,7 @@ def path_of_form(request: pytest.FixtureRequest) -> Path:
 def test_all_shapes_give_the_same_statistics_and_rows(
     buckets: list[ShapeBucket] | None, path_of_form: Path, machine: StandInOrt, tmp_path: Path
 ) -> None:
-    """Covers all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split."""
+    """Cover all requests, branches, masks, padding rows and prefixes of the engine check; small ones are split."""
     bundle = Bundle.open(path_of_form) if buckets is None else with_buckets(path_of_form, tmp_path / "b", buckets)
     session = open_session(bundle, "cuda:0")
     split = buckets is not None and len(buckets) == 1
@@ -362,7 +362,7 @@ def test_doctor(machine: StandInOrt, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_stand_in_matches_the_real_onnx_runtime() -> None:
-    """Compares names and order of arguments."""
+    """Compare names and order of arguments."""
     for ours, theirs in (
         (StandInBinding.bind_input, ort.IOBinding.bind_input),
         (StandInBinding.bind_output, ort.IOBinding.bind_output),

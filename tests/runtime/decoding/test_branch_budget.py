@@ -80,7 +80,7 @@ def test_the_last_position_gets_a_lookahead_at_any_cost(left: int, more_blocks: 
 
 
 def test_rounds_show_the_yield_of_fewer_branches() -> None:
-    """Winning lookaheads with many tokens make expensive branches pay, and losing ones the opposite."""
+    """Winning lookaheads with many tokens make expensive branches worthwhile, and losing ones make them wasteful."""
     eager, wary = budget_with(first=1.0, each=1.2), budget_with(first=1.0, each=0.3)
     before = eager.branches(masked=100, window=64, prefix=64), wary.branches(masked=100, window=64, prefix=64)
     for _ in range(200):
@@ -152,7 +152,7 @@ REMASKING: list[dict[str, Any]] = [
 def test_the_expected_rows_match_the_next_round(
     decoder: Decoder, prompt: tuple[int, ...], options: dict[str, Any], each: float
 ) -> None:
-    """Shadow rows are included. The observed yields are those of the rounds, without remasked tokens."""
+    """Shadow rows are included. The observed yields equal the yields of the rounds, without remasked tokens."""
     budget, calls = budget_with(first=1.0, each=each), list[tuple[int, int, int]]()
     table = budget._table
 
@@ -175,7 +175,7 @@ def test_the_expected_rows_match_the_next_round(
         shadows, back = shadows + len(step.windows.remaskable), back + len(step.remasked)
     decoder.session.release(7)
     assert (shadows > 0) == (back > 0) == ("remask_threshold" in options)
-    if each == 9.0:  # never more than the anchor, except where one lookahead unmasks the last position
+    if each == 9.0:  # only the anchor, except that one lookahead may unmask the last position
         assert budget._tokens[0] == 40 - (decoding.anchor.lookahead is not None)
 
 

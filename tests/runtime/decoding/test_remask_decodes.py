@@ -151,7 +151,7 @@ def test_random_decodes_follow_the_rule_and_end(
         total += len(expected)
         assert decoding.anchor.remasked == total
 
-        # Remasked positions are masked, all others unchanged, and log-probabilities are those of the last unmasking.
+        # Remasked positions are masked, all others unchanged, and log-probabilities are from the last unmasking.
         after = decoding.anchor
         length = min(len(after.tokens), len(winner.tokens))
         kept = np.setdiff1d(np.flatnonzero(winner.unmasked[:length]), expected)

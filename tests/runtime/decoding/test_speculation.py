@@ -101,7 +101,7 @@ def test_a_draft_fits_an_anchor_that_commits_no_rows() -> None:
     anchor, draft = branch_with(1), branch_with(2)
     assert speculation._fits_anchor(draft, anchor, CONTEXT.plan)
     first = branch_with(1, cached=False)
-    assert not speculation._fits_anchor(draft, first, CONTEXT.plan)  # the draft needs a prefix that is not there yet
+    assert not speculation._fits_anchor(draft, first, CONTEXT.plan)  # the draft needs a prefix that is not cached yet
     assert not speculation._fits_anchor(branch_with(2, cached=False), first, CONTEXT.plan)
 
 

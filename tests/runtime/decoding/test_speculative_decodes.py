@@ -52,7 +52,7 @@ def test_fewer_forwards_for_the_same_tokens(decoder: Decoder, strategy: str, for
 
 
 def test_random_options(decoder: Decoder) -> None:
-    """A sample of options; `python -m tools.measure speculative` compares any number."""
+    """Compare a sample of random options. `python -m tools.measure speculative` compares any number."""
     saved = 0
     for seed, config, pair in random_pairs(decoder, range(9000, 9012)):
         assert not pair.differs, (seed, config)
@@ -169,7 +169,7 @@ def test_a_round_reports_all_tokens_of_its_steps(decoder: Decoder) -> None:
 
 
 def test_draws_use_the_strategys_step_number(decoder: Decoder) -> None:
-    """Draws depend on the step's number, so those of several steps in one round differ as they do without drafts."""
+    """Draws depend on the step's number, so several steps in one round draw differently, as they do without drafts."""
     config = decoder.config(strategy="sequential", temperature=1.5, seed=3, speculative=True, max_new_tokens=48)
     pair = pair_of(decoder, prompt_number(4), config)
     assert not pair.differs

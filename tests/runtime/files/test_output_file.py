@@ -373,7 +373,7 @@ def test_file_replaced_before_locking_is_reopened(
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
 def test_files_are_written_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulates a file system without locks."""
+    """Simulate a file system without locks."""
 
     def refuse(descriptor: int, kind: int) -> None:
         raise OSError(code, os.strerror(code))

@@ -1,4 +1,4 @@
-"""Return the embedded model's tokens as grammars see them."""
+"""The embedded model's tokens as grammars see them."""
 
 from pathlib import Path
 

@@ -107,7 +107,7 @@ def test_free_text_never_contains_the_token(marked: Vocabulary) -> None:
 
 
 def test_call_after_free_text_ends_within_the_remaining_tokens(marked: Vocabulary) -> None:
-    """Check any room: an open call can be closed, and a required call can be written."""
+    """Check any number of remaining tokens: an open call can be closed, and a required call can be written."""
     rng = np.random.default_rng(0)
     for room in (13, 14, 20, 40):
         for _ in range(10):

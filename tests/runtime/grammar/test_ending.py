@@ -111,4 +111,4 @@ def test_results_are_cached(vocabulary: Vocabulary) -> None:
     assert other is not None
     assert one.reading is other.reading
     assert state.after(token, 1) is not None
-    assert state.after(token, 0) is None  # no room for the end-of-text
+    assert state.after(token, 0) is None  # no token is left for the end-of-text

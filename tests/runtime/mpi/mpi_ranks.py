@@ -53,7 +53,7 @@ def _record_commits(branches: list[int]) -> Callable[[Step], None]:
 
 
 def session(bundle: Path) -> None:
-    """Compare all methods of the session over all ranks with those of a single process's session."""
+    """Compare all methods of the session over all ranks with a single process's session."""
     opened = Bundle.open(bundle)
     distributed, single = open_session(opened, "mpi", threads=1), open_session(opened, "cpu", threads=1)
     assert distributed.device == "mpi"

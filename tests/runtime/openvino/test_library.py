@@ -48,7 +48,7 @@ def test_version_numbers() -> None:
     ],
 )
 def test_import_without_telemetry(tmp_path: Path, imported: str, message: str) -> None:
-    """Installs a telemetry package that ends the process. The real one would report the import."""
+    """Install a telemetry package that ends the process. The real one would report the import."""
     pytest.importorskip("openvino")
     package = tmp_path / "openvino_telemetry"
     package.mkdir()

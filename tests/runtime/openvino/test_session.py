@@ -176,7 +176,7 @@ def test_arrays_are_bound_without_copies(tiny_bundle: Path, monkeypatch: pytest.
 
 
 def test_settings_that_affect_results_are_explicit(tiny_bundle: Path) -> None:
-    """Reads the settings back from the compiled model. The defaults use bfloat16 and 8-bit rows where possible."""
+    """Read the settings back from the compiled model. The defaults use bfloat16 and 8-bit rows if possible."""
     opened = open_session(Bundle.open(tiny_bundle), DEVICE, threads=1)
     compiled = opened._forward._binding._model.compiled  # type: ignore[attr-defined]
     for name, expected in (
@@ -261,7 +261,7 @@ def test_auto_keeps_the_fastest_precision(
 
 
 def test_auto_measures_real_forwards(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real forwards of a window after a prefix of equal length, in turns, equally often per device."""
+    """Check that each device runs equally many real forwards, in turns, of a window after a prefix of equal length."""
     calls: list[tuple[str, int, int]] = []
     plain = session.OpenVinoSession.forward
 

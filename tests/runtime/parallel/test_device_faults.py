@@ -163,7 +163,7 @@ def test_rows_of_several_requests_are_recovered(bundle: Bundle) -> None:
 
 
 def test_a_second_commit_does_not_overtake_lost_rows(bundle: Bundle) -> None:
-    """Two commits of one request and one forward: the rows of that forward are gone by then, which raises an error."""
+    """Commit twice after one forward. The second commit raises an error, since the forward's rows are gone by then."""
     batch = random_batch(np.random.default_rng(6), [1], 3, 9, 2, mask=full_mask((1, 3, 9)))
     with failing_devices(sessions(bundle, 3), {0: Failure("read_rows", 1)}) as devices:
         session = BranchParallelSession(devices)

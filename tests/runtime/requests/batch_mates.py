@@ -25,8 +25,8 @@ def result_of(handle: RequestHandle) -> GenerationResult:
 def with_stored_prompt(alone: GenerationResult, result: GenerationResult) -> GenerationResult:
     """Return the result `alone`, adjusted to a request whose `result` may use stored rows.
 
-    Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. It is skipped where all of them are
-    stored.
+    Fast-dLLM v2's cache begins with a round that only caches the prompt's rows. That round is skipped if all of them
+    are stored.
     """
     if result.plan.cache != "sub_block" or not result.reused_rows or result.steps == alone.steps:
         return alone

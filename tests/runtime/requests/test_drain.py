@@ -33,7 +33,7 @@ def test_running_and_waiting_requests_end_and_new_ones_are_rejected(decoder: Dec
         assert [result_of(handle) for handle in handles] == [expected] * 3
         assert engine.drain()
         assert not engine.closed
-    assert engine.drain(WAIT)  # closing cut nothing short
+    assert engine.drain(WAIT)  # all requests had ended before the engine closed
     with pytest.raises(EngineClosedError, match="engine is closed"):
         engine.submit(prompt)
 

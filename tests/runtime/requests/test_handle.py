@@ -137,7 +137,7 @@ def test_a_handle_can_be_awaited() -> None:
         handle = RequestHandle()
         writer = put_one_by_one(handle, EVENTS)
         assert await handle is RESULT
-        assert await handle is RESULT  # a second time too
+        assert await handle is RESULT  # a handle can be awaited again
         assert await asyncio.wait_for(handle, 5) is RESULT
         assert await asyncio.gather(handle, handle) == [RESULT, RESULT]
         writer.join()
@@ -188,7 +188,7 @@ def test_a_slow_reader_gets_all_text_and_only_the_newest_draft() -> None:
     assert [next(reader), next(reader)] == [TextEvent("0"), DraftEvent(0, "0")]
     for step in range(1, 1000):
         handle.put_events([TextEvent(str(step)), DraftEvent(step, "x" * step)])
-    assert live_drafts() - before == 2  # the newest, and the one that the reader got
+    assert live_drafts() - before == 2  # the newest draft, and the draft that the reader got
     texts: list[Event] = [TextEvent(str(step)) for step in range(1000)]
     newest, end = DraftEvent(999, "x" * 999), [TextEvent("end"), DoneEvent(RESULT)]
     handle.put_events(end)

@@ -193,7 +193,7 @@ def test_all_are_queued_or_none(counted: Counted, prompt: tuple[int, ...]) -> No
         with pytest.raises(BadInputError, match="in prompt 2, counted from 0: an empty prompt"):
             engine.submit_many([different[0], different[1], [], different[2]], config)
         assert engine.status.waiting == 0
-        handles = engine.submit_many([*different[:3], *different[:3]], config)  # copies take no place
+        handles = engine.submit_many([*different[:3], *different[:3]], config)  # copies take no place in the queue
         assert engine.status.waiting == 3
         with pytest.raises(QueueFullError, match="4 unfinished requests, 1 more submitted"):
             engine.submit_many([""])  # rejected before it is read

@@ -274,7 +274,7 @@ def test_release_keeps_other_requests(session: Session) -> None:
 @one_device
 @pytest.mark.parametrize("ending", ["release", "close"])
 def test_cache_is_freed(session: Session, ending: str) -> None:
-    """Measured as memory held by Python and numpy. A cache of 16384 rows holds 42 MB."""
+    """Measure the memory that Python and numpy hold. A cache of 16384 rows holds 42 MB."""
     rng = generator(13)
     session.forward(random_batch(rng, [1, 2], 1, 4, 1))
     rows = CacheRows(tuple(rng.standard_normal((2, 16384, 32)).astype(np.float32) for _ in range(10)))

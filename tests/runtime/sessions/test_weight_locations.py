@@ -41,7 +41,7 @@ def put_weights(bundle: Path, place: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_weights_inside_are_read_under_any_name(bundle: Path, device: str) -> None:
-    """Shows that the tests below fail because of the location only."""
+    """Show that the tests below fail because of the location only."""
     shutil.copy(bundle.parent / NAME, bundle / NAME)
     put_weights(bundle, NAME)
     with Decoder.open(bundle, devices=[device], threads=1) as decoder:

@@ -86,7 +86,7 @@ def test_states_stay_in_order_and_masks_are_recounted(sizes: list[int], bits: li
     due=st.integers(0, 3),
 )
 def test_a_block_slides_behind_the_unmasked_run_of_all_branches(bits: list[bool], ahead: int, due: int) -> None:
-    """A prompt of 4 and due positions are cached. A token on one branch only moves nothing."""
+    """A prompt of 4 and due positions are cached. A token on only one branch moves nothing."""
     common = np.array([True] * (4 + due) + bits)
     unmasked = common.copy()
     unmasked[4 + due + ahead] = True

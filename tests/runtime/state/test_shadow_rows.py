@@ -53,7 +53,7 @@ def context_with(shift: int, window: str = "full") -> Context:
 
 
 def shadowed(branches: tuple[Branch, ...], context: Context) -> tuple[Windows, Windows]:
-    """Return the windows without shadow rows, and with those of all unmasked positions of active blocks."""
+    """Return the windows without shadow rows, and with shadow rows of all unmasked positions of active blocks."""
     anchor = branches[-1]
     verified = np.concatenate(
         [block.start + np.flatnonzero(anchor.unmasked[block.start : block.end]) for block in anchor.active]

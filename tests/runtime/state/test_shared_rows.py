@@ -25,7 +25,7 @@ Row = int
 def windows_of(
     rng: np.random.Generator, *, block: int, changes: int, commit: int, attention: str = "block_causal"
 ) -> Windows:
-    """Return branches of at most 12 rows on the anchor's tokens, each with some tokens of its own.
+    """Return branches of at most 12 rows on the anchor's tokens, each with some different tokens.
 
     Padding holds the anchor's tokens. Rows attend to blocks of `block` up to their own, to everything ("full"), or only
     to themselves ("itself").

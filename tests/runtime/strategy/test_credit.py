@@ -91,8 +91,7 @@ def test_logits_include_credit_of_tokens_that_are_no_longer_among_the_best() -> 
 
 
 def test_draws_from_logits_include_credit() -> None:
-    """The distribution to draw from, at the request's temperature, equals that of the 8 best, which here are all
-    tokens."""
+    """Draws at the request's temperature follow the distribution of the 8 best, which here are all tokens."""
     plan = plan_of(strategy="credit", temperature=0.4, top_k=0)
     logits, positions = np.random.default_rng(5).normal(size=(3, 8)), np.arange(3)
     rows, memory = with_credit(rows_of(logits, 0.4), positions, None, plan)

@@ -90,7 +90,7 @@ def first_masked_of(step: Step) -> int:
 
 @pytest.mark.parametrize("strategy", WITH_OPTION)
 def test_every_step_unmasks_the_first(decoder: Decoder, prompt: tuple[int, ...], strategy: str) -> None:
-    """This holds even where nothing exceeds the threshold."""
+    """This holds even if nothing exceeds the threshold."""
     for more in ({}, {"block_size": 8, "window": "block_causal"}):
         options = {**more, "strategy": strategy, "skip_threshold": 1.0}
         if STRATEGIES[strategy].looks_ahead:

@@ -34,7 +34,7 @@ def test_steps_are_equal_with_the_remainder_first(size: int, steps: int | None, 
         return len(chosen(block, strategy="vanilla", block_size=size, block_steps=steps))
 
     assert [count_in(number) for number in range(len(expected))] == expected
-    assert count_in(99) >= 1  # decodes that needed more rounds end here
+    assert count_in(99) >= 1  # a decode that needs more rounds still ends
 
 
 def plain_choice(p: Floats, ranks: Floats, masked: Bool, threshold: float, minimum: int) -> list[int]:

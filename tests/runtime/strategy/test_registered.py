@@ -1,6 +1,6 @@
 """Third-party strategies: registered, decoded with, and checked against the recorded steps.
 
-The strategy is that of examples/agreement_strategy. Unlike any built-in stage, it needs the candidates of all branches
+The strategy comes from examples/agreement_strategy. Unlike any built-in stage, it needs the candidates of all branches
 of a round.
 """
 
@@ -55,7 +55,7 @@ def proposals_of(step: Step) -> list[dict[int, int]]:
 def test_a_step_unmasks_tokens_that_enough_branches_propose(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, branches: int, agreeing: int, more: dict[str, Any]
 ) -> None:
-    """A position is unmasked where `agreeing` branches propose the winner's token. A complete block without such a
+    """A position is unmasked if `agreeing` branches propose the winner's token. A complete block without such a
     position unmasks its most confident one."""
     register_strategy(agreement)
     plan = plan_with(agreement, {"agreement": agreeing}, branches=branches, max_new_tokens=48, **more)
@@ -84,7 +84,7 @@ def test_a_step_unmasks_tokens_that_enough_branches_propose(
 def test_branches_unmask_tokens_that_none_would_alone(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy
 ) -> None:
-    """Some step unmasks two positions by agreement, and skips one where only the winner proposes its token."""
+    """Some step unmasks two positions by agreement, and skips a position whose token only the winner proposes."""
     register_strategy(agreement)
     steps = list(steps_of(decoder, prompt, plan_with(agreement, {}, branches=3, max_new_tokens=48)))
     assert strategy_from_name("agreement").options[0].default == 2
@@ -145,7 +145,7 @@ def test_an_own_option_is_checked(agreement: Strategy, given: Any) -> None:
 def test_a_stage_sees_the_whole_round(
     decoder: Decoder, prompt: tuple[int, ...], agreement: Strategy, *, auto: bool
 ) -> None:
-    """Every branch is unmasked as if it won with a budget, otherwise only the winner."""
+    """Given a budget, every branch is unmasked as if it won. Otherwise only the winner is unmasked."""
     seen: list[BlockView] = []
 
     def noted(block: BlockView, plan: DecodingPlan) -> Bool:

@@ -1,4 +1,4 @@
-"""Matching the positions of one branch with those of another."""
+"""Matching of positions between two branches."""
 
 import numpy as np
 from hypothesis import given
@@ -11,7 +11,7 @@ ascending = st.sets(st.integers(0, 20)).map(lambda found: np.array(sorted(found)
 
 @given(ascending, ascending)
 def test_positions_are_found(known: np.ndarray, positions: np.ndarray) -> None:
-    """A position that is not there has the index 0, also where no position is known."""
+    """A missing position has the index 0, even if no position is known."""
     found, places = match_positions(known, positions)
     assert found.tolist() == [each in known.tolist() for each in positions.tolist()]
     assert places.tolist() == [known.tolist().index(each) if each in known else 0 for each in positions.tolist()]

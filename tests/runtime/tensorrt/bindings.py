@@ -20,17 +20,17 @@ RTX_VERSION = RTX_PINS[0].split("==")[1]
 
 
 def installed_bindings(pin: str, config: pytest.Config) -> Path:
-    """Install the bindings of `pin`. Skips the test without network or a wheel for this machine."""
+    """Install the bindings of `pin`. Skip the test without network or a wheel for this machine."""
     return installed_wheels(f"tensorrt-bindings-{pin.split('==')[1]}", [pin], config)
 
 
 def installed_rtx(config: pytest.Config) -> Path:
-    """Return the folder with tensorrt_rtx_bindings, for PYTHONPATH. Skips the test without network or wheels."""
+    """Return the folder with tensorrt_rtx_bindings, for PYTHONPATH. Skip the test without network or wheels."""
     return installed_wheels(f"tensorrt-rtx-{RTX_VERSION}", RTX_PINS, config)
 
 
 def rtx_module(config: pytest.Config) -> ModuleType:
-    """Import TensorRT for RTX into this process (230 MB). Skips the test like installed_rtx."""
+    """Import TensorRT for RTX into this process (230 MB). Skip the test like installed_rtx."""
     folder = str(installed_rtx(config))
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that nothing else is imported from there
@@ -40,7 +40,7 @@ def rtx_module(config: pytest.Config) -> ModuleType:
 def installed_wheels(name: str, pins: Sequence[str], config: pytest.Config) -> Path:
     """Install `pins` without dependencies, once for all test runs, and return the folder.
 
-    `name` is the folder in the tests' cache. Skips the test if pip cannot fetch them.
+    `name` is the folder in the tests' cache. Skip the test if pip cannot fetch them.
     """
     folder = config.cache.mkdir(name)
     target = folder / "bindings"

@@ -20,7 +20,7 @@ from lopa.runtime.cuda.cuda_calls import MODULE
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInGraphs]:
-    """Install the CUDA runtime of four GPUs. At the end, checks that all memory is freed and no rule was broken."""
+    """Install the CUDA runtime of four GPUs. At the end, check that all memory is freed and no rule was broken."""
     found = StandInGraphs()
     monkeypatch.setitem(sys.modules, MODULE, found)
     monkeypatch.setattr(

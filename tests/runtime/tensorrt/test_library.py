@@ -68,7 +68,7 @@ def test_missing_library_raises(library: TensorRTLibrary) -> None:
 def test_bindings_and_libraries_must_match(
     bindings: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulates pip upgrading only one of the two distributions."""
+    """Simulate pip upgrading only one of the two distributions."""
     for name, version in (("tensorrt_rtx_cu13_bindings", bindings), ("tensorrt_rtx_cu13_libs", "1.7.1.116")):
         folder = tmp_path / f"{name}-{version}.dist-info"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""An engine runs only where it was built for. Damaged engines and those of other bundles raise errors."""
+"""An engine runs only on machines that it was built for. Damaged engines and other bundles' engines raise errors."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""Real TensorRT on a real GPU: build, verify, decode. Skipped with a reason if either is missing."""
+"""Real TensorRT on a real GPU: build, verify, decode. The tests are skipped with a reason if either is missing."""
 
 import shutil
 from pathlib import Path

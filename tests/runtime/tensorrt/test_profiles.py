@@ -105,7 +105,7 @@ def test_every_forward_has_exactly_one_profile(data: st.DataObject) -> None:
         (Sizes(2, 1, 560, 64, 32), 4, 576),
         (Sizes(3, 1, 560, 64, 32), 3, 640),  # more requests than the range allows
         (Sizes(1, 1, 640, 896, 257), 4, 640),
-        (Sizes(1, 4, 289, 896, 257), 3, 640),  # branches: not the first window of a prompt
+        (Sizes(1, 4, 289, 896, 257), 3, 640),  # several branches: not a prompt's first window
     ],
 )
 def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, window: int) -> None:
@@ -114,7 +114,7 @@ def test_long_one_branch_windows_run_in_the_range(sizes: Sizes, profile: int, wi
 
 
 def test_forwards_of_real_decodes_have_profiles(tiny_bundle: Path) -> None:
-    """Uses the bundle's defaults, for single requests and three requests per forward."""
+    """Use the bundle's defaults, for single requests and three requests per forward."""
     prompts = [item.prompt for item in eval_set_from_jsonl(EVAL, limit=1)]
     with Decoder.open(tiny_bundle, ["cpu"], threads=1) as decoder:
         recording = recording_from_decoder(

@@ -125,7 +125,7 @@ def test_fp8_engine_needs_an_fp8_gpu(path: Path, rtx: ModuleType) -> None:
 
 
 def test_engines_of_both_libraries_in_one_bundle(path: Path, trt: ModuleType, rtx: ModuleType) -> None:
-    """Each device uses engines of its own library, and the error names the library of the others."""
+    """Each device uses its library's engines. The error names the library of the other engines."""
     bundle = Bundle.open(path)
     with_verified(built_for_rtx(path, rtx))
     with pytest.raises(

@@ -45,7 +45,7 @@ def test_recorded_traces_on_one_device(
     assert_reproduced(name, session, bundle.manifest, limit=8)
     session.close()
     assert {profile for profile, _ in trt.engines.forwards} == profiles
-    # Most forwards launch a graph. Only those of long prompts never do.
+    # Most forwards launch a graph. Only forwards of long prompts never do.
     plain = sum(way == "plain" and profile < 4 for profile, way in trt.engines.forwards)
     assert plain < cuda.launches / 3
 
@@ -63,7 +63,7 @@ def test_recorded_traces_on_two_devices(name: str, bundle: Bundle, cuda: StandIn
 
 
 def test_all_shapes_match_the_reference(bundle: Bundle, trt: ModuleType) -> None:
-    """Covers requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
+    """Cover requests, branches, masks and prefixes of the engine check, as far as the shape buckets hold them."""
     session = open_session(bundle, "tensorrt:3")
     assert assert_cases_agree(bundle, session, taken=fits(prefix=192, window=96)) > 20
     assert {profile for profile, _ in trt.engines.forwards} == {0, 1, 3, 4}

@@ -1,4 +1,4 @@
-"""Chat templates, compared with Hugging Face's own renderer where it is installed."""
+"""Chat templates, compared with Hugging Face's own renderer if it is installed."""
 
 import json
 import subprocess
@@ -97,7 +97,7 @@ def test_families_templates_equal_hugging_face_s(family: str, chat: list[dict[st
 
 
 def test_hostile_templates_are_rejected() -> None:
-    """Run hostile templates in a process with limits. All are rejected long before they reach them."""
+    """Run hostile templates in a process with limits. All are rejected long before they reach the limits."""
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.runtime.text.hostile_templates"],

@@ -62,7 +62,7 @@ def pieces_of(ids: list[int], cuts: list[int]) -> list[list[int]]:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return the expected text, computed slowly: up to the first end of a stop string, the longest that ends there."""
+    """Return the text before its first stop string, and that string. Of several with one end, the longest counts."""
     for end in range(len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):

@@ -1,4 +1,4 @@
-"""Untrusted tokenizers cannot use disproportionate memory or time; those of real models are accepted."""
+"""Untrusted tokenizers cannot use disproportionate memory or time. Tokenizers of real models are accepted."""
 
 import json
 import subprocess

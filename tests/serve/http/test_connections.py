@@ -77,7 +77,7 @@ def test_official_client_gets_413(server: Server) -> None:
 
 
 def is_cut_off(client: socket.socket, piece: bytes, times: int, pause: float) -> bool:
-    """Return whether the server hangs up before a client has sent `piece` the last time."""
+    """Return True if the server hangs up before a client has sent `piece` the last time."""
     try:
         for _ in range(times):
             client.sendall(piece)

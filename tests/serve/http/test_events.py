@@ -14,7 +14,7 @@ async def endless() -> AsyncIterator[bytes]:
 
 
 def types_sent(receive: Any, takes: float) -> list[str]:
-    """Return the message types sent to a client that accepts `takes` messages. Checks that the end is reported once."""
+    """Return the message types sent to a client that accepts `takes` messages. Check that the end is reported once."""
     taken: list[str] = []
     ended: list[bool] = []
 

@@ -16,7 +16,7 @@ def file_of(name: str) -> Path:
 
 
 class Failing(onnxruntime_session.HostSession):
-    """Device that fails in a process with a file for it."""
+    """Device that fails if a file named fail-PID exists for its process."""
 
     def forward(self, batch: Any) -> Any:
         if file_of(f"fail-{os.getpid()}").exists():

@@ -1,4 +1,4 @@
-"""Run a command in a network namespace with loopback only, or in the machine's network where that is not allowed."""
+"""Run a command in a network namespace with loopback only, or in the machine's network if that is not allowed."""
 
 import fcntl
 import os

@@ -145,7 +145,7 @@ def test_scope_is_carried_without_its_prefix() -> None:
 
 
 async def relay_answers(answers: list[Messages | Exception], *, leave: bool = False) -> tuple[list[Any], int]:
-    """Return what a client receives of `answers`, and how often the end was reported."""
+    """Return the part of `answers` that a client receives, and the number of reported ends."""
     got: list[Any] = []
     ends: list[None] = []
 

@@ -1,7 +1,7 @@
 """Real tritonserver of the nvidia-pytriton wheel in a process, and its clients in further processes.
 
-Triton's python backend embeds libpython and uses the packages of the first python3 in PATH, that of .venv-triton, which
-`make test-triton` creates. Its numpy is older than 2.
+Triton's python backend embeds libpython and uses the packages of the first python3 in PATH. This is the python3 of
+.venv-triton, which `make test-triton` creates. Its numpy is older than 2.
 """
 
 import json
@@ -199,7 +199,7 @@ def _shared_regions() -> set[Path]:
 
 
 def _is_used(region: Path) -> bool:
-    """Return whether a process maps the region."""
+    """Return True if a process maps the region."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             if str(region) in maps.read_text():

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 MATRICES_OF_A_LAYER = 7
 
-# Creates 150 MB of weights, most of them in two tensors, and prints the growth of the peak memory in bytes.
+# The program creates 150 MB of weights, most of them in two tensors, and prints the growth of the peak memory in bytes.
 MEASURED_MAKING = """
 import dataclasses, sys
 from pathlib import Path
@@ -54,7 +54,7 @@ before = peak()
 checkpoint_from_likeness(dataclasses.replace(likeness, dimensions=sizes), Path(sys.argv[1]))
 print(peak() - before)
 """
-# More than any disk holds. The file size limit protects the disk from a tool that does not check first.
+# The checkpoint is larger than any disk. The file size limit protects the disk from a tool that does not check first.
 HUGE_MAKING = """
 import dataclasses, resource, sys
 import msgspec
