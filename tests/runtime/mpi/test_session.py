@@ -56,7 +56,7 @@ def test_session_matches_one_process(ranks: int, tiny_bundle_logits: Path) -> No
         (2, 0, "kill", "forward", None, "signal 9"),
         (4, 1, "raise", "forward", 3, "error: rank 1 of 4 on "),
         (2, 0, "raise", "forward", 3, "error: rank 0 of 2 on "),
-        (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not reply for 1 seconds"),
+        (4, 3, "stop", "forward", 3, "rank 3 of the MPI job did not reply for"),
     ],
 )
 def test_failing_rank_ends_the_job(
