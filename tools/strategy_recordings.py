@@ -17,7 +17,7 @@ from tests.conformance.strategy_recordings import RECORDINGS, UnknownSettingErro
 from lopa.bench.table import Table
 from tools.report import show_report
 
-_COUNTS = {"state": "states", "walk": "drafts", "taken back": "remasked", "tie": "ties", "different": "different"}
+_COUNTS = {"state": "states", "draft": "drafts", "remasked": "remasked", "tie": "ties", "different": "different"}
 
 
 @click.command()

@@ -83,7 +83,7 @@ def counted(decisions: Iterator[Decision]) -> Counter[str]:
         found[decision.kind] += 1
         found["tie"] += decision.tie
         found["different"] += not decision.same and not decision.tie
-        found["taken back"] += decision.remasked
+        found["remasked"] += decision.remasked
     return found
 
 
@@ -122,7 +122,7 @@ def _freedave(params: Mapping[str, Any], trace: Mapping[str, Any]) -> Iterator[D
             drafted = drafts if len(drafts) == len(targets) else [targets[0], *drafts]
             accepted = step["accepted"]
             last = _accepted(drafted, targets, partial(agree, mask=mask))
-            yield Decision("walk", last == accepted)
+            yield Decision("draft", last == accepted)
         elif step["op"] != "forward":
             raise UnknownSettingError(f"op {step['op']!r}: known are forward, predict, transfer, verify")
 

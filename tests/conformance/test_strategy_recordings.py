@@ -29,7 +29,7 @@ NUM_DECISIONS = {
 @pytest.mark.parametrize("path", sorted(RECORDINGS.glob("*.jsonl.gz")), ids=lambda path: path.name.split(".")[0])
 def test_recorded_decisions(path: Any) -> None:
     found = counted(decisions_of_file(path))
-    assert (found["state"], found["walk"], found["taken back"]) == NUM_DECISIONS[path.name.split(".")[0]]
+    assert (found["state"], found["draft"], found["remasked"]) == NUM_DECISIONS[path.name.split(".")[0]]
     assert found["different"] == 0
     assert found["tie"] <= 0.1 * found["state"]  # positions near probability 1 tie; most decisions do not
 
@@ -51,7 +51,7 @@ def test_freedave_with_other_settings(seed: int) -> None:
     found = counted(decisions_of_trace(header, trace))
     assert (found["different"], found["tie"]) == (0, 0)
     assert found["state"] >= 2
-    assert found["walk"] >= 1
+    assert found["draft"] >= 1
 
 
 def test_random_models_accept_and_reject_drafts() -> None:
@@ -76,7 +76,7 @@ def test_wino_with_other_settings(seed: int) -> None:
 
 def test_random_answers_of_wino_remask_up_to_the_limit() -> None:
     header, trace = wino_trace(DrawnModel(5, 96, steady=1.0), 96, 48, low=0.3, back=0.95)
-    assert counted(decisions_of_trace(header, trace))["taken back"] > 20
+    assert counted(decisions_of_trace(header, trace))["remasked"] > 20
 
 
 def freedave() -> tuple[dict[str, Any], dict[str, Any]]:

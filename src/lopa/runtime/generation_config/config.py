@@ -164,10 +164,11 @@ def _accept_former_names() -> None:
 
     @functools.wraps(init)
     def renamed_init(self: GenerationConfig, **options: Any) -> None:
-        former = {name: options.pop(name) for name in RENAMED_OPTIONS if name in options}
-        for name in former:
-            warn_renamed(name, RENAMED_OPTIONS[name])
-        init(self, **(options | current_names(former)))  # dataclasses.replace also passes every current name
+        for former, name in RENAMED_OPTIONS.items():
+            if former in options:
+                warn_renamed(former, name)
+                options[name] = options.pop(former)  # it takes precedence: dataclasses.replace passes `name` too
+        init(self, **options)
 
     def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
         """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
