@@ -44,7 +44,7 @@ def commands() -> str:
 def decoding_options() -> str:
     """Return the options of GenerationConfig with their meaning, default and, for some, strategy or flag."""
     from lopa.cli.decode.generate import command
-    from lopa.runtime.generation_config import OPTIONS, help_texts
+    from lopa.runtime.generation_config import OPTIONS, HelpText, help_texts
     from lopa.runtime.strategy import STRATEGIES
 
     owners: dict[str, list[str]] = {}
@@ -54,10 +54,10 @@ def decoding_options() -> str:
     flags = {parameter.name: parameter.opts[0] for parameter in command.params}
     rows = []
     for name in OPTIONS:
-        text, _, default = help_texts().get(name, "").removesuffix("]").partition("  [default: ")
+        meaning, default = help_texts().get(name, HelpText())
         only = f" Strategy: {', '.join(owners[name])}." if name in owners else ""
         other = "" if flags[name] == f"--{name.replace('_', '-')}" else f" Flag: `{flags[name]}`."
-        rows.append((f"`{name}`", text + only + other, default))
+        rows.append((f"`{name}`", meaning + only + other, default))
     return table(("option", "meaning", "default"), rows)
 
 

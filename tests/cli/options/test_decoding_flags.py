@@ -28,11 +28,10 @@ def overrides(*arguments: str) -> dict[str, Any]:
 def test_every_option_has_a_flag_with_its_documentation() -> None:
     flags = option_flags()
     assert sorted(flags) == sorted(OPTIONS)
-    for name, text in help_texts().items():
-        help_text, _, default = text.partition("  [default: ")
-        assert flags[name].help in (help_text, _OWN_HELP.get(name))
+    for name, (meaning, default) in help_texts().items():
+        assert flags[name].help in (meaning, _OWN_HELP.get(name))
         if not isinstance(flags[name].type, click.types.BoolParamType):
-            assert flags[name].show_default == (default.removesuffix("]") or True)
+            assert flags[name].show_default == (default or True)
     assert (flags["reference"].opts, flags["strategy_options"].opts) == (["--reference"], ["--strategy-option"])
 
 

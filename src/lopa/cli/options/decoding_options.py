@@ -13,7 +13,7 @@ from lopa.cli.program.grouped_option import BLOCKS, LENGTH, QUALITY, STRUCTURE, 
 from lopa.cli.program.renamed_options import present_option_name
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
-from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, help_texts
+from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, HelpText, help_texts
 from lopa.runtime.plan.choices import MAX_GRAMMAR_CHARACTERS
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name, strategy_names
 
@@ -62,7 +62,6 @@ _OWN_HELP: Mapping[str, str] = {
     "strategy_options": "Option of an installed strategy. Repeatable. All together replace the default ones.",
 }
 """Help texts of options whose value on the command line differs from the field's."""
-_DEFAULT = "  [default: "
 _INSTALLED = "Options of installed strategies"
 
 
@@ -176,9 +175,8 @@ def _grouped_names() -> Iterator[tuple[str, str, bool]]:
 
 def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callable[[_Command], _Command]:
     flag, kind = "--" + name.replace("_", "-"), _without_none(hint)
-    text, _, default = help_texts().get(name, "").partition(_DEFAULT)
-    default = default.removesuffix("]")
-    common: dict[str, Any] = {"help": _OWN_HELP.get(name, text), "group": group, "advanced": advanced}
+    meaning, default = help_texts().get(name, HelpText())
+    common: dict[str, Any] = {"help": _OWN_HELP.get(name, meaning), "group": group, "advanced": advanced}
     if name == _REFERENCE:
         return option(flag, name, is_flag=True, default=None, **common)
     if kind is bool:

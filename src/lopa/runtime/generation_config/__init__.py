@@ -19,7 +19,7 @@ from lopa.runtime.generation_config.defaults import (
     checked_defaults,
     options_from_defaults,
 )
-from lopa.runtime.generation_config.help_texts import help_texts
+from lopa.runtime.generation_config.help_texts import HelpText, help_texts
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
@@ -34,6 +34,7 @@ __all__ = [
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",
+    "HelpText",
     "branch_choice",
     "checked_defaults",
     "current_names",
