@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
-from lopa.export.cpu_graph.twin import TwinOf, twin_for_cpu, unpacked_twin
+from lopa.export.cpu_graph.twin import TwinOf, twins_for_cpu
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
@@ -26,6 +26,7 @@ from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    CpuForm,
     CpuGraph,
     Dialect,
     FileRecord,
@@ -124,14 +125,9 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
     return Bundle.open(plan.destination)
 
 
-def cpu_name(name: str) -> str:
-    """Return the file name of a graph's twin for CPUs: model.cpu.onnx for model.onnx."""
-    return f"{name.removesuffix('.onnx')}.cpu.onnx"
-
-
-def unpacked_name(name: str) -> str:
-    """Return the file name of a graph's twin for CPUs with unpacked int4 matrices: model.cpu-unpacked.onnx."""
-    return f"{name.removesuffix('.onnx')}.cpu-unpacked.onnx"
+def cpu_name(name: str, form: CpuForm = "packed") -> str:
+    """Return the file name of a graph's twin for CPUs: model.cpu.onnx or model.cpu-mapped.onnx for model.onnx."""
+    return f"{name.removesuffix('.onnx')}.cpu{'' if form == 'packed' else f'-{form}'}.onnx"
 
 
 def _write_graphs(
@@ -152,10 +148,9 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
-        cpu_twins: dict[bool, ir.Model | None] = {}  # key: True if int4 matrices are unpacked
+        cpu_twins: dict[CpuForm, ir.Model] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
-            origin = TwinOf(source.config.dimensions, graph.part)
-            cpu_twins = {False: twin_for_cpu(model, origin), True: unpacked_twin(model, origin)}
+            cpu_twins = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
         report(f"checking and writing {graph.name}", 0, 0)
@@ -164,11 +159,18 @@ def _write_graphs(
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
-        for unpacked, twin in cpu_twins.items():
-            if twin is not None:
-                name = unpacked_name(graph.name) if unpacked else cpu_name(graph.name)
-                ir.save(twin, folder / name)
-                twins.append(CpuGraph(graph=name, source=graph.name, source_sha256=digest, unpacked=unpacked))
+        for form, twin in cpu_twins.items():
+            name = cpu_name(graph.name, form)
+            ir.save(twin, folder / name)
+            twins.append(
+                CpuGraph(
+                    graph=name,
+                    source=graph.name,
+                    source_sha256=digest,
+                    unpacked=form == "unpacked",
+                    mapped=form == "mapped",
+                )
+            )
     return sorted(found), twins
 
 

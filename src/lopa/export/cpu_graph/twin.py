@@ -1,16 +1,17 @@
-"""Twin of a standard graph for ONNX Runtime's CPU provider, with the same inputs, outputs, weights and results."""
+"""Twins of a standard graph for ONNX Runtime's CPU provider, with the same inputs, outputs and weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from lopa.export.cpu_graph.mapped_matrices import MappedInt4Pass, MappedInt8Pass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import CpuForm, ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
 
@@ -33,23 +34,26 @@ CPU_PASSES: Sequence[PassMaker] = (
 """Passes in their order. Each leaves a graph unchanged if it finds nothing to do."""
 
 
-def twin_for_cpu(model: ir.Model, of: TwinOf) -> ir.Model | None:
-    """Return a copy of `model` after all passes, or None if none changed it.
+def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
+    """Return the copies of `model` for each form of quantized matrices that differs from `model`.
 
     Values of weights are not read, but stay in the file that `model` refers to. Raises onnx_ir.passes.PassError if a
     pass violates its contract.
     """
-    twin = _copied(model)
-    return twin if _apply_passes(twin, of) else None
-
-
-def unpacked_twin(model: ir.Model, of: TwinOf) -> ir.Model | None:
-    """Return a twin whose int4 matrices are unpacked before the other passes; None if `model` has none."""
-    twin = _copied(model)
-    if not UnpackedInt4Pass()(twin).modified:
-        return None
-    _apply_passes(twin, of)
-    return twin
+    twins: dict[CpuForm, ir.Model] = {}
+    packed = _copied(model)
+    if _apply_passes(packed, of):
+        twins["packed"] = packed
+    unpacked = _copied(model)
+    if UnpackedInt4Pass()(unpacked).modified:
+        _apply_passes(unpacked, of)
+        twins["unpacked"] = unpacked
+    mapped = _copied(model)
+    has_int4 = MappedInt4Pass()(mapped).modified
+    _apply_passes(mapped, of)
+    if MappedInt8Pass()(mapped).modified or has_int4:
+        twins["mapped"] = mapped
+    return twins
 
 
 def _copied(model: ir.Model) -> ir.Model:

@@ -16,8 +16,8 @@ from lopa.export.verify.differences import OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.int4_form import unpacked_graph
 from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
@@ -98,10 +98,11 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
         return {"": bundle}  # this device compiles the graph
     first, *others = bundle.dialects
     bundles = {"": bundle.with_dialect(first).without_cpu_graphs()}
-    if bundle.manifest.cpu_graphs:
-        bundles["cpu"] = bundle.with_dialect(first).with_cpu_graphs(unpacked=False)
-    if unpacked_graph(bundle) is not None:
-        bundles[UNPACKED] = bundle.with_dialect(first).with_cpu_graphs(unpacked=True)
+    if bundle.cpu_graph("packed") is not None:
+        bundles["cpu"] = bundle.with_dialect(first).with_cpu_graphs("packed")
+    form = cpu_form(bundle)
+    if form != "packed":
+        bundles[f"cpu-{form}"] = bundle.with_dialect(first).with_cpu_graphs(form)
     if len(families) == 1:  # the others are graphs of the whole model, which a pipeline does not run
         bundles |= {dialect: bundle.with_dialect(dialect) for dialect in others}
     return bundles

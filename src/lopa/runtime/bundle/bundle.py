@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
-from lopa.runtime.bundle.manifest import MANIFEST_NAME, Dialect, Manifest, manifest_from_json
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manifest, manifest_from_json
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
@@ -74,30 +74,23 @@ class Bundle:
             )  # stages, twins and functions exist only for standard graphs
         return replace(self, manifest=alone)
 
-    def graph_for_cpu(self) -> Path:
-        """Return the path of the CPU twin of `graph` for ONNX Runtime, or `graph` itself.
+    def cpu_graph(self, form: CpuForm) -> Path | None:
+        """Return the path of the twin of `graph` for CPUs whose quantized matrices are in `form`.
 
-        The result is `graph` if there is no twin, or if the twin was made from another file. Raises BadInputError if
+        The result is None if there is no such twin, or if it was made from another graph. Raises BadInputError if
         `graph` cannot be read.
         """
-        return self._twin(unpacked=False) or self.graph
-
-    def unpacked_graph(self) -> Path | None:
-        """Return the path of the twin of `graph` with unpacked int4 matrices, or None."""
-        return self._twin(unpacked=True)
-
-    def _twin(self, *, unpacked: bool) -> Path | None:
         twins = [each for each in self.manifest.cpu_graphs if each.source == self.manifest.graph]
-        twin = next((each for each in twins if each.unpacked == unpacked), None)
+        twin = next((each for each in twins if each.form == form), None)
         if (
             twin is None or sha256_of_file(self.graph) != twin.source_sha256
         ):  # reads less than a megabyte; weights are in another file
             return None
         return self.file(twin.graph)
 
-    def with_cpu_graphs(self, *, unpacked: bool) -> "Bundle":
-        """Return the bundle with only those twins whose `unpacked` field equals `unpacked`."""
-        twins = [each for each in self.manifest.cpu_graphs if each.unpacked == unpacked]
+    def with_cpu_graphs(self, form: CpuForm) -> "Bundle":
+        """Return the bundle with only those twins whose matrices are in `form`."""
+        twins = [each for each in self.manifest.cpu_graphs if each.form == form]
         return replace(self, manifest=msgspec.structs.replace(self.manifest, cpu_graphs=twins))
 
     def without_cpu_graphs(self) -> "Bundle":

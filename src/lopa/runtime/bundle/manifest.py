@@ -171,6 +171,9 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """End of the layers, exclusive."""
 
 
+CpuForm = Literal["mapped", "packed", "unpacked"]
+
+
 class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Twin of a standard graph, in the fastest form for ONNX Runtime on CPUs (lopa.export.cpu_graph).
 
@@ -183,7 +186,14 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     unpacked: bool = False
-    """True if int4 matrices are int8 here. A session unpacks them when it opens (lopa.runtime.bundle.int4_form)."""
+    """True if int4 matrices are int8 here. A session unpacks them when it opens."""
+    mapped: bool = False
+    """True if quantized matrices are factors of lopa's own operators (lopa.runtime.cpu_kernels)."""
+
+    @property
+    def form(self) -> CpuForm:
+        """Form of the quantized matrices (lopa.runtime.bundle.quantized_form)."""
+        return "mapped" if self.mapped else "unpacked" if self.unpacked else "packed"
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -419,10 +429,12 @@ def _find_stage_errors(manifest: Manifest) -> Reasons:
 
 def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
     graphs = {manifest.graph, *(stage.graph for stage in manifest.stages)}
-    for (source, unpacked), count in Counter((twin.source, twin.unpacked) for twin in manifest.cpu_graphs).items():
+    for (source, form), count in Counter((twin.source, twin.form) for twin in manifest.cpu_graphs).items():
         if source not in graphs or count > 1:
-            yield f"{count} cpu_graphs for {source!r}", "at most one per graph in the standard dialect"
-        if unpacked and (manifest.quantization is None or manifest.quantization.kind != "int4"):
+            yield f"{count} cpu_graphs for {source!r}", "at most one per graph and form, in the standard dialect"
+        if form == "mapped" and manifest.quantization is None:
+            yield "cpu_graphs with mapped matrices, but no quantized matrices", "quantization"
+        if form == "unpacked" and (manifest.quantization is None or manifest.quantization.kind != "int4"):
             yield "cpu_graphs with unpacked int4 matrices, but no int4 matrices", "quantization of kind int4"
 
 

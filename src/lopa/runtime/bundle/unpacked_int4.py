@@ -91,7 +91,7 @@ def _temporary_memory(size: int) -> mmap.mmap:
         raise BadInputError(
             f"cannot make a temporary file of {size / 1e9:.2f} GB for unpacked int4 matrices: {error}",
             expected="a temporary folder with that much space while the bundle is open",
-            remedy="free disk space, set TMPDIR to another folder, or set LOPA_INT4=packed, which is slower",
+            remedy="free disk space, set TMPDIR to another folder, or set LOPA_WEIGHTS=packed, which is slower",
         ) from error
 
 

@@ -17,9 +17,10 @@ import onnxruntime as ort
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
-from lopa.runtime.bundle.int4_form import unpacked_graph
+from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpack_matrices
 from lopa.runtime.contract.model_part import ModelPart
+from lopa.runtime.cpu_kernels.kernel_library import kernel_library
 from lopa.runtime.denormals import can_change, denormals_as_zero
 from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
@@ -44,11 +45,10 @@ def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int |
     check_types(bundle, device)
     graph, make_matrices = bundle.graph, None
     if providers[0][0] == _CPU:
-        unpacked = unpacked_graph(bundle)
-        if unpacked is None:
-            graph = bundle.graph_for_cpu()
-        else:
-            graph, make_matrices = unpacked, partial(unpack_matrices, bundle, part)
+        form = cpu_form(bundle)
+        graph = bundle.cpu_graph(form) or bundle.graph
+        if form == "unpacked":
+            make_matrices = partial(unpack_matrices, bundle, part)
     session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), make_matrices)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
@@ -193,6 +193,9 @@ def _open_graph(
         options.add_external_initializers(list(values), list(values.values()))
     if can_change():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    kernels = kernel_library()
+    if kernels is not None:
+        options.register_custom_ops_library(str(kernels.path))
     try:
         with denormals_as_zero():
             session = ort.InferenceSession(str(graph), options, providers=providers)

@@ -1,0 +1,74 @@
+"""Passes that give products with quantized matrices to lopa's own operators, which read the bundle's mapped file.
+
+ONNX Runtime's kernels copy every matrix into their own layout when a session opens. These operators need no copy
+(lopa.runtime.cpu_kernels).
+"""
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from lopa.export.cpu_graph.rounded_rows import MICROSOFT
+from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
+
+
+class MappedInt4Pass(ir.passes.InPlacePass):
+    """Pass that replaces MatMul(x, DequantizeLinear(W int4, block scales)) by MatMulInt4(x, W, block scales).
+
+    Products stay as they are if scales are not float32, if a block is not of BLOCK inputs, or if the number of
+    outputs is odd.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the products."""
+        products = [node for node in tuple(model.graph) if node.op_type == "MatMul" and _int4_factor(node) is not None]
+        for product in products:
+            factor = _int4_factor(product)
+            assert factor is not None  # as in the list
+            _replace(product, "MatMulInt4", [product.inputs[0], factor.inputs[0], factor.inputs[1]])
+        return _finished(model, modified=bool(products))
+
+
+class MappedInt8Pass(ir.passes.InPlacePass):
+    """Pass that replaces the MatMulIntegerToFloat of lopa.export.cpu_graph.rounded_rows by MatMulInt8.
+
+    The results are equal: sums are exact, and rows are multiplied by 1.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the products."""
+        products = [
+            node for node in tuple(model.graph) if node.op_type == "MatMulIntegerToFloat" and node.domain == MICROSOFT
+        ]
+        for product in products:
+            rows, weight, _, scales, _ = product.inputs
+            _replace(product, "MatMulInt8", [rows, weight, scales])
+        return _finished(model, modified=bool(products))
+
+
+def _int4_factor(product: ir.Node) -> ir.Node | None:
+    """Return the DequantizeLinear whose output is the second factor if MatMulInt4 can replace the product."""
+    value = product.inputs[1]
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != "DequantizeLinear" or len(node.inputs) != 2:
+        return None
+    weight, scales = node.inputs
+    block = node.attributes.get("block_size")
+    if weight is None or scales is None or weight.shape is None or weight.dtype != ir.DataType.INT4:
+        return None
+    fits = scales.dtype == ir.DataType.FLOAT and block is not None and block.as_int() == BLOCK
+    return node if fits and weight.shape.numpy()[1] % 2 == 0 else None
+
+
+def _replace(product: ir.Node, operator: str, inputs: list[ir.Value | None]) -> None:
+    result = ir.node(operator, inputs, domain=DOMAIN, name=product.name)
+    old, new = product.outputs[0], result.outputs[0]
+    new.name, new.shape, new.type = old.name, old.shape, old.type
+    product.prepend(result)
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def _finished(model: ir.Model, *, modified: bool) -> ir.passes.PassResult:
+    if modified:
+        model.opset_imports[DOMAIN] = 1
+        common.RemoveUnusedNodesPass()(model)
+    return ir.passes.PassResult(model, modified=modified)

@@ -1,0 +1,28 @@
+// Kernels for processors with AVX2.
+#pragma GCC target("avx2,fma")
+#include "ymm.h"
+
+namespace lopa {
+namespace {
+
+struct Avx2 : Ymm {
+    // Weights are signed. Products of two pairs stay within int16, because no number is below -127.
+    static I dot(I sum, I weights, I rows) { return add_pairs(sum, _mm256_abs_epi8(rows), _mm256_sign_epi8(weights, rows)); }
+    // Weights are 0 to 15.
+    static I dot_small(I sum, I weights, I rows) { return add_pairs(sum, weights, rows); }
+
+    static I add_pairs(I sum, I first, I second) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(first, second), _mm256_set1_epi16(1)));
+    }
+
+    template <class Format>
+    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
+        unpack_with<Format>(_mm256_setzero_si256(), weights, stride, out, step);
+    }
+};
+
+}  // namespace
+
+const Kernels kAvx2 = {"avx2", round_rows<Avx2>, strip<Avx2, Int4>, strip<Avx2, Int8>, 0};
+
+}  // namespace lopa

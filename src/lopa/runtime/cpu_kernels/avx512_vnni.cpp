@@ -1,0 +1,124 @@
+// Kernels for processors with AVX-512 VNNI.
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2,prefer-vector-width=512")
+#include <immintrin.h>
+
+#include <type_traits>
+
+#include "strips.h"
+
+namespace lopa {
+namespace {
+
+struct Avx512Vnni {
+    using I = __m512i;
+    static constexpr int kLanes = 16, kVectorsPerPass = 2;
+    static constexpr int32_t kInt4Offset = 8;
+
+    static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
+    static I load(const int32_t* from) { return _mm512_load_si512(from); }
+    static void store(int32_t* to, I numbers) { _mm512_store_si512(to, numbers); }
+    static I dot(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
+    static I dot_small(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
+
+    static void add_scaled(float* sum, I dots, float row_scale, const float* scales) {
+        const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(dots), _mm512_set1_ps(row_scale));
+        _mm512_store_ps(sum, _mm512_fmadd_ps(product, _mm512_load_ps(scales), _mm512_load_ps(sum)));
+    }
+
+    // Transposes of 4 inputs x 64 columns. Vector q has columns 16 L + 4 q + i in lane 4 L + i.
+    static void transpose(I a, I b, I c, I d, I* out, int64_t step) {
+        const I ab = _mm512_unpacklo_epi8(a, b), ab_high = _mm512_unpackhi_epi8(a, b);
+        const I cd = _mm512_unpacklo_epi8(c, d), cd_high = _mm512_unpackhi_epi8(c, d);
+        _mm512_store_si512(out, _mm512_unpacklo_epi16(ab, cd));
+        _mm512_store_si512(out + step, _mm512_unpackhi_epi16(ab, cd));
+        _mm512_store_si512(out + 2 * step, _mm512_unpacklo_epi16(ab_high, cd_high));
+        _mm512_store_si512(out + 3 * step, _mm512_unpackhi_epi16(ab_high, cd_high));
+    }
+
+    // Unpack 4 inputs of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones.
+    template <class Format>
+    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
+        I first[4], second[4];
+        for (int i = 0; i < 4; ++i) {
+            if constexpr (std::is_same_v<Format, Int4>) {
+                const I low = _mm512_set1_epi8(15);
+                const I bytes = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), _mm512_set1_epi8(char(0x88)));
+                first[i] = _mm512_and_si512(bytes, low);
+                second[i] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
+            } else {
+                const I sign = _mm512_set1_epi8(char(0x80));
+                first[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), sign);
+                second[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride + 64), sign);
+            }
+        }
+        transpose(first[0], first[1], first[2], first[3], out, step);
+        transpose(second[0], second[1], second[2], second[3], out + 4 * step, step);
+    }
+
+    // Scales of a tile in the order of unpacked int4 vectors.
+    static void order_scales(const float* stored, float* ordered) {
+        for (int half = 0; half < 2; ++half) {
+            const __m512 a = _mm512_loadu_ps(stored + 16 * half), b = _mm512_loadu_ps(stored + 32 + 16 * half);
+            const __m512 c = _mm512_loadu_ps(stored + 64 + 16 * half), d = _mm512_loadu_ps(stored + 96 + 16 * half);
+            for (int q = 0; q < 2; ++q)
+                for (int odd = 0; odd < 2; ++odd) {
+                    const int at = 8 * q + odd;
+                    const I columns = _mm512_setr_epi32(at, at + 2, at + 4, at + 6, at + 16, at + 18, at + 20, at + 22, at, at + 2,
+                                                        at + 4, at + 6, at + 16, at + 18, at + 20, at + 22);
+                    const __m512 low = _mm512_permutex2var_ps(a, columns, b), high = _mm512_permutex2var_ps(c, columns, d);
+                    _mm512_store_ps(ordered + (4 * odd + 2 * half + q) * kLanes, _mm512_mask_blend_ps(0xff00, low, high));
+                }
+        }
+    }
+
+    // Write lane L of a, b, c and d to out + L * step.
+    static void write_lanes(__m512 a, __m512 b, __m512 c, __m512 d, float* out, int64_t step) {
+        const __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44), cd = _mm512_shuffle_f32x4(c, d, 0x44);
+        const __m512 ab_high = _mm512_shuffle_f32x4(a, b, 0xee), cd_high = _mm512_shuffle_f32x4(c, d, 0xee);
+        _mm512_store_ps(out, _mm512_shuffle_f32x4(ab, cd, 0x88));
+        _mm512_store_ps(out + step, _mm512_shuffle_f32x4(ab, cd, 0xdd));
+        _mm512_store_ps(out + 2 * step, _mm512_shuffle_f32x4(ab_high, cd_high, 0x88));
+        _mm512_store_ps(out + 3 * step, _mm512_shuffle_f32x4(ab_high, cd_high, 0xdd));
+    }
+
+    static void order_int4(const float* sums, float* ordered) {
+        for (int half = 0; half < 2; ++half) {
+            __m512 parts[4];
+            for (int q = 0; q < 2; ++q) {
+                const __m512 even = _mm512_load_ps(sums + (2 * half + q) * kLanes), odd = _mm512_load_ps(sums + (4 + 2 * half + q) * kLanes);
+                parts[2 * q] = _mm512_unpacklo_ps(even, odd), parts[2 * q + 1] = _mm512_unpackhi_ps(even, odd);
+            }
+            write_lanes(parts[0], parts[1], parts[2], parts[3], ordered + 16 * half, 32);
+        }
+    }
+
+    static void order_int8(const int32_t* sums, const float* scales, float* ordered) {
+        for (int half = 0; half < 2; ++half) {
+            __m512 parts[4];
+            for (int q = 0; q < 4; ++q) parts[q] = _mm512_cvtepi32_ps(load(sums + (4 * half + q) * kLanes));
+            write_lanes(parts[0], parts[1], parts[2], parts[3], ordered + 64 * half, 16);
+        }
+        for (int64_t column = 0; column < kTile; column += kLanes)
+            _mm512_store_ps(ordered + column, _mm512_mul_ps(_mm512_load_ps(ordered + column), _mm512_load_ps(scales + column)));
+    }
+
+    static void round_block(const float* row, int8_t* numbers, float* scale, int32_t* sum) {
+        const __m512 first = _mm512_loadu_ps(row), second = _mm512_loadu_ps(row + 16);
+        const I magnitude = _mm512_set1_epi32(0x7fffffff);  // as integers, so that NaN is the largest
+        const int32_t bits = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_epi32(_mm512_castps_si512(first), magnitude),
+                                                                      _mm512_and_epi32(_mm512_castps_si512(second), magnitude)));
+        const RowScale found = row_scale(bits);
+        const __m512 inverse = _mm512_set1_ps(found.inverse);
+        const I a = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), b = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers), _mm512_cvtsepi32_epi8(a));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + 16), _mm512_cvtsepi32_epi8(b));
+        *scale = found.scale;
+        *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+    }
+};
+
+}  // namespace
+
+const Kernels kAvx512Vnni = {"avx512-vnni", round_rows<Avx512Vnni>, strip<Avx512Vnni, Int4>, strip<Avx512Vnni, Int8>, 128};
+
+}  // namespace lopa

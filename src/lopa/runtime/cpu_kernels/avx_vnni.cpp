@@ -1,0 +1,22 @@
+// Kernels for processors with AVX-VNNI, such as Intel's laptops since 2021.
+#pragma GCC target("avx2,fma,avxvnni")
+#include "ymm.h"
+
+namespace lopa {
+namespace {
+
+struct AvxVnni : Ymm {
+    static I dot(I sum, I weights, I rows) { return _mm256_dpbusd_avx_epi32(sum, weights, rows); }
+    static I dot_small(I sum, I weights, I rows) { return dot(sum, weights, rows); }
+
+    template <class Format>
+    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
+        unpack_with<Format>(_mm256_set1_epi8(char(0x80)), weights, stride, out, step);
+    }
+};
+
+}  // namespace
+
+const Kernels kAvxVnni = {"avx-vnni", round_rows<AvxVnni>, strip<AvxVnni, Int4>, strip<AvxVnni, Int8>, 128};
+
+}  // namespace lopa

@@ -1,0 +1,264 @@
+// Operators of ONNX Runtime for products with quantized matrices that stay in the bundle's mapped file.
+//
+// lopa.cpu::MatMulInt4(rows float [.., K], weights int4 [K, N], scales float [K / 32, N]) -> float [.., N]
+//     Every block of 32 numbers of a row is rounded to 8 bits with its own scale.
+// lopa.cpu::MatMulInt8(rows uint8 around 128 [.., K], weights int8 [K, N], scales float [N]) -> float [.., N]
+//     The sum is exact in int32, as in com.microsoft::MatMulIntegerToFloat.
+#include <cpuid.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "onnxruntime_abi.h"
+#include "products.h"
+
+namespace lopa {
+namespace {
+
+constexpr int64_t kMaxDimensions = 8;
+constexpr int64_t kParallelNumbers = 1 << 16;  // numbers to round from which threads pay
+
+// AVX-VNNI is bit 4 of EAX in subleaf 1 of leaf 7.
+bool has_avx_vnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+
+const Kernels* best_kernels() {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &kAvx512Vnni;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
+    return has_avx_vnni() ? &kAvxVnni : &kAvx2;
+}
+
+const Kernels* g_kernels = best_kernels();
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+template <class Number>
+using Buffer = std::unique_ptr<Number[], Free>;
+
+template <class Number>
+Buffer<Number> buffer_of(int64_t count) {
+    const size_t bytes = (count * sizeof(Number) + 63) / 64 * 64;
+    return Buffer<Number>(static_cast<Number*>(std::aligned_alloc(64, std::max<size_t>(bytes, 64))));
+}
+
+struct Shape {
+    int64_t dimensions[kMaxDimensions] = {};
+    size_t count = 0;
+
+    int64_t last() const { return dimensions[count - 1]; }
+    int64_t rows() const {
+        int64_t rows = 1;
+        for (size_t i = 0; i + 1 < count; ++i) rows *= dimensions[i];
+        return rows;
+    }
+};
+
+struct Kernel {
+    explicit Kernel(const OrtApi* table) : api(table) {}
+    Api api;
+};
+
+struct Input {
+    const void* data = nullptr;
+    Shape shape;
+};
+
+OrtStatus* read_input(const Api& api, OrtKernelContext* context, size_t index, Input* read) {
+    const OrtValue* value = nullptr;
+    if (OrtStatus* status = api.input(context, index, &value)) return status;
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    if (OrtStatus* status = api.type_and_shape(value, &info)) return status;
+    OrtStatus* status = api.dimensions_count(info, &read->shape.count);
+    if (status == nullptr && (read->shape.count == 0 || read->shape.count > kMaxDimensions))
+        status = api.create_status(kInvalidArgument, "lopa.cpu: inputs must have 1 to 8 dimensions");
+    if (status == nullptr) status = api.dimensions(info, read->shape.dimensions, read->shape.count);
+    api.release_type_and_shape(info);
+    if (status != nullptr) return status;
+    void* data = nullptr;
+    status = api.tensor_data(const_cast<OrtValue*>(value), &data);
+    read->data = data;
+    return status;
+}
+
+struct Work {
+    const Product* product;
+    const float* rows;
+    int64_t strip;  // tiles of a strip
+    int64_t share;  // blocks that one task rounds
+    void (*compute)(const Product&, int64_t, int64_t);
+};
+
+OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product, Work work) {
+    const int64_t tiles = (product.columns + kTile - 1) / kTile;
+    work.product = &product;
+    // Wide strips read memory in longer runs. Narrow ones share few tiles evenly among threads.
+    work.strip = std::clamp<int64_t>(tiles / 16, 1, kMaxStripTiles);
+    const auto task = [](void* data, size_t index) {
+        const Work& work = *static_cast<Work*>(data);
+        const int64_t tiles = (work.product->columns + kTile - 1) / kTile, first = index * work.strip;
+        work.compute(*work.product, first, std::min(tiles, first + work.strip));
+    };
+    return api.parallel_for(context, task, (tiles + work.strip - 1) / work.strip, 0, &work);
+}
+
+OrtStatus* open_output(const Api& api, OrtKernelContext* context, const Shape& rows, int64_t columns, float** data) {
+    Shape shape = rows;
+    shape.dimensions[shape.count - 1] = columns;
+    OrtValue* value = nullptr;
+    if (OrtStatus* status = api.output(context, 0, shape.dimensions, shape.count, &value)) return status;
+    return api.tensor_data(value, reinterpret_cast<void**>(data));
+}
+
+OrtStatus* wrong_shapes(const Api& api, const char* name, const Input (&inputs)[3]) {
+    char message[256];
+    std::snprintf(message, sizeof message, "lopa.cpu::%s: rows of %lld numbers do not fit a matrix [%lld, %lld] with %lld scales", name,
+                  static_cast<long long>(inputs[0].shape.last()), static_cast<long long>(inputs[1].shape.dimensions[0]),
+                  static_cast<long long>(inputs[1].shape.last()), static_cast<long long>(inputs[2].shape.rows() * inputs[2].shape.last()));
+    return api.create_status(kInvalidArgument, message);
+}
+
+OrtStatus* out_of_memory(const Api& api) { return api.create_status(1, "lopa.cpu: not enough memory for rounded rows"); }
+
+OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
+    const Api& api = static_cast<Kernel*>(kernel)->api;
+    Input inputs[3];
+    for (size_t i = 0; i < 3; ++i)
+        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
+    const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows(), blocks = k / kBlock;
+    if (inputs[1].shape.count != 2 || inputs[2].shape.count != 2 || inputs[1].shape.dimensions[0] != k || k % kBlock != 0 || n % 2 != 0 ||
+        inputs[2].shape.dimensions[0] != blocks || inputs[2].shape.last() != n)
+        return wrong_shapes(api, "MatMulInt4", inputs);
+    float* output = nullptr;
+    if (OrtStatus* status = open_output(api, context, inputs[0].shape, n, &output)) return status;
+    if (rows == 0 || n == 0) return nullptr;
+    const auto numbers = buffer_of<int8_t>(rows * k);
+    const auto scales = buffer_of<float>(rows * blocks);
+    const auto corrections = buffer_of<int32_t>(rows * blocks);
+    if (!numbers || !scales || !corrections) return out_of_memory(api);
+    const Product product = {rows,
+                             k,
+                             n,
+                             static_cast<const uint8_t*>(inputs[1].data),
+                             static_cast<const float*>(inputs[2].data),
+                             {numbers.get(), scales.get(), corrections.get()},
+                             output};
+    Work work = {&product, static_cast<const float*>(inputs[0].data), 0, 0, g_kernels->int4_strip};
+    if (rows * k < kParallelNumbers) {
+        g_kernels->round_rows(product, work.rows, 0, blocks);
+    } else {
+        work.share = 16;
+        const auto task = [](void* data, size_t index) {
+            const Work& work = *static_cast<Work*>(data);
+            const int64_t first = index * work.share;
+            g_kernels->round_rows(*work.product, work.rows, first, std::min(work.product->blocks(), first + work.share));
+        };
+        if (OrtStatus* status = api.parallel_for(context, task, (blocks + work.share - 1) / work.share, 0, &work)) return status;
+    }
+    return compute_strips(api, context, product, work);
+}
+
+// Order the rows in blocks, as signed numbers, and sum them.
+void order_rows(const uint8_t* rows, const Product& product) {
+    const int64_t blocks = product.blocks();
+    for (int64_t row = 0; row < product.rows; ++row) {
+        const uint8_t* numbers = rows + row * product.inputs;
+        int32_t sum = 0;
+        for (int64_t block = 0; block < blocks; ++block) {
+            int8_t* ordered = product.rounded.numbers + (block * product.rows + row) * kBlock;
+            const int64_t count = std::min(kBlock, product.inputs - block * kBlock);
+            for (int64_t i = 0; i < count; ++i) {
+                ordered[i] = static_cast<int8_t>(numbers[block * kBlock + i] ^ 0x80);
+                sum += ordered[i];
+            }
+            std::memset(ordered + count, 0, kBlock - count);
+        }
+        product.rounded.corrections[row] = -g_kernels->int8_offset * sum;
+    }
+}
+
+OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
+    const Api& api = static_cast<Kernel*>(kernel)->api;
+    Input inputs[3];
+    for (size_t i = 0; i < 3; ++i)
+        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
+    const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows();
+    if (inputs[1].shape.count != 2 || inputs[2].shape.count != 1 || inputs[1].shape.dimensions[0] != k || inputs[2].shape.last() != n)
+        return wrong_shapes(api, "MatMulInt8", inputs);
+    float* output = nullptr;
+    if (OrtStatus* status = open_output(api, context, inputs[0].shape, n, &output)) return status;
+    if (rows == 0 || n == 0) return nullptr;
+    const auto numbers = buffer_of<int8_t>(rows * ((k + kBlock - 1) / kBlock) * kBlock);
+    const auto corrections = buffer_of<int32_t>(rows);
+    if (!numbers || !corrections) return out_of_memory(api);
+    const Product product = {rows,
+                             k,
+                             n,
+                             static_cast<const uint8_t*>(inputs[1].data),
+                             static_cast<const float*>(inputs[2].data),
+                             {numbers.get(), nullptr, corrections.get()},
+                             output};
+    order_rows(static_cast<const uint8_t*>(inputs[0].data), product);
+    return compute_strips(api, context, product, {&product, nullptr, 0, 0, g_kernels->int8_strip});
+}
+
+template <int RowType, int WeightType>
+CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*compute)(void*, OrtKernelContext*)) {
+    CustomOp op;
+    op.name = name;
+    op.provider = [](const CustomOp*) -> const char* { return nullptr; };
+    op.input_type = [](const CustomOp*, size_t index) -> int { return index == 0 ? RowType : index == 1 ? WeightType : kFloat; };
+    op.input_count = [](const CustomOp*) -> size_t { return 3; };
+    op.output_type = [](const CustomOp*, size_t) -> int { return kFloat; };
+    op.output_count = [](const CustomOp*) -> size_t { return 1; };
+    op.destroy_kernel = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+    op.input_kind = op.output_kind = op.input_memory = [](const CustomOp*, size_t) -> int { return 0; };  // required, in host memory
+    op.create_kernel_with_status = [](const CustomOp*, const OrtApi* table, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
+        *kernel = new (std::nothrow) Kernel(table);
+        return *kernel == nullptr ? out_of_memory(Api(table)) : nullptr;
+    };
+    op.compute_with_status = compute;
+    return op;
+}
+
+}  // namespace
+}  // namespace lopa
+
+#define LOPA_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Called by ONNX Runtime's SessionOptions.register_custom_ops_library.
+LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa::OrtApiBase* base) {
+    using namespace lopa;
+    static const CustomOp int4 = operator_with<kFloat, kInt4>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4);
+    static const CustomOp int8 = operator_with<kUint8, kInt8>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8);
+    const Api api(base->GetApi(kApiVersion));
+    static OrtCustomOpDomain* const domain = [&api] {  // lives as long as the process: sessions refer to it
+        OrtCustomOpDomain* made = nullptr;
+        const bool failed = api.create_domain("lopa.cpu", &made) || api.add_op(made, &int4) || api.add_op(made, &int8);
+        return failed ? nullptr : made;
+    }();
+    if (domain == nullptr) return api.create_status(1, "lopa.cpu: the operators could not be registered");
+    return api.add_domain(options, domain);
+}
+
+// Name of the instruction set in use, or null if this processor has none that the kernels need.
+LOPA_EXPORT const char* lopa_instruction_set() { return lopa::g_kernels == nullptr ? nullptr : lopa::g_kernels->name; }
+
+// Use another instruction set of this processor in the whole process, for tests. Returns 0 if the name is unknown.
+LOPA_EXPORT int lopa_select_instruction_set(const char* name) {
+    for (const lopa::Kernels* kernels : {&lopa::kAvx512Vnni, &lopa::kAvxVnni, &lopa::kAvx2})
+        if (std::strcmp(kernels->name, name) == 0) {
+            lopa::g_kernels = kernels;
+            return 1;
+        }
+    return 0;
+}

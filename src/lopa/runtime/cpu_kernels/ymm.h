@@ -1,0 +1,123 @@
+// Vectors of 256 bits, for AVX2 with and without VNNI. Include it after the pragma that selects the instruction set.
+#pragma once
+#include <immintrin.h>
+
+#include <type_traits>
+
+#include "strips.h"
+
+namespace lopa {
+namespace {
+
+struct Ymm {
+    using I = __m256i;
+    static constexpr int kLanes = 8, kVectorsPerPass = 1;
+    static constexpr int32_t kInt4Offset = 8;
+
+    static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
+    static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
+    static void store(int32_t* to, I numbers) { _mm256_store_si256(reinterpret_cast<I*>(to), numbers); }
+
+    static void add_scaled(float* sum, I dots, float row_scale, const float* scales) {
+        const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(row_scale));
+        _mm256_store_ps(sum, _mm256_fmadd_ps(product, _mm256_load_ps(scales), _mm256_load_ps(sum)));
+    }
+
+    // Transposes of 4 inputs x 32 columns. Vector q has columns 16 L + 4 q + i in lane 4 L + i.
+    static void transpose(I a, I b, I c, I d, I* out, int64_t step) {
+        const I ab = _mm256_unpacklo_epi8(a, b), ab_high = _mm256_unpackhi_epi8(a, b);
+        const I cd = _mm256_unpacklo_epi8(c, d), cd_high = _mm256_unpackhi_epi8(c, d);
+        _mm256_store_si256(out, _mm256_unpacklo_epi16(ab, cd));
+        _mm256_store_si256(out + step, _mm256_unpackhi_epi16(ab, cd));
+        _mm256_store_si256(out + 2 * step, _mm256_unpacklo_epi16(ab_high, cd_high));
+        _mm256_store_si256(out + 3 * step, _mm256_unpackhi_epi16(ab_high, cd_high));
+    }
+
+    // Unpack 4 inputs of a tile. int4: of every 8 vectors, which are 64 columns, 4 are the even columns and 4 the odd ones.
+    // int8 numbers get `sign`.
+    template <class Format>
+    static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out, int64_t step) {
+        for (int64_t part = 0; part < Format::kTileBytes / 32; ++part) {
+            I first[4], second[4];
+            for (int i = 0; i < 4; ++i) {
+                const I bytes = _mm256_loadu_si256(reinterpret_cast<const I*>(weights + i * stride + 32 * part));
+                if constexpr (std::is_same_v<Format, Int4>) {
+                    const I low = _mm256_set1_epi8(15), moved = _mm256_xor_si256(bytes, _mm256_set1_epi8(char(0x88)));
+                    first[i] = _mm256_and_si256(moved, low);
+                    second[i] = _mm256_and_si256(_mm256_srli_epi16(moved, 4), low);
+                } else {
+                    first[i] = _mm256_xor_si256(bytes, sign);
+                }
+            }
+            constexpr int64_t vectors = std::is_same_v<Format, Int4> ? 8 : 4;
+            transpose(first[0], first[1], first[2], first[3], out + part * vectors * step, step);
+            if constexpr (std::is_same_v<Format, Int4>)
+                transpose(second[0], second[1], second[2], second[3], out + (part * vectors + 4) * step, step);
+        }
+    }
+
+    // Scales of a tile in the order of unpacked int4 vectors.
+    static void order_scales(const float* stored, float* ordered) {
+        for (int part = 0; part < 2; ++part)
+            for (int q = 0; q < 4; ++q) {
+                const __m256 a = _mm256_loadu_ps(stored + 64 * part + 8 * q), b = _mm256_loadu_ps(stored + 64 * part + 32 + 8 * q);
+                float* even = ordered + (8 * part + q) * kLanes;
+                write_halves(even, _mm256_shuffle_ps(a, b, 0x88));
+                write_halves(even + 4 * kLanes, _mm256_shuffle_ps(a, b, 0xdd));
+            }
+    }
+
+    // Write the first and third, then the second and fourth pair of numbers.
+    static void write_halves(float* out, __m256 pairs) {
+        _mm256_store_pd(reinterpret_cast<double*>(out), _mm256_permute4x64_pd(_mm256_castps_pd(pairs), 0xd8));
+    }
+
+    static void order_int4(const float* sums, float* ordered) {
+        for (int part = 0; part < 2; ++part)
+            for (int q = 0; q < 4; ++q) {
+                const __m256 even = _mm256_load_ps(sums + (8 * part + q) * kLanes), odd = _mm256_load_ps(sums + (8 * part + 4 + q) * kLanes);
+                const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+                _mm256_store_ps(ordered + 64 * part + 8 * q, _mm256_permute2f128_ps(low, high, 0x20));
+                _mm256_store_ps(ordered + 64 * part + 32 + 8 * q, _mm256_permute2f128_ps(low, high, 0x31));
+            }
+    }
+
+    static void order_int8(const int32_t* sums, const float* scales, float* ordered) {
+        for (int64_t at = 0; at < kTile; at += 2 * kLanes) {  // two vectors: columns 4 q to 4 q + 7 of both lanes
+            const __m256 a = _mm256_cvtepi32_ps(load(sums + at)), b = _mm256_cvtepi32_ps(load(sums + at + kLanes));
+            const int64_t column = at / 32 * 32 + at % 32 / 2;
+            for (int lane = 0; lane < 2; ++lane) {
+                const __m256 both = lane == 0 ? _mm256_permute2f128_ps(a, b, 0x20) : _mm256_permute2f128_ps(a, b, 0x31);
+                _mm256_store_ps(ordered + column + 16 * lane, _mm256_mul_ps(both, _mm256_load_ps(scales + column + 16 * lane)));
+            }
+        }
+    }
+
+    static void round_block(const float* row, int8_t* numbers, float* scale, int32_t* sum) {
+        const I magnitude = _mm256_set1_epi32(0x7fffffff);  // as integers, so that NaN is the largest
+        __m256 parts[4];
+        I largest = _mm256_setzero_si256();
+        for (int i = 0; i < 4; ++i) {
+            parts[i] = _mm256_loadu_ps(row + 8 * i);
+            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(parts[i]), magnitude));
+        }
+        alignas(32) int32_t lanes[8];
+        store(lanes, largest);
+        const RowScale found = row_scale(*std::max_element(lanes, lanes + 8));
+        I total = _mm256_setzero_si256(), rounded[4];
+        for (int i = 0; i < 4; ++i) {
+            rounded[i] = _mm256_cvtps_epi32(_mm256_mul_ps(parts[i], _mm256_set1_ps(found.inverse)));
+            total = _mm256_add_epi32(total, rounded[i]);
+        }
+        const I words = _mm256_packs_epi32(rounded[0], rounded[1]), more = _mm256_packs_epi32(rounded[2], rounded[3]);
+        const I bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words, more), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        _mm256_storeu_si256(reinterpret_cast<I*>(numbers), bytes);
+        store(lanes, total);
+        *scale = found.scale;
+        *sum = 0;
+        for (int32_t lane : lanes) *sum += lane;
+    }
+};
+
+}  // namespace
+}  // namespace lopa
