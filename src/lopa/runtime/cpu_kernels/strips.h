@@ -12,7 +12,7 @@
 namespace lopa {
 namespace {
 
-constexpr int64_t kMaxRows = 64;   // rows per pass: their sums of a tile fit into the first-level cache
+constexpr int64_t kMaxRows = 128;  // rows per pass: their sums of a strip fit into the second-level cache
 constexpr int64_t kChunk = 8;      // blocks of a tile before the next tile: their pages stay in the address cache
 constexpr int64_t kBlocksAhead = 4;  // blocks between prefetching and reading weights: about the latency of memory
 constexpr int64_t kGroups = kBlock / 4;
