@@ -14,7 +14,7 @@ from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import IntegerDtype
 from lopa.export.weights.quantization import QuantizationChoice
-from lopa.runtime.bundle import Bundle, int4_form
+from lopa.runtime.bundle import Bundle, quantized_form
 from lopa.runtime.bundle.manifest import scale_name
 from lopa.runtime.bundle.unpacked_int4 import int4_tensor_names, unpack_matrices
 from lopa.runtime.contract import Floats
@@ -40,9 +40,9 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[IntegerDtype, Bund
 @pytest.fixture(autouse=True)
 def undecided() -> Iterator[None]:
     """Reset the process-wide choice, so that each test starts like a new process."""
-    int4_form._has_memory.cache_clear()
+    quantized_form._has_memory.cache_clear()
     yield
-    int4_form._has_memory.cache_clear()
+    quantized_form._has_memory.cache_clear()
 
 
 def log_probabilities(bundle: Bundle, device: str = "cpu") -> Floats:
@@ -72,11 +72,11 @@ def with_numbers_of(int4: Bundle, int8: Bundle, folder: Path) -> Bundle:
 def test_unpacked_is_an_int8_bundle_of_the_same_numbers(
     bundles: dict[IntegerDtype, Bundle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setenv(quantized_form.VARIABLE, "unpacked")
     same = with_numbers_of(bundles["int4"], bundles["int8"], tmp_path)
     unpacked = log_probabilities(bundles["int4"])
     assert (unpacked == log_probabilities(same)).all()
-    monkeypatch.setenv(int4_form.VARIABLE, "packed")
+    monkeypatch.setenv(quantized_form.VARIABLE, "packed")
     packed = log_probabilities(bundles["int4"])
     assert (packed != unpacked).any()
     plain = log_probabilities(bundles["int4"], "numpy")
@@ -93,12 +93,13 @@ def test_stages_have_the_matrices_of_their_layers(bundles: dict[IntegerDtype, Bu
 
 
 def test_verify_checks_every_form(bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setenv(quantized_form.VARIABLE, "unpacked")
     report = report_from_bundle(bundles["int4"])
     names = {error.output: error.tolerance for error in report.errors}
     assert report.ok
     assert names["cpu-unpacked/entropy"] == 2 * names["entropy"]
-    monkeypatch.setenv(int4_form.VARIABLE, "packed")
+    assert "cpu-mapped/entropy" not in names
+    monkeypatch.setenv(quantized_form.VARIABLE, "packed")
     assert not [error.output for error in report_from_bundle(bundles["int4"]).errors if "unpacked" in error.output]
 
 
@@ -109,31 +110,33 @@ def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], m
         for name, record in bundles["int8"].manifest.tensors.items()
         if scale_name(name) in bundles["int8"].manifest.tensors
     )
-    monkeypatch.delenv(int4_form.VARIABLE, raising=False)
-    for free, unpacked in ((2 * need, True), (2 * need - 1, False), (None, False)):
-        int4_form._has_memory.cache_clear()
-        monkeypatch.setattr(int4_form, "free_memory", lambda free=free: free)
-        assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
-        monkeypatch.setattr(int4_form, "free_memory", lambda unpacked=unpacked: 0 if unpacked else 4 * need)
-        assert (int4_form.unpacked_graph(bundle) is not None) == unpacked
+    monkeypatch.delenv(quantized_form.VARIABLE, raising=False)
+    monkeypatch.setattr(quantized_form, "kernel_library", lambda: None)
+    for free, form in ((2 * need, "unpacked"), (2 * need - 1, "packed"), (None, "packed")):
+        quantized_form._has_memory.cache_clear()
+        monkeypatch.setattr(quantized_form, "free_memory", lambda free=free: free)
+        assert quantized_form.cpu_form(bundle) == form
+        monkeypatch.setattr(quantized_form, "free_memory", lambda form=form: 0 if form == "unpacked" else 4 * need)
+        assert quantized_form.cpu_form(bundle) == form
 
 
+@pytest.mark.parametrize("variable", [quantized_form.VARIABLE, quantized_form.FORMER_VARIABLE])
 def test_too_little_memory_and_unknown_forms_are_rejected(
-    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
+    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setattr(int4_form, "free_memory", lambda: 1000)
-    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setattr(quantized_form, "free_memory", lambda: 1000)
+    monkeypatch.setenv(variable, "unpacked")
     with pytest.raises(BadInputError, match="of memory are free"):
         open_session(bundles["int4"], "cpu", threads=1)
-    monkeypatch.setenv(int4_form.VARIABLE, "8")
-    with pytest.raises(BadInputError, match="LOPA_INT4='8'"):
+    monkeypatch.setenv(variable, "8")
+    with pytest.raises(BadInputError, match=f"{variable}='8'"):
         open_session(bundles["int4"], "cpu", threads=1)
 
 
 def test_a_full_temporary_folder_is_rejected(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setenv(quantized_form.VARIABLE, "unpacked")
     monkeypatch.setattr("tempfile.tempdir", str(bundles["int4"].path / "absent"))
     with pytest.raises(BadInputError, match="cannot make a temporary file"):
         open_session(bundles["int4"], "cpu", threads=1)
@@ -142,8 +145,8 @@ def test_a_full_temporary_folder_is_rejected(
 def test_a_bundle_without_the_graph_stays_packed(
     bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(int4_form.VARIABLE, "unpacked")
+    monkeypatch.setenv(quantized_form.VARIABLE, "unpacked")
     with caplog.at_level(logging.WARNING):
-        assert int4_form.unpacked_graph(bundles["int4"].without_cpu_graphs()) is None
-    assert "export the checkpoint again" in caplog.text
-    assert int4_form.unpacked_graph(bundles["int8"]) is None
+        assert quantized_form.cpu_form(bundles["int4"].without_cpu_graphs()) == "packed"
+        assert quantized_form.cpu_form(bundles["int8"]) == "packed"
+    assert caplog.text.count("export the checkpoint again") == 2

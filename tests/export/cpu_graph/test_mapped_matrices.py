@@ -1,0 +1,189 @@
+"""Bundles whose quantized matrices stay in the mapped file: equal results, no copies, and the choice of the form."""
+
+import logging
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.export.checkpoints import small_checkpoint
+from tests.runtime.random_windows import random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle, quantized_form
+from lopa.runtime.contract import Statistics
+from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.session import open_session
+from lopa.tiny import CHECKPOINT
+
+needs_kernels = pytest.mark.skipif(kernel_library() is None, reason="the kernels need x86-64 and a C++ compiler")
+both = pytest.mark.parametrize("tiny_quantized", ["int8", "int4"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (quantized_form.VARIABLE, quantized_form.FORMER_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def statistics(bundle: Bundle, device: str = "cpu") -> Statistics:
+    """Return the statistics of fixed random windows."""
+    session = open_session(bundle, device, threads=1)
+    try:
+        return session.forward(random_batch(np.random.default_rng(0), [0], 3, 40, 40))
+    finally:
+        session.close()
+
+
+def operators(graph: Path) -> Counter[tuple[str, str]]:
+    """Return the number of nodes of every (domain, operator)."""
+    return Counter((node.domain, node.op_type) for node in onnx.load(graph, load_external_data=False).graph.node)
+
+
+@both
+def test_every_product_is_replaced(tiny_quantized: Path) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    graph = bundle.cpu_graph("mapped")
+    assert graph is not None
+    found = operators(graph)
+    assert bundle.manifest.quantization is not None
+    operator = {"int8": "MatMulInt8", "int4": "MatMulInt4"}[bundle.manifest.quantization.kind]
+    assert found[DOMAIN, operator] == 36
+    assert not found["", "MatMul"]
+    assert not found["", "DequantizeLinear"]
+    assert not found["com.microsoft", "MatMulIntegerToFloat"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_int8_results_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    mapped = statistics(bundle)
+    monkeypatch.setenv(quantized_form.VARIABLE, "packed")
+    packed = statistics(bundle)
+    for name in ("topk_ids", "topk_logprobs", "entropy"):
+        assert (getattr(mapped, name) == getattr(packed, name)).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("tiny_quantized", ["int8"], indirect=True)
+def test_int8_decodes_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [f"Question: {a} + {a * 3}?\nAnswer:" for a in range(2, 8)]
+    answers = []
+    for form in ("mapped", "packed"):
+        monkeypatch.setenv(quantized_form.VARIABLE, form)
+        with Decoder.open(tiny_quantized, threads=1) as decoder:
+            results = decoder.generate(prompts, decoder.config(branches=3, max_new_tokens=48))
+        answers.append([(result.text, result.steps) for result in results])
+    assert answers[0] == answers[1]
+
+
+@needs_kernels
+@pytest.mark.parametrize("tiny_quantized", ["int4"], indirect=True)
+def test_int4_is_nearer_to_the_numbers_than_rounded_rows(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    exact = statistics(bundle, "numpy").topk_logprobs
+    errors = {}
+    for form in ("mapped", "unpacked"):
+        monkeypatch.setenv(quantized_form.VARIABLE, form)
+        errors[form] = float(np.abs(statistics(bundle).topk_logprobs - exact).mean())
+    assert 0 < errors["mapped"] < errors["unpacked"]
+
+
+@needs_kernels
+@both
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's list of mapped memory")
+def test_matrices_are_read_in_the_mapped_file(tiny_quantized: Path) -> None:
+    bundle = Bundle.open(tiny_quantized)
+    session = open_session(bundle, "cpu", threads=1)
+    try:
+        session.forward(random_batch(np.random.default_rng(0), [0], 1, 8, 8))
+        sizes = mapped_bytes(bundle.weights)
+    finally:
+        session.close()
+    matrices = [record for record in bundle.manifest.tensors.values() if record.dtype in ("int8", "int4")]
+    assert sizes["Rss"] >= sum(record.length for record in matrices)
+    assert sizes["Private_Dirty"] == sizes["Anonymous"] == 0
+
+
+def mapped_bytes(path: Path) -> Counter[str]:
+    """Return the bytes of each kind of this process's memory that maps the file at `path`."""
+    sizes: Counter[str] = Counter()
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            inside = line.endswith(str(path.resolve()))
+        elif inside and rest[-1] == "kB":
+            sizes[name.removesuffix(":")] += int(rest[0]) * 1024
+    return sizes
+
+
+@needs_kernels
+@both
+def test_verify_checks_the_form_in_use(tiny_quantized: Path) -> None:
+    report = report_from_bundle(Bundle.open(tiny_quantized))
+    assert report.ok
+    assert {"cpu/entropy", "cpu-mapped/entropy"} <= {error.output for error in report.errors}
+
+
+@needs_kernels
+def test_the_form_is_reported_and_former_names_are_read(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", quantization=QuantizationChoice("int8"), stages=2)
+    with caplog.at_level(logging.INFO):
+        assert quantized_form.cpu_form(bundle) == "mapped"
+    assert "int8 weights are read in place" in caplog.text
+    assert (statistics(bundle, "cpu+cpu").entropy == statistics(bundle).entropy).all()
+    monkeypatch.setenv(quantized_form.FORMER_VARIABLE, "packed")
+    assert quantized_form.cpu_form(bundle) == "packed"
+    monkeypatch.setenv(quantized_form.VARIABLE, "auto")
+    assert quantized_form.cpu_form(bundle) == "mapped"
+    assert quantized_form.cpu_form(Bundle.open(tiny_bundle)) == "packed"
+
+
+def test_an_installation_without_kernels(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", quantization=QuantizationChoice("int8"))
+    monkeypatch.setattr(quantized_form, "kernel_library", lambda: None)
+    assert quantized_form.cpu_form(bundle) == "packed"
+    monkeypatch.setenv(quantized_form.VARIABLE, "mapped")
+    assert quantized_form.cpu_form(Bundle.open(tiny_bundle)) == "packed"
+    with pytest.raises(BadInputError, match="LOPA_WEIGHTS=mapped, but the kernels"):
+        open_session(bundle, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "left"),
+    [({"vocab_size": 33}, "float32", 1), ({}, "float16", None)],
+    ids=["an odd number of outputs", "float16 rows"],
+)
+def test_products_that_the_kernels_do_not_support_stay(
+    tmp_path: Path, changes: dict[str, int], dtype: str, left: int | None
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64} | changes)
+    bundle = bundle_from_checkpoint(
+        checkpoint,
+        tmp_path / "bundle",
+        quantization=QuantizationChoice("int4"),
+        dtype=dtype,  # type: ignore[arg-type]
+    )
+    graph = bundle.cpu_graph("mapped")
+    assert (graph is None) == (left is None)
+    if graph is None:
+        return
+    assert operators(graph)["", "MatMul"] == left
+    batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
+    batch = replace(batch, input_ids=batch.input_ids % 33)
+    results = []
+    for device in ("cpu", "numpy"):
+        session = open_session(bundle, device, threads=1)
+        results.append(session.forward(batch).topk_logprobs)
+        session.close()
+    assert results[0] == pytest.approx(results[1], abs=0.05)
