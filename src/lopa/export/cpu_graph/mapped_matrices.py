@@ -14,8 +14,7 @@ from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
 class MappedInt4Pass(ir.passes.InPlacePass):
     """Pass that replaces MatMul(x, DequantizeLinear(W int4, block scales)) by MatMulInt4(x, W, block scales).
 
-    Products stay as they are if scales are not float32, if a block is not of BLOCK inputs, or if the number of
-    outputs is odd.
+    The operator needs float32 scales of BLOCK inputs each and an even number of outputs. Other products stay.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -1,7 +1,7 @@
 """The compiled library of the operators, if this installation has it and the processor can run it.
 
-The library is an optional extension module: without a C++ compiler, or on a processor other than x86-64, the package
-installs without it, and ONNX Runtime's own kernels are used.
+The library is an optional extension module. Without a C++ compiler, or on a processor other than x86-64, the package
+installs without it. ONNX Runtime's own kernels are used then.
 """
 
 import ctypes
