@@ -88,9 +88,10 @@ def int4_matrix(rng: np.random.Generator, inputs: int, outputs: int) -> tuple[In
     return integers, (rng.random((inputs // BLOCK, outputs)) * 0.01).astype(np.float32)
 
 
-def int4_session(integers: Int8, scales: Float32, threads: int = 1) -> ort.InferenceSession:
+def int4_session(integers: Int8, scales: Float32 | npt.NDArray[np.float16], threads: int = 1) -> ort.InferenceSession:
+    operator = "MatMulInt4" if scales.dtype == np.float32 else "MatMulInt4HalfScales"
     return session(
-        "MatMulInt4", TensorProto.FLOAT, [packed(integers), numpy_helper.from_array(scales, "s")], threads=threads
+        operator, TensorProto.FLOAT, [packed(integers), numpy_helper.from_array(scales, "s")], threads=threads
     )
 
 
@@ -128,6 +129,20 @@ def test_int4_products_round_blocks_of_rows_and_are_exact_otherwise(
     steps = np.abs(x).reshape(rows, -1, BLOCK).max(axis=2) / 127
     weights = np.abs(integers).reshape(-1, BLOCK, outputs).sum(axis=1) * scales
     assert (np.abs(product - true.numpy()) <= (0.5 + 1e-3) * (steps @ weights) + 1e-5 * sizes).all()
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_float16_scales_give_the_product_of_their_values(
+    instruction_set: str,
+    rows: int,
+    inputs: int,
+    outputs: int,
+) -> None:
+    rng = np.random.default_rng(rows)
+    integers, scales = int4_matrix(rng, inputs, outputs)
+    halves = scales.astype(np.float16)
+    x = rng.standard_normal((rows, inputs)).astype(np.float32)
+    assert (run(int4_session(integers, halves), x) == run(int4_session(integers, halves.astype(np.float32)), x)).all()
 
 
 @pytest.mark.parametrize(

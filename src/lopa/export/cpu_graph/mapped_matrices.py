@@ -14,7 +14,8 @@ from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
 class MappedInt4Pass(ir.passes.InPlacePass):
     """Pass that replaces MatMul(x, DequantizeLinear(W int4, block scales)) by MatMulInt4(x, W, block scales).
 
-    The operator needs float32 scales of BLOCK inputs each and an even number of outputs. Other products stay.
+    The operator needs scales of BLOCK inputs each and an even number of outputs. Other products stay. Rows of float16
+    are cast to float32 and back.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -23,7 +24,12 @@ class MappedInt4Pass(ir.passes.InPlacePass):
         for product in products:
             factor = _int4_factor(product)
             assert factor is not None  # as in the list
-            _replace(product, "MatMulInt4", [product.inputs[0], factor.inputs[0], factor.inputs[1]])
+            if factor.inputs[1] is not None and factor.inputs[1].dtype == ir.DataType.FLOAT16:
+                _cast_rows(product)
+                operator = "MatMulInt4HalfScales"
+            else:
+                operator = "MatMulInt4"
+            _replace(product, operator, [product.inputs[0], factor.inputs[0], factor.inputs[1]])
         return _finished(model, modified=bool(products))
 
 
@@ -54,8 +60,23 @@ def _int4_factor(product: ir.Node) -> ir.Node | None:
     block = node.attributes.get("block_size")
     if weight is None or scales is None or weight.shape is None or weight.dtype != ir.DataType.INT4:
         return None
-    fits = scales.dtype == ir.DataType.FLOAT and block is not None and block.as_int() == BLOCK
+    fits = scales.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16) and block is not None and block.as_int() == BLOCK
     return node if fits and weight.shape.numpy()[1] % 2 == 0 else None
+
+
+def _cast_rows(product: ir.Node) -> None:
+    """Cast the rows of a float16 product to float32, and its result back."""
+    result = product.outputs[0]
+    rows = ir.node("Cast", [product.inputs[0]], {"to": ir.DataType.FLOAT.value}, name=f"{product.name}/rows")
+    back = ir.node("Cast", [result], {"to": ir.DataType.FLOAT16.value}, name=f"{product.name}/result")
+    product.prepend(rows)
+    product.append(back)
+    product.replace_input_with(0, rows.outputs[0])
+    narrow = back.outputs[0]
+    narrow.name, narrow.shape, narrow.type = result.name, result.shape, result.type
+    result.name, result.type = f"{result.name}/float32", ir.TensorType(ir.DataType.FLOAT)
+    ir.convenience.replace_all_uses_with(result, narrow, replace_graph_outputs=True)
+    back.replace_input_with(0, result)
 
 
 def _replace(product: ir.Node, operator: str, inputs: list[ir.Value | None]) -> None:

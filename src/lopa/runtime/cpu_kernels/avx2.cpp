@@ -1,5 +1,5 @@
 // Kernels for processors with AVX2.
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #include "ymm.h"
 
 namespace lopa {

@@ -55,6 +55,11 @@ struct Avx512Vnni {
         transpose(second[0], second[1], second[2], second[3], out + 4 * step, step);
     }
 
+    static void widen(const uint16_t* halves, float* numbers) {
+        for (int64_t at = 0; at < kTile; at += kLanes)
+            _mm512_store_ps(numbers + at, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves + at))));
+    }
+
     // Scales of a tile in the order of unpacked int4 vectors.
     static void order_scales(const float* stored, float* ordered) {
         for (int half = 0; half < 2; ++half) {

@@ -2,6 +2,7 @@
 //
 // lopa.cpu::MatMulInt4(rows float [.., K], weights int4 [K, N], scales float [K / 32, N]) -> float [.., N]
 //     Every block of 32 numbers of a row is rounded to 8 bits with its own scale.
+// lopa.cpu::MatMulInt4HalfScales: the same with float16 scales.
 // lopa.cpu::MatMulInt8(rows uint8 around 128 [.., K], weights int8 [K, N], scales float [N]) -> float [.., N]
 //     The sum is exact in int32, as in com.microsoft::MatMulIntegerToFloat.
 #include <cpuid.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <type_traits>
 
 #include "onnxruntime_abi.h"
 #include "products.h"
@@ -28,12 +30,18 @@ bool has_avx_vnni() {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
 }
 
+// F16C is bit 29 of ECX in leaf 1.
+bool has_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+
 const Kernels* best_kernels() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return &kAvx512Vnni;
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return nullptr;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return nullptr;
     return has_avx_vnni() ? &kAvxVnni : &kAvx2;
 }
 
@@ -129,6 +137,7 @@ OrtStatus* wrong_shapes(const Api& api, const char* name, const Input (&inputs)[
 
 OrtStatus* out_of_memory(const Api& api) { return api.create_status(1, "lopa.cpu: not enough memory for rounded rows"); }
 
+template <class Scale>
 OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
     const Api& api = static_cast<Kernel*>(kernel)->api;
     Input inputs[3];
@@ -145,11 +154,13 @@ OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
     const auto scales = buffer_of<float>(rows * blocks);
     const auto corrections = buffer_of<int32_t>(rows * blocks);
     if (!numbers || !scales || !corrections) return out_of_memory(api);
+    constexpr bool half = std::is_same_v<Scale, uint16_t>;
     const Product product = {rows,
                              k,
                              n,
                              static_cast<const uint8_t*>(inputs[1].data),
-                             static_cast<const float*>(inputs[2].data),
+                             half ? nullptr : static_cast<const float*>(inputs[2].data),
+                             half ? static_cast<const uint16_t*>(inputs[2].data) : nullptr,
                              {numbers.get(), scales.get(), corrections.get()},
                              output};
     Work work = {&product, static_cast<const float*>(inputs[0].data), 0, 0, g_kernels->int4_strip};
@@ -205,18 +216,19 @@ OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
                              n,
                              static_cast<const uint8_t*>(inputs[1].data),
                              static_cast<const float*>(inputs[2].data),
+                             nullptr,
                              {numbers.get(), nullptr, corrections.get()},
                              output};
     order_rows(static_cast<const uint8_t*>(inputs[0].data), product);
     return compute_strips(api, context, product, {&product, nullptr, 0, 0, g_kernels->int8_strip});
 }
 
-template <int RowType, int WeightType>
+template <int RowType, int WeightType, int ScaleType = kFloat>
 CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*compute)(void*, OrtKernelContext*)) {
     CustomOp op;
     op.name = name;
     op.provider = [](const CustomOp*) -> const char* { return nullptr; };
-    op.input_type = [](const CustomOp*, size_t index) -> int { return index == 0 ? RowType : index == 1 ? WeightType : kFloat; };
+    op.input_type = [](const CustomOp*, size_t index) -> int { return index == 0 ? RowType : index == 1 ? WeightType : ScaleType; };
     op.input_count = [](const CustomOp*) -> size_t { return 3; };
     op.output_type = [](const CustomOp*, size_t) -> int { return kFloat; };
     op.output_count = [](const CustomOp*) -> size_t { return 1; };
@@ -238,12 +250,14 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
 // Called by ONNX Runtime's SessionOptions.register_custom_ops_library.
 LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa::OrtApiBase* base) {
     using namespace lopa;
-    static const CustomOp int4 = operator_with<kFloat, kInt4>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4);
+    static const CustomOp int4 = operator_with<kFloat, kInt4>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4<float>);
+    static const CustomOp half =
+        operator_with<kFloat, kInt4, kFloat16>([](const CustomOp*) { return "MatMulInt4HalfScales"; }, multiply_int4<uint16_t>);
     static const CustomOp int8 = operator_with<kUint8, kInt8>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8);
     const Api api(base->GetApi(kApiVersion));
     static OrtCustomOpDomain* const domain = [&api] {  // lives as long as the process: sessions refer to it
         OrtCustomOpDomain* made = nullptr;
-        const bool failed = api.create_domain("lopa.cpu", &made) || api.add_op(made, &int4) || api.add_op(made, &int8);
+        const bool failed = api.create_domain("lopa.cpu", &made) || api.add_op(made, &int4) || api.add_op(made, &half) || api.add_op(made, &int8);
         return failed ? nullptr : made;
     }();
     if (domain == nullptr) return api.create_status(1, "lopa.cpu: the operators could not be registered");

@@ -23,6 +23,7 @@ struct Product {
     int64_t columns;
     const uint8_t* weights;  // int4: [inputs, columns / 2], the first of two numbers in the low half; int8: [inputs, columns]
     const float* scales;     // int4: [inputs / kBlock, columns]; int8: [columns]
+    const uint16_t* half_scales;  // int4: float16 [inputs / kBlock, columns] in place of `scales`, or null
     RoundedRows rounded;
     float* output;  // [rows, columns]
 

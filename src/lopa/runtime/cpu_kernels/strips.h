@@ -116,14 +116,23 @@ inline void add_block(const Product& product, Position at, Position next, int64_
         Isa::template unpack<Format>(weights + 4 * group * stride, stride, unpacked + group, kGroups);
     }
     if constexpr (std::is_same_v<Format, Int4>) {
-        const float* stored = product.scales + block * product.columns + tile * kTile;
-        for (int64_t line = 0; line < kTile; line += 16)
-            __builtin_prefetch(product.scales + next.block * product.columns + next.tile * kTile + line);
+        const int64_t first = block * product.columns + tile * kTile, ahead = next.block * product.columns + next.tile * kTile;
+        const int64_t count = std::min(kTile, product.columns - tile * kTile);
         alignas(64) float padded[kTile];
-        if (!whole) {
-            std::memset(padded, 0, sizeof padded);
-            std::memcpy(padded, stored, (product.columns - tile * kTile) * sizeof(float));
+        const float* stored = product.scales + first;
+        if (product.half_scales != nullptr) {
+            for (int64_t line = 0; line < kTile; line += 32) __builtin_prefetch(product.half_scales + ahead + line);
+            alignas(64) uint16_t halves[kTile] = {};
+            std::memcpy(halves, product.half_scales + first, count * sizeof(uint16_t));
+            Isa::widen(halves, padded);
             stored = padded;
+        } else {
+            for (int64_t line = 0; line < kTile; line += 16) __builtin_prefetch(product.scales + ahead + line);
+            if (!whole) {
+                std::memset(padded, 0, sizeof padded);
+                std::memcpy(padded, stored, count * sizeof(float));
+                stored = padded;
+            }
         }
         Isa::order_scales(stored, scales);
     }

@@ -56,6 +56,11 @@ struct Ymm {
         }
     }
 
+    static void widen(const uint16_t* halves, float* numbers) {
+        for (int64_t at = 0; at < kTile; at += kLanes)
+            _mm256_store_ps(numbers + at, _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves + at))));
+    }
+
     // Scales of a tile in the order of unpacked int4 vectors.
     static void order_scales(const float* stored, float* ordered) {
         for (int part = 0; part < 2; ++part)
