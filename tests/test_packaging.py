@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lopa.runtime.cpu_kernels.kernel_library import kernel_status
 from lopa.tiny import CHECKPOINT
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -19,7 +20,8 @@ IMPORT_ALL = """
 import importlib, pkgutil
 import lopa.runtime
 found = pkgutil.walk_packages(lopa.runtime.__path__, "lopa.runtime.")
-print(len([importlib.import_module(each.name) for each in found]))
+modules = [each.name for each in found if not each.name.endswith("._kernels")]  # a library without Python interface
+print(len([importlib.import_module(name) for name in modules]))
 """
 
 
@@ -43,8 +45,9 @@ def test_server_extras_include_structured_output(extra: str) -> None:
 def test_the_wheel_is_complete(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for path in LOPA.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
+        if path.is_file() and path.suffix not in (".pyc", ".cpp", ".h"):
             assert f"lopa/{path.relative_to(LOPA)}" in names
+    assert not [name for name in names if name.endswith((".cpp", ".h"))]
     assert not any(name.startswith(("export/", "runtime/", "tests/")) for name in names)
     packages = [name for name in names if name.startswith("lopa/runtime/") and name.endswith("/__init__.py")]
     assert len(packages) > 12
@@ -66,9 +69,14 @@ def test_the_source_archive_includes_tests_docs_and_tools(tmp_path: Path) -> Non
         if path.is_file()
     }
     assert wanted <= names, sorted(wanted - names)
+    kernels = tree / "src" / "lopa" / "runtime" / "cpu_kernels"
+    sources = {str(path.relative_to(tree)) for suffix in ("cpp", "h") for path in kernels.glob(f"*.{suffix}")}
+    assert len(sources) > 5
+    assert sources <= names
     packages = {path.name for path in LOPA.iterdir() if path.name != "__pycache__"}
     assert {name for name in packages if f"src/lopa/{name}" not in names} == set()
-    assert not [name for name in names if "__pycache__" in name or name.startswith((".venv", "out/"))]
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".so")]
+    assert not [name for name in names if name.startswith((".venv", "out/"))]
 
 
 def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Path) -> None:
@@ -99,7 +107,9 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     assert lopa_export("inspect", str(tiny_bundle)).returncode == 0
     verified = lopa_export("verify", str(tiny_bundle))
     assert verified.returncode == 0, verified.stderr
-    assert "installed   runtime\n" in lopa_export("doctor").stdout
+    shown = lopa_export("doctor").stdout
+    assert "installed   runtime\n" in shown
+    assert f"kernels     for quantized weights: {kernel_status()}\n" in shown  # as in this checkout
     doctor = lopa_export("doctor", "--all")
     assert "missing     export and verify" in doctor.stdout
     needed = "needs torch, transformers, safetensors, onnx, onnx-ir, onnxscript"

@@ -40,7 +40,8 @@ import importlib, pkgutil
 import lopa.cli, lopa.plugins, lopa.runtime
 for package in (lopa.runtime, lopa.plugins, lopa.cli):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.startswith("lopa.plugins.kernels."):  # which are made of torch and Triton
+        # The first have torch and Triton, and the second is a library without a Python interface.
+        if not module.name.startswith(("lopa.plugins.kernels.", "lopa.runtime.cpu_kernels._kernels")):
             importlib.import_module(module.name)
 from lopa.runtime.decoder import Decoder
 for device in ("cpu", "numpy"):

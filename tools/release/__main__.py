@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +18,18 @@ from tools.cli_errors import exit_on_error
 PROJECT = Path(__file__).resolve().parents[2]
 _PROMPT = "Question: 2 + 3?\nAnswer:"
 _LIGHT = "import importlib.util, sys; sys.exit(any(map(importlib.util.find_spec, ('torch', 'onnx', 'transformers'))))"
+_KERNELS = "lopa/runtime/cpu_kernels/_kernels.abi3.so"
+"""The compiled kernels in the wheel."""
+_PLATFORM = "manylinux_2_28_x86_64"
+"""Platform tag of the wheel: that of ONNX Runtime's wheels, without which the package cannot run."""
 _DECODE = """
 import sys
 from lopa.runtime import Decoder
-with Decoder.open(sys.argv[1], threads=1) as decoder:
-    config = decoder.config(branches=4, max_new_tokens=48)
-    print([result.text for result in decoder.generate([sys.argv[2]], config)])
+from lopa.runtime.bundle.quantized_form import cpu_form
+for path in sys.argv[2:]:
+    with Decoder.open(path, threads=1) as decoder:
+        config = decoder.config(branches=4, max_new_tokens=48)
+        print(cpu_form(decoder.bundle), [result.text for result in decoder.generate([sys.argv[1]], config)])
 """
 
 
@@ -53,7 +60,7 @@ def make_release(output: Path, programs: Path, work: Path) -> None:
     step."""
     check_clean(PROJECT)
     epoch = output_of("git", "-C", PROJECT, "show", "-s", "--format=%ct").strip()
-    tree, bundle, made = work / "tree", work / "bundle", work / "made"
+    tree, made = work / "tree", work / "made"
     output_of("git", "clone", "--quiet", "--no-hardlinks", PROJECT, tree)
     check_changelog(tree)
     wheel, sdist = archives_of_tree(tree, made, epoch, programs)
@@ -64,30 +71,44 @@ def make_release(output: Path, programs: Path, work: Path) -> None:
     python = work / "venv" / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
     output_of(*pip, "--constraint", tree / "constraints.txt", wheel)
-    sbom = made / (wheel.name.partition("-py3")[0] + ".cdx.json")
+    name, version, *_ = wheel.name.split("-")
+    sbom = made / f"{name}-{version}.cdx.json"
     output_of(
         *(programs / "cyclonedx-py", "environment", "--pyproject", tree / "pyproject.toml", "--mc-type", "library"),
         *("--output-reproducible", "-o", sbom, python),
-        epoch=epoch,
+        SOURCE_DATE_EPOCH=epoch,
     )
     output_of(python.parent / "lopa-export", "--version")
     output_of(python, "-c", _LIGHT)
-    tiny = PROJECT / "src" / "lopa" / "tiny"
-    output_of(
-        Path(sys.executable).parent / "lopa-export", "onnx", tiny / "base", "--lora", tiny / "d2f_lora", "-o", bundle
-    )
-    checkout, installed = (output_of(each, "-c", _DECODE, bundle, _PROMPT) for each in (sys.executable, python))
-    if checkout != installed:
-        raise CheckFailedError(
-            f"the installed wheel's output is {installed}",
-            expected=checkout,
-            remedy="compare the wheel's files with src/",
-        )
+    check_decodes(python, work)
     digests = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(made.iterdir())]
     (made / "SHA256SUMS").write_text("".join(digests))
     shutil.rmtree(output, ignore_errors=True)
     shutil.copytree(made, output)
     click.echo("".join(digests) + f"written to {output}")
+
+
+def check_decodes(python: Path, work: Path) -> None:
+    """Raise CheckFailedError unless the package installed for `python` decodes like the checkout.
+
+    Quantized bundles are decoded with the compiled kernels.
+    """
+    tiny = PROJECT / "src" / "lopa" / "tiny"
+    export = (Path(sys.executable).parent / "lopa-export", "onnx", tiny / "base", "--lora", tiny / "d2f_lora")
+    bundles = {kind: work / f"bundle-{kind}" for kind in ("float32", "int8", "int4")}
+    for kind, bundle in bundles.items():
+        output_of(*export, *(() if kind == "float32" else ("--quantize", kind)), "-o", bundle)
+    checkout, installed = (
+        output_of(each, "-c", _DECODE, _PROMPT, *bundles.values(), LOPA_WEIGHTS="mapped")
+        for each in (sys.executable, python)
+    )
+    forms = [line.partition(" ")[0] for line in installed.splitlines()]
+    if checkout != installed or forms != ["packed", "mapped", "mapped"]:
+        raise CheckFailedError(
+            f"the installed wheel's output is {installed}",
+            expected=f"{checkout} with mapped weights in quantized bundles",
+            remedy="compare the wheel's files with src/",
+        )
 
 
 def check_clean(checkout: Path) -> None:
@@ -117,20 +138,37 @@ def check_changelog(checkout: Path) -> None:
 
 
 def archives_of_tree(tree: Path, output: Path, epoch: str, programs: Path) -> tuple[Path, Path]:
-    """Build the source archive, and the wheel from it, into `output`."""
-    output_of(programs / "python", "-m", "build", "--no-isolation", "--outdir", output, tree, epoch=epoch)
-    (wheel,), (sdist,) = output.glob("*.whl"), output.glob("*.tar.gz")
+    """Build the source archive, and the wheel from it, into `output`. Return the wheel and the source archive.
+
+    Raises CheckFailedError if the wheel has no compiled kernels, or needs newer system libraries than its platform tag
+    allows.
+    """
+    build = (programs / "python", "-m", "build", "--no-isolation", "--outdir", output, tree)
+    output_of(*build, SOURCE_DATE_EPOCH=epoch)
+    (built,), (sdist,) = output.glob("*.whl"), output.glob("*.tar.gz")
+    if _KERNELS not in zipfile.ZipFile(built).namelist():
+        raise CheckFailedError(
+            f"{built.name} has no {_KERNELS}, because the compiler failed or is missing",
+            expected="a wheel with the compiled kernels",
+            remedy="install a C++ compiler on an x86-64 machine; pip wheel --verbose shows the compiler's errors",
+        )
+    repair = (programs / "auditwheel", "repair", "--plat", _PLATFORM, "--only-plat", "--wheel-dir", output, built)
+    path = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # auditwheel starts patchelf
+    output_of(*repair, SOURCE_DATE_EPOCH=epoch, PATH=path)
+    built.unlink()
+    (wheel,) = output.glob("*.whl")
     return wheel, sdist
 
 
-def output_of(*command: str | Path, epoch: str | None = None) -> str:
-    """Return the standard output of a program. Raises CheckFailedError for an exit code other than 0."""
+def output_of(*command: str | Path, **variables: str) -> str:
+    """Return the standard output of a program with additional environment variables.
+
+    Raises CheckFailedError for an exit code other than 0.
+    """
     shown = " ".join(Path(part).name if isinstance(part, Path) else part for part in command if "\n" not in str(part))
     click.echo(shown, err=True)
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    if epoch is not None:
-        variables["SOURCE_DATE_EPOCH"] = epoch
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run(command, env=inherited | variables, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CheckFailedError(
             f"{shown}: exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}",

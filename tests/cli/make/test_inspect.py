@@ -1,12 +1,15 @@
 """lopa-export inspect: the contents of a bundle, and errors for folders that are no bundle."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.cli.command import lopa_export
 
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.quantized_form import cpu_form
 
 
 def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
@@ -26,6 +29,17 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
     plan = Bundle.open(tiny_bundle).manifest.plan().as_json()
     assert json.loads(as_json.stdout) == {**manifest, "plan": plan}
     assert (plan["strategy"], plan["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
+
+
+@pytest.mark.parametrize("form", ["packed", "auto"])
+def test_inspect_shows_the_form_of_quantized_matrices(
+    tiny_quantized: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOPA_WEIGHTS", form)
+    expected = form if form == "packed" else cpu_form(Bundle.open(tiny_quantized))
+    (line,) = re.findall("^quantized +(.*)$", lopa_export("inspect", tiny_quantized).stdout, re.MULTILINE)
+    assert line.startswith("36 matrices to int")
+    assert line.endswith(f", {expected} on this machine")
 
 
 def test_inspect_rejects_other_folders(tiny_bundle: Path, tmp_path: Path) -> None:

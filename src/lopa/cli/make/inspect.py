@@ -13,6 +13,7 @@ from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
+from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig, reason_against_lookahead
@@ -79,7 +80,7 @@ def _summary(bundle: Bundle) -> str:
     parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
         ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
-        ("quantized", _quantization(manifest)),
+        ("quantized", _quantization(bundle)),
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
@@ -109,7 +110,9 @@ def _special(tokens: SpecialTokens) -> str:
     return f"mask {tokens.mask}, eos {tokens.eos}{stops}, pad {tokens.pad}, bos {tokens.bos}"
 
 
-def _quantization(manifest: Manifest) -> str:
+def _quantization(bundle: Bundle) -> str:
+    """Return what is quantized, and the form in which the device cpu opens it here."""
+    manifest = bundle.manifest
     found = manifest.quantization
     if found is None:
         return "no"
@@ -121,6 +124,7 @@ def _quantization(manifest: Manifest) -> str:
             *(["rows of activations to int8"] if found.activation == "int8_per_row" else []),
             *([] if found.head else ["without the head"]),
             *(f"without {pattern}" for pattern in found.excluded),
+            f"{cpu_form(bundle)} on this machine",
         ]
     )
 

@@ -14,6 +14,7 @@ import click
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.cpu_kernels.kernel_library import kernel_status
 from lopa.runtime.device_families import FAMILIES, DeviceStatus
 from lopa.runtime.install_hint import Ability, installed_version, pip_install
 from lopa.runtime.openvino.openvino_library import version_numbers
@@ -92,6 +93,7 @@ def command(bundle: Path | None, show_all: bool) -> None:
         _print("missing" if missing else "ok", f"{ability.name}: {there or 'not installed'}")
         if missing:
             _print("", f"needs {', '.join(missing)}: {ability.remedy()}")
+    _print("kernels", f"for quantized weights: {kernel_status()}")
     devices = list(_devices())
     for device in devices:
         if device.is_here or show_all:

@@ -2,9 +2,12 @@
 
 The library is an optional extension module. Without a C++ compiler, or on a processor other than x86-64, the package
 installs without it. ONNX Runtime's own kernels are used then.
+
+The library has the file name of a module but no Python interface. It is loaded with ctypes, never imported.
 """
 
 import ctypes
+import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +17,8 @@ DOMAIN = "lopa.cpu"
 BLOCK = 32
 """Inputs that share a scale in an int4 matrix of these operators."""
 _PATTERN = "_kernels.*so"
+_MACHINES = ("x86_64", "AMD64")
+"""Names of x86-64 in platform.machine()."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,32 @@ class KernelLibrary:
 @cache
 def kernel_library() -> KernelLibrary | None:
     """Return the library, or None if it is not installed or cannot run on this processor."""
+    try:
+        library = _loaded_library()
+    except OSError:
+        return None
+    return library if library is not None and library.instruction_set is not None else None
+
+
+def kernel_status() -> str:
+    """Return the instruction set that the kernels use, or why they are not used and what to do, for users."""
+    fallback = "; ONNX Runtime's kernels are used"
+    try:
+        library = _loaded_library()
+    except OSError as error:
+        return f"cannot be loaded ({error}){fallback}. Reinstall lopa-export"
+    if library is not None:
+        return library.instruction_set or f"not used, because this processor has no AVX2{fallback}"
+    if platform.machine() not in _MACHINES:
+        return f"not available for {platform.machine()}{fallback}"
+    return f"not installed{fallback}. Install a C++ compiler, then reinstall lopa-export"
+
+
+def _loaded_library() -> KernelLibrary | None:
+    """Return the library, or None if it is not installed. Raises OSError if this system cannot load it."""
     path = next(iter(sorted(Path(__file__).parent.glob(_PATTERN))), None)
     if path is None:
         return None
-    try:
-        functions = ctypes.CDLL(str(path))
-    except OSError:  # built for another system
-        return None
+    functions = ctypes.CDLL(str(path))
     functions.lopa_instruction_set.restype = ctypes.c_char_p
-    library = KernelLibrary(path, functions)
-    return library if library.instruction_set is not None else None
+    return KernelLibrary(path, functions)
