@@ -7,7 +7,7 @@ RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
 KERNELS := src/lopa/runtime/cpu_kernels
-SOURCES := pyproject.toml constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 

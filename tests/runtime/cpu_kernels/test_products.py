@@ -65,7 +65,7 @@ def session(
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     assert _LIBRARY is not None
-    options.register_custom_ops_library(str(_LIBRARY.path))
+    _LIBRARY.add_operators(options)
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

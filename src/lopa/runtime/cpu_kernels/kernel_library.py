@@ -11,6 +11,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 DOMAIN = "lopa.cpu"
 """Domain of the operators in graphs (operators.cpp)."""
@@ -21,12 +22,17 @@ _MACHINES = ("x86_64", "AMD64")
 """Names of x86-64 in platform.machine()."""
 
 
+class _SessionOptions(Protocol):
+    """The part of onnxruntime.SessionOptions that takes operators."""
+
+    def register_custom_ops_library(self, library_path: str) -> None: ...
+
+
 @dataclass(frozen=True)
 class KernelLibrary:
     """The library, loaded into this process."""
 
     path: Path
-    """File for SessionOptions.register_custom_ops_library."""
     functions: ctypes.CDLL
 
     @property
@@ -34,6 +40,10 @@ class KernelLibrary:
         """Name of the instruction set in use, or None if the processor has none that the kernels need."""
         name: bytes | None = self.functions.lopa_instruction_set()
         return None if name is None else name.decode()
+
+    def add_operators(self, options: _SessionOptions) -> None:
+        """Make the operators known to sessions with `options`."""
+        options.register_custom_ops_library(str(self.path))
 
     def select(self, instruction_set: str) -> None:
         """Use another instruction set in this process, for tests. The processor must have it. Raises ValueError for

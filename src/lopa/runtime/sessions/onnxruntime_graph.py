@@ -195,7 +195,7 @@ def _open_graph(
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     kernels = kernel_library()
     if kernels is not None:
-        options.register_custom_ops_library(str(kernels.path))
+        kernels.add_operators(options)
     try:
         with denormals_as_zero():
             session = ort.InferenceSession(str(graph), options, providers=providers)
