@@ -9,13 +9,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import click
-
-if TYPE_CHECKING:
-    from lopa.runtime.engine import Engine
 
 MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
@@ -106,9 +101,7 @@ def metrics() -> str:
     """Return the metrics of the server with their kinds, labels and help texts."""
     from lopa.serve.metrics import ServeMetrics
 
-    idle = SimpleNamespace(running=0, waiting=0, failure=None, cache_rows=0, cache_rows_limit=1)
     server = ServeMetrics("model")
-    server.watch(cast("Engine", SimpleNamespace(status=idle)))  # gauges read an engine's status
     rows = []
     for family in server.registry.collect():
         if family.name.startswith("lopa_"):

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _report("interrupted")
         code = INTERRUPTED
     if arguments is None and _is_native_code_running():
-        os._exit(code)  # the interpreter's exit would unload libraries that a thread still uses
+        os._exit(code)  # a thread that returns to an exiting interpreter from ONNX Runtime aborts the process
     sys.exit(code)
 
 
