@@ -120,8 +120,8 @@ _PATHS: Mapping[str, str] = {
     "/v1/models/NAME": "the same for one name",
     "/v1/chat/completions": _COMPLETION,
     "/v1/completions": _COMPLETION,
-    "/health": "200 while the process can continue, 503 after a device failed",
-    "/ready": "200 while requests are accepted, 503 while the server stops or after a device failed",
+    "/health": "200 from the start while the process can continue, 503 after a device failed",
+    "/ready": "200 while requests are accepted; 503 while the bundle opens, while the server stops or after a failure",
     "/metrics": "metrics in Prometheus's text format",
 }
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -214,8 +214,8 @@ def command(
     keys = None if api_keys is None else keys_from_file(api_keys)
     name = bundle.resolve().name if model is None else model
     metrics = ServeMetrics(name)
-    waits_for = f"opening {name} on {', '.join(devices)}"  # without the path, which clients need not know
-    pending = PendingService(limits=limits, metrics=metrics, keys=keys, waits_for=waits_for)
+    reason = f"opening {name} on {', '.join(devices)}"  # without the path, which clients need not know
+    pending = PendingService(limits=limits, metrics=metrics, keys=keys, reason=reason)
     default_values = defaults_from_texts(defaults)
     remove_verbose_handler()
     with (

@@ -41,10 +41,10 @@ def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
 
 
 def opening_text(bundle: Bundle, devices: Sequence[str]) -> str:
-    """Return what is being opened, e.g. "opening out/bundle on cpu (int4, 4.40 GB)"."""
+    """Return what is being opened, with the size of its weights, e.g. "opening out/bundle on cpu (int4, 4.40 GB)"."""
     manifest = bundle.manifest
     kind = manifest.dtype if manifest.quantization is None else manifest.quantization.kind
-    size = sum(record.size for record in manifest.files)
+    size = sum(record.size for record in manifest.files if record.path == manifest.weights)
     return f"opening {bundle.path} on {', '.join(devices)} ({kind}, {bytes_text(size)})"
 
 

@@ -16,8 +16,8 @@ class PendingService:
     limits: ServeLimits
     metrics: ServeMetrics
     keys: ApiKeys | None
-    waits_for: str
-    """What clients wait for until the service is set, e.g. "opening tiny on cpu"."""
+    reason: str
+    """Reason why the service is not set yet, e.g. "opening tiny on cpu"."""
     service: Service | None = None
 
     def opened(self) -> Service:
@@ -28,11 +28,9 @@ class PendingService:
 
     def not_ready(self) -> ApiError:
         """Return the 503 reply that says what clients wait for."""
-        return unavailable(f"not ready: {self.waits_for}", "not_ready")
+        return unavailable(f"not ready: {self.reason}", "not_ready")
 
 
 def pending_from_open(service: Service) -> PendingService:
     """Return a PendingService whose service is open already."""
-    return PendingService(
-        limits=service.limits, metrics=service.metrics, keys=service.keys, waits_for="", service=service
-    )
+    return PendingService(limits=service.limits, metrics=service.metrics, keys=service.keys, reason="", service=service)
