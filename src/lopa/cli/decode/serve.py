@@ -180,6 +180,8 @@ def command(
 ) -> int:
     """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
+    While BUNDLE opens, the server answers /health with 200, and /ready and requests with 503.
+
     After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
     Ctrl-C ends it at once.
 
