@@ -128,6 +128,7 @@ def test_an_error_of_the_opening_is_reported_as_usual(tmp_path: Path, tiny_bundl
 
 
 def test_a_short_opening_prints_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_SHORT_SECONDS", 0.0)
     monkeypatch.setattr(opening, "_LONG_SECONDS", WAIT)
     assert "opening" not in lopa_export("generate", tiny_bundle, QUESTION, *LIMIT).stderr
 
@@ -135,5 +136,5 @@ def test_a_short_opening_prints_nothing(tiny_bundle: Path, monkeypatch: pytest.M
 def test_quiet_prints_nothing(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_SHORT_SECONDS", "_LONG_SECONDS"):  # the bundle opens later than that
         monkeypatch.setattr(opening, name, 0.0)
-    assert re.match(rf"{STATUS}\n", lopa_export("generate", tiny_bundle, QUESTION, *LIMIT).stderr)
     assert lopa_export("generate", tiny_bundle, QUESTION, *LIMIT, "--quiet").stderr == ""
+    assert re.match(rf"{STATUS}\n", lopa_export("generate", tiny_bundle, QUESTION, *LIMIT).stderr)

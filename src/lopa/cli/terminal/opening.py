@@ -28,7 +28,7 @@ def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
     --quiet nothing is shown. A signal raises its exception at once, while the bundle continues to open on another
     thread. Raises the errors of Decoder.open.
     """
-    if on_mpi(devices):  # MPI may not be called from another thread
+    if on_mpi(devices):  # all MPI calls stay on the main thread
         return Decoder.open(path, devices, **options)
     text = opening_text(Bundle.open(path), devices)
     call = start_call(partial(Decoder.open, path, devices, **options))

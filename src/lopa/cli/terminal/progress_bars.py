@@ -21,7 +21,11 @@ class ProgressBars:
 
     def __enter__(self) -> Self:
         if self._bars is not None:
-            self._bars.start()
+            try:
+                self._bars.start()
+            except BaseException:  # Ctrl-C: the cursor is hidden already
+                self._bars.stop()
+                raise
         return self
 
     def __exit__(
