@@ -230,7 +230,7 @@ def command(
         origin_policy = origin_policy_from_options(names, origins, host=host, on_loopback=on_loopback)
         if not on_loopback and keys is None:
             _LOG.warning("listening on %s without authentication (see --api-keys)", url)
-        # These checks take no time. All others run while the server answers.
+        # These checks are quick. All others run while the server answers.
         checked = edit_bundle(Bundle.open(bundle), defaults=default_values, chat_template=chat_template)
         limits.check_defaults(checked.manifest.defaults)
 
