@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 WAIT = 60.0
 """Seconds after which an expected event counts as lost."""
 _NEEDED = ("starlette", "uvicorn", "httptools", "prometheus_client", "httpx2", "openai")
+_READY = r"(http://\S+)/v1\b"
+"""Line of a server that accepts requests, with its URL."""
+OPENING = r"(http://\S+): opening \S+ on cpu \(float32, \d+\.\d MB\)$"
+"""Line of a server that answers while it opens its bundle, with its URL."""
 STOPPING = "stopping: running requests finish, new ones are rejected"
 INVALID = "Invalid HTTP request received."
 """Part of the log line about invalid HTTP."""
@@ -31,7 +35,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], url: str, head: list[str]) -> None:
         self.process, self.url = process, url
         self.head = head
-        """Lines on standard error before it was ready."""
+        """Lines on standard error before the context began."""
         # These imports are here, since conftest.py files import this module and other tests must work without them.
         httpx, client = pytest.importorskip("httpx2"), pytest.importorskip("openai").OpenAI
         self.http: httpx2.Client = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
@@ -74,7 +78,9 @@ def serving(
     *options: object,
     program: tuple[str, ...] = ("-m", "lopa.cli.main"),
     variables: Mapping[str, str] = MappingProxyType({}),
+    line: str = _READY,
 ) -> Iterator[Server]:
+    """Run a server. Yield it once it has written a line that matches `line`."""
     for library in _NEEDED:
         pytest.importorskip(library)
     command = [sys.executable, *program, "serve", str(bundle), "--port", "0", "--model", "tiny", "--threads", "1"]
@@ -85,10 +91,10 @@ def serving(
     try:
         assert process.stderr is not None
         head: list[str] = []
-        while not (found := re.search(r"(http://\S+)/v1\b", head[-1] if head else "")):
-            line = process.stderr.readline()
-            assert line, "".join(head)
-            head.append(line)
+        while not (found := re.search(line, head[-1] if head else "")):
+            written = process.stderr.readline()
+            assert written, "".join(head)
+            head.append(written)
         server = Server(process, found[1], head)
         try:
             yield server

@@ -9,13 +9,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import click
-
-if TYPE_CHECKING:
-    from lopa.runtime.engine import Engine
 
 MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
@@ -106,9 +101,7 @@ def metrics() -> str:
     """Return the metrics of the server with their kinds, labels and help texts."""
     from lopa.serve.metrics import ServeMetrics
 
-    idle = SimpleNamespace(running=0, waiting=0, failure=None, cache_rows=0, cache_rows_limit=1)
     server = ServeMetrics("model")
-    server.watch(cast("Engine", SimpleNamespace(status=idle)))  # gauges read an engine's status
     rows = []
     for family in server.registry.collect():
         if family.name.startswith("lopa_"):
@@ -127,8 +120,8 @@ _PATHS: Mapping[str, str] = {
     "/v1/models/NAME": "the same for one name",
     "/v1/chat/completions": _COMPLETION,
     "/v1/completions": _COMPLETION,
-    "/health": "200 while the process can continue, 503 after a device failed",
-    "/ready": "200 while requests are accepted, 503 while the server stops or after a device failed",
+    "/health": "200 from the start while the process can continue, 503 after a device failed",
+    "/ready": "200 while requests are accepted; 503 while the bundle opens, while the server stops or after a failure",
     "/metrics": "metrics in Prometheus's text format",
 }
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -23,7 +23,10 @@ TIMEOUT = 15.0
 """Seconds to wait for an event before it counts as missing."""
 _IDLE_SECONDS = 0.15
 """Seconds without data after which an answer is complete."""
-_ALLOWED_LOGS = ("fuzzed at http://", "stopping: running requests finish", "Invalid HTTP request received.")
+_ALLOWED_LOGS = (
+    *(": opening ", "fuzzed at http://", "stopping: running requests finish"),
+    "Invalid HTTP request received.",
+)
 """Allowed texts on standard error."""
 _HEADERS = frozenset(
     (

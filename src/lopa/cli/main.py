@@ -6,6 +6,7 @@ lopa.cli.commands.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than the rest of this module
@@ -34,7 +35,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:  # before the handlers were set, or after they were restored
         _report("interrupted")
         code = INTERRUPTED
+    if arguments is None and _is_native_code_running():
+        os._exit(code)  # a thread that returns to an exiting interpreter from ONNX Runtime aborts the process
     sys.exit(code)
+
+
+def _is_native_code_running() -> bool:
+    """Return whether a signal ended the wait for a call on another thread, such as the opening of a bundle."""
+    background_call = sys.modules.get("lopa.cli.program.background_call")
+    return background_call is not None and background_call.is_call_running()
 
 
 def _code_of_process(arguments: list[str] | None) -> int:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from lopa.serve.answering.capacity import check_capacity
 from lopa.serve.answering.complete_results import await_results
+from lopa.serve.answering.pending_service import PendingService, pending_from_open
 from lopa.serve.answering.reply import Reply
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.stream import stream_from_reply
@@ -37,16 +38,25 @@ _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
 def app_from_service(service: Service, origin_policy: OriginPolicy = OriginPolicy()) -> ASGIApp:  # noqa: B008 - it is frozen
-    """Return an ASGI app that enforces `origin_policy`, logs each request and closes the service on shutdown."""
+    """Return the app of a service that is open (see app_from_pending)."""
+    return app_from_pending(pending_from_open(service), origin_policy)
+
+
+def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> ASGIApp:
+    """Return an ASGI app that enforces `origin_policy`, logs each request and closes the service on shutdown.
+
+    Until the service is open, /health, /metrics and the page work, and other paths answer 503.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await asyncio.to_thread(service.close)
+            if pending.service is not None:
+                await asyncio.to_thread(pending.service.close)
 
-    endpoints = _Endpoints(service)
+    endpoints = _Endpoints(pending)
     origin_check = Middleware(OriginPolicyMiddleware, origin_policy=origin_policy, on_rejected=endpoints.handle_error)
     cors = Middleware(CORSMiddleware, allow_origins=origin_policy.origins, allow_methods=["*"], allow_headers=["*"])
     app = Starlette(
@@ -74,8 +84,13 @@ def app_from_service(service: Service, origin_policy: OriginPolicy = OriginPolic
 
 
 class _Endpoints:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, pending: PendingService) -> None:
+        self._pending = pending
+
+    @property
+    def _service(self) -> Service:
+        """The open service. Raises ApiError 503 before it is open."""
+        return self._pending.opened()
 
     async def models(self, request: Request) -> Response:
         self._authenticate(request)
@@ -89,8 +104,8 @@ class _Endpoints:
 
     async def answer(self, request: Request) -> Response:
         """Answer a completion or chat request. The cheap checks run first: key, capacity and size of the body."""
-        service = self._service
         self._authenticate(request)
+        service = self._service
         check_capacity(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
@@ -133,27 +148,32 @@ class _Endpoints:
         )
 
     async def health(self, _: Request) -> Response:
-        """Return 200, or 503 once a device has failed and the process has to be restarted."""
-        status = self._service.engine.status
-        if status.failure is not None:
-            return unavailable(f"device failed: {status.failure.received}", "engine_failed").response()
+        """Return 200, also before the bundle is open, or 503 once a device has failed and the process has to be
+        restarted."""
+        service = self._pending.service
+        failure = None if service is None else service.engine.status.failure
+        if failure is not None:
+            return unavailable(f"device failed: {failure.received}", "engine_failed").response()
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
         """Return 200 while the engine accepts requests, otherwise 503."""
-        status = self._service.engine.status
+        service = self._pending.service
+        if service is None:
+            return self._pending.not_ready().response()
+        status = service.engine.status
         if status.draining or status.closed:
             return unavailable("server is shutting down and accepts no new requests", "not_ready").response()
         return JSONResponse({"status": "ready"})
 
     async def metrics(self, _: Request) -> Response:
-        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self._pending.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def handle_error(self, _: Request, error: Exception) -> Response:
         api_error = api_error_from(error)
         api_error.headers[HEADER] = name = set_request_id(f"req_{request_number()}")
         _LOG.info("%s: rejected with status %d: %r", name, api_error.status, str(api_error))
-        self._service.metrics.rejected(api_error.code)
+        self._pending.metrics.rejected(api_error.code)
         return api_error.response()
 
     async def handle_http_error(self, request: Request, error: Exception) -> Response:
@@ -166,8 +186,8 @@ class _Endpoints:
         return Response(status_code=CLIENT_CLOSED)
 
     def _authenticate(self, request: Request) -> None:
-        if self._service.keys is not None:
-            self._service.keys.check(request)
+        if self._pending.keys is not None:
+            self._pending.keys.check(request)
 
     def _check_model(self, name: str, known: Container[str]) -> None:
         if name not in known:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from lopa.runtime.engine import Engine
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
+from lopa.runtime.requests.status import EngineStatus
 from lopa.serve.openai.body_options import PROMPT_FIELDS
 from lopa.serve.openai.error_code import ERROR_CODES, ErrorCode
 from lopa.serve.openai.response_shapes import FINISH_REASONS
@@ -58,20 +59,19 @@ class ServeMetrics:
             "lopa_first_text_seconds", "Seconds from submission to the first committed text.", _REQUEST_SECONDS
         )
         self._seconds = self._histogram("lopa_request_seconds", "Seconds from submission to the end.", _REQUEST_SECONDS)
+        self._engine: Engine | None = None
+        self._gauge("lopa_requests_running", "Running decodes.", lambda status: status.running)
+        self._gauge("lopa_requests_waiting", "Waiting decodes.", lambda status: status.waiting)
+        self._gauge(
+            "lopa_cache_used_ratio",
+            "Cached rows divided by the capacity of the caches.",
+            lambda status: status.cache_rows / status.cache_rows_limit,
+        )
+        self._gauge("lopa_engine_failed", "1 once a device has failed.", lambda status: status.failure is not None)
 
     def watch(self, engine: Engine) -> None:
         """Report the state of `engine` from now on, read at each scrape."""
-        for name, text, value in (
-            ("lopa_requests_running", "Running decodes.", lambda: engine.status.running),
-            ("lopa_requests_waiting", "Waiting decodes.", lambda: engine.status.waiting),
-            (
-                "lopa_cache_used_ratio",
-                "Cached rows divided by the capacity of the caches.",
-                lambda: _cache_used(engine),
-            ),
-            ("lopa_engine_failed", "1 once a device has failed.", lambda: engine.status.failure is not None),
-        ):
-            self._gauge(name, text, value)
+        self._engine = engine
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -122,10 +122,8 @@ class ServeMetrics:
         histogram.labels(self._model)
         return histogram
 
-    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(value)
-
-
-def _cache_used(engine: Engine) -> float:
-    status = engine.status
-    return status.cache_rows / status.cache_rows_limit
+    def _gauge(self, name: str, text: str, value: Callable[[EngineStatus], float]) -> None:
+        """Add a gauge of the engine's status, which is 0 until there is an engine."""
+        Gauge(name, text, ("model",), registry=self.registry).labels(self._model).set_function(
+            lambda: 0.0 if self._engine is None else value(self._engine.status)
+        )

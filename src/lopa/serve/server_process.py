@@ -5,14 +5,17 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from ipaddress import ip_address
 
 import uvicorn
 
+from lopa.runtime.engine import Engine
 from lopa.runtime.errors import BadInputError
+from lopa.serve.answering.pending_service import PendingService
 from lopa.serve.answering.service import Service
-from lopa.serve.app import app_from_service
+from lopa.serve.app import app_from_pending
 from lopa.serve.http.origin_policy import OriginPolicy
 from lopa.serve.http.protocol import protocol_with_timeouts
 
@@ -59,7 +62,8 @@ def is_on_loopback(listening: socket.socket) -> bool:
 
 
 def serve_until_stopped(
-    service: Service,
+    pending: PendingService,
+    start_opening: Callable[[], Future[Service]],
     listening: socket.socket,
     *,
     origin_policy: OriginPolicy,
@@ -69,15 +73,30 @@ def serve_until_stopped(
 ) -> bool:
     """Serve until SIGTERM, SIGHUP or Ctrl-C, then accept no new requests and return when the running ones have ended.
 
-    `on_ready` is called once requests are accepted, and `on_stop` at the signal. Returns whether every answer completed
-    within `drain_seconds`. A second SIGTERM or Ctrl-C exits at once with code 128 plus the signal's number. Raises the
-    engine's error when a device fails.
+    Once the server answers, `start_opening` starts to open the service on another thread. `pending` receives the
+    service. `on_ready` is called once requests are accepted, and `on_stop` at the signal. Returns whether every answer
+    completed within `drain_seconds`. A second SIGTERM or Ctrl-C exits at once with code 128 plus the signal's number.
+
+    Raises the error of the opening, and the engine's error when a device fails. A signal before the service is open
+    raises KeyboardInterrupt for Ctrl-C and SystemExit with 128 plus its number otherwise. The thread then still runs.
     """
-    return asyncio.run(_serve(service, listening, origin_policy, drain_seconds, on_ready, on_stop))
+    try:
+        return asyncio.run(_serve(pending, start_opening, listening, origin_policy, drain_seconds, on_ready, on_stop))
+    except _StoppedWhileOpeningError as stopped:
+        raise KeyboardInterrupt if stopped.number == signal.SIGINT else SystemExit(128 + stopped.number) from None
+
+
+class _StoppedWhileOpeningError(Exception):
+    """A signal arrived before the service was open."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 async def _serve(
-    service: Service,
+    pending: PendingService,
+    start_opening: Callable[[], Future[Service]],
     listening: socket.socket,
     origin_policy: OriginPolicy,
     drain_seconds: float,
@@ -86,9 +105,9 @@ async def _serve(
 ) -> bool:
     server = _Server(
         uvicorn.Config(
-            app_from_service(service, origin_policy),
+            app_from_pending(pending, origin_policy),
             http=protocol_with_timeouts(
-                service.limits.stall_seconds, on_invalid=lambda: service.metrics.rejected(None)
+                pending.limits.stall_seconds, on_invalid=lambda: pending.metrics.rejected(None)
             ),
             ws="none",
             lifespan="on",
@@ -98,28 +117,62 @@ async def _serve(
             timeout_graceful_shutdown=_WRITE_SECONDS,
         )
     )
-    engine = service.engine
+    drained = False
     with _stop_signals() as stop:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_SECONDS / 10)
-        if not serving.done():
-            on_ready()
-        while not (stop.is_set() or serving.done() or engine.status.failure):
-            await _set_within(stop, _POLL_SECONDS)
-        drained = False
-        if engine.status.failure is not None:
-            await _set_within(stop, _FAILED_SECONDS)
-        elif stop.is_set():
-            on_stop()
-            drained = await asyncio.to_thread(engine.drain, drain_seconds)
-            if not drained:
-                await asyncio.to_thread(engine.close)  # cut requests receive an error before their connections close
-        server.should_exit = True
-        await serving
-    failure = engine.status.failure
+        try:
+            if not serving.done():
+                pending.service = await _opened_service(start_opening(), serving, stop, on_stop)
+            if pending.service is not None:
+                on_ready()
+                drained = await _drained(pending.service.engine, serving, stop, drain_seconds, on_stop)
+        finally:
+            server.should_exit = True
+            await serving
+    failure = None if pending.service is None else pending.service.engine.status.failure
     if failure is not None:
         raise failure
+    return drained
+
+
+async def _opened_service(
+    call: Future[Service], serving: asyncio.Task[None], stop: "_Stop", on_stop: Callable[[], None]
+) -> Service | None:
+    """Return the service once it is open, or None if the server ends first.
+
+    Raises the error of the opening, and _StoppedWhileOpeningError at a signal.
+    """
+    opening, stopped = asyncio.wrap_future(call), asyncio.create_task(stop.requested.wait())
+    try:
+        await asyncio.wait((opening, stopped, serving), return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            return opening.result()
+        if stop.number is None:
+            return None
+        on_stop()
+        raise _StoppedWhileOpeningError(stop.number)
+    finally:
+        stopped.cancel()
+        opening.cancel()  # the call itself cannot be cancelled, and its result is dropped
+
+
+async def _drained(
+    engine: Engine, serving: asyncio.Task[None], stop: "_Stop", drain_seconds: float, on_stop: Callable[[], None]
+) -> bool:
+    """Wait until a signal, a failure or the server's end. Then return whether every answer completed in time."""
+    while not (stop.requested.is_set() or serving.done() or engine.status.failure):
+        await _set_within(stop.requested, _POLL_SECONDS)
+    if engine.status.failure is not None:
+        await _set_within(stop.requested, _FAILED_SECONDS)
+        return False
+    if not stop.requested.is_set():
+        return False
+    on_stop()
+    drained = await asyncio.to_thread(engine.drain, drain_seconds)
+    if not drained:
+        await asyncio.to_thread(engine.close)  # cut requests receive an error before their connections close
     return drained
 
 
@@ -130,32 +183,42 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
+class _Stop:
+    """The first signal."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.number: int | None = None
+        """Number of the signal, or None before it."""
+
+
 @contextmanager
-def _stop_signals() -> Iterator[asyncio.Event]:
-    """Yield an event that the first signal sets. The second signal ends the process.
+def _stop_signals() -> Iterator[_Stop]:
+    """Yield an object that the first signal changes. The second signal ends the process.
 
     Signals that the caller ignores stay ignored.
 
     After the first signal SIGHUP stays ignored: when a terminal closes, both the system and the shell send it.
     """
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop, loop = _Stop(), asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
 
-    def on_signal() -> None:
-        stop.set()
+    def on_signal(received: int) -> None:
+        stop.number = received
+        stop.requested.set()
         for number in handled:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else _end_process)
 
     for number in handled:
-        loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield stop
     finally:
         for number, handler in handled.items():
             loop.remove_signal_handler(number)
-            if number != signal.SIGHUP or not stop.is_set():
+            if number != signal.SIGHUP or not stop.requested.is_set():
                 signal.signal(number, handler)
 
 

@@ -53,7 +53,9 @@ def test_operator_allows_hosts_and_origins(chat_bundle: Path) -> None:
         assert post_text(server).status_code == 200
         assert is_rejected(post_text(server, host="other.example"), "host_not_allowed")
         assert is_rejected(post_text(server, origin="https://models.example"), "origin_not_allowed"), "another Host"
-        assert server.head == [f"tiny at {server.url}/v1\n"], "no warning"
+        opening, ready = server.head
+        assert opening.startswith(f"{server.url}: opening "), "no warning"
+        assert ready == f"tiny at {server.url}/v1\n"
 
 
 @pytest.mark.parametrize("keyed", [False, True])

@@ -12,7 +12,7 @@ from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_option import INPUT, option
-from lopa.runtime.decoder import Decoder
+from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.mpi.mpi_link import on_mpi
 
 
@@ -53,7 +53,7 @@ def command(
     """
     if on_mpi(devices):
         raise click.UsageError("chat runs in one process: use generate under mpirun")
-    with Decoder.open(
+    with open_decoder(
         bundle, devices, threads=threads, device_timeout=device_timeout, chat_template=chat_template
     ) as decoder:
         session = ChatSession(decoder, config_overrides(config_values), Conversation(system))

@@ -27,6 +27,7 @@ from lopa.cli.options.devices import device_options
 from lopa.cli.program.grouped_option import DEVICE, INPUT, OUTPUT, option
 from lopa.cli.program.standard_input import text_from_stdin
 from lopa.cli.program.verbosity import quiet
+from lopa.cli.terminal.opening import open_decoder
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.files.output_file import OutputLines
@@ -172,7 +173,7 @@ def command(
         files.lock(opened)
         timeline = opened.enter_context(timeline_into(arguments.timeline))
         decoder = opened.enter_context(
-            Decoder.open(
+            open_decoder(
                 bundle,
                 devices,
                 threads=threads,

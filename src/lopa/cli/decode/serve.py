@@ -1,6 +1,8 @@
 """lopa-export serve: serves a bundle over OpenAI's HTTP API until a signal stops it."""
 
 import logging
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -8,9 +10,13 @@ import click
 from lopa.cli.options.chat_template import chat_template_option
 from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
 from lopa.cli.options.devices import device_options
+from lopa.cli.program.background_call import start_call
 from lopa.cli.program.environment import EnvironmentCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
+from lopa.cli.terminal.opening import opening_text
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT, Engine
@@ -26,6 +32,8 @@ _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
 _ANSWERS_CUT = 143
 """Exit code after answers were cut off, the same as for a process ended by SIGTERM."""
+_STOPPING = "stopping: running requests finish, new ones are rejected"
+_STOPPED_WHILE_OPENING = "stopping before the bundle is open"
 _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 
 
@@ -172,6 +180,8 @@ def command(
 ) -> int:
     """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
+    While BUNDLE opens, the server answers /health with 200, and /ready and requests with 503.
+
     After the signal the server accepts no new requests and ends when the running ones are answered. A second SIGTERM or
     Ctrl-C ends it at once.
 
@@ -180,11 +190,13 @@ def command(
     Options on the command line take precedence.
     """
     with extra_needed("serve", _MODULES, "the libraries of the server"):
+        from lopa.serve.answering.pending_service import PendingService
         from lopa.serve.answering.service import Service
         from lopa.serve.http.keys import keys_from_file
         from lopa.serve.http.origin_policy import origin_policy_from_options
         from lopa.serve.metrics import ServeMetrics
         from lopa.serve.server_process import is_on_loopback, listening_socket, serve_until_stopped, url_from_socket
+        from lopa.serve.warm_up import warm_up
     if on_mpi(devices):
         raise BadInputError(
             "--device " + " --device ".join(devices),
@@ -204,43 +216,56 @@ def command(
     keys = None if api_keys is None else keys_from_file(api_keys)
     name = bundle.resolve().name if model is None else model
     metrics = ServeMetrics(name)
+    reason = f"opening {name} on {', '.join(devices)}"  # without the path, which clients need not know
+    pending = PendingService(limits=limits, metrics=metrics, keys=keys, reason=reason)
+    default_values = defaults_from_texts(defaults)
     remove_verbose_handler()
     with (
         log_to_descriptor(2, log_format, quiet=quiet(), access=verbose() if access_log is None else access_log),
         listening_socket(host, port) as listening,
+        ExitStack() as opened,
     ):
         on_loopback = is_on_loopback(listening)
+        url = url_from_socket(listening)
         origin_policy = origin_policy_from_options(names, origins, host=host, on_loopback=on_loopback)
         if not on_loopback and keys is None:
-            _LOG.warning("listening on %s without authentication (see --api-keys)", url_from_socket(listening))
-        with (
-            Decoder.open(
-                bundle,
-                devices,
-                threads=threads,
-                device_timeout=device_timeout,
-                defaults=defaults_from_texts(defaults),
-                chat_template=chat_template,
-                grammar_limits=GrammarLimits(),
-            ) as decoder,
-            Engine(_warmed_up(decoder), max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics) as engine,
-        ):
-            metrics.watch(engine)
-            completed = serve_until_stopped(
-                Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys),
-                listening,
-                origin_policy=origin_policy,
-                drain_seconds=drain,
-                on_ready=lambda: _LOG.info("%s at %s/v1", name, url_from_socket(listening)),
-                on_stop=lambda: _LOG.info("stopping: running requests finish, new ones are rejected"),
-            )
+            _LOG.warning("listening on %s without authentication (see --api-keys)", url)
+        # These checks are quick. All others run while the server answers.
+        checked = edit_bundle(Bundle.open(bundle), defaults=default_values, chat_template=chat_template)
+        limits.check_defaults(checked.manifest.defaults)
+
+        def open_service() -> Service:
+            with ExitStack() as opening:
+                decoder = opening.enter_context(
+                    Decoder.open(
+                        bundle,
+                        devices,
+                        threads=threads,
+                        device_timeout=device_timeout,
+                        defaults=default_values,
+                        chat_template=chat_template,
+                        grammar_limits=GrammarLimits(),
+                    )
+                )
+                warm_up(decoder, _LOG.warning)
+                engine = opening.enter_context(
+                    Engine(decoder, max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics)
+                )
+                metrics.watch(engine)
+                service = Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys)
+                opened.push(opening.pop_all())
+            return service
+
+        _LOG.info("%s: %s", url, opening_text(checked, devices))
+        completed = serve_until_stopped(
+            pending,
+            partial(start_call, open_service),
+            listening,
+            origin_policy=origin_policy,
+            drain_seconds=drain,
+            on_ready=lambda: _LOG.info("%s at %s/v1", name, url),
+            on_stop=lambda: _LOG.info(_STOPPED_WHILE_OPENING if pending.service is None else _STOPPING),
+        )
         if not completed:
             _LOG.error("error: answers were cut after %g seconds; raise --drain", drain)
     return 0 if completed else _ANSWERS_CUT
-
-
-def _warmed_up(decoder: Decoder) -> Decoder:
-    from lopa.serve.warm_up import warm_up
-
-    warm_up(decoder, lambda text: click.echo(f"warning: {text}", err=True))
-    return decoder

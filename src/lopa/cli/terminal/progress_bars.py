@@ -13,14 +13,19 @@ from lopa.cli.program.verbosity import quiet
 class ProgressBars:
     """Base class of progress displays. With --quiet they show neither bars nor lines."""
 
-    def __init__(self, *columns: str | ProgressColumn) -> None:
+    def __init__(self, *columns: str | ProgressColumn, transient: bool = False) -> None:
+        """Prepare the bars. With `transient` they are removed at the end."""
         self._console = Console(stderr=True, highlight=False, quiet=quiet())
-        self._bars = self._new_bars(columns) if self._console.is_terminal and not quiet() else None
+        self._bars = self._new_bars(columns, transient) if self._console.is_terminal and not quiet() else None
         """The bars, or None without a terminal, where subclasses print lines instead."""
 
     def __enter__(self) -> Self:
         if self._bars is not None:
-            self._bars.start()
+            try:
+                self._bars.start()
+            except BaseException:  # Ctrl-C: the cursor is hidden already
+                self._bars.stop()
+                raise
         return self
 
     def __exit__(
@@ -29,6 +34,6 @@ class ProgressBars:
         if self._bars is not None:
             self._bars.stop()
 
-    def _new_bars(self, columns: tuple[str | ProgressColumn, ...]) -> Progress:
+    def _new_bars(self, columns: tuple[str | ProgressColumn, ...], transient: bool) -> Progress:
         """Return the bars. Standard output is printed above them on a terminal, and unchanged in a file or a pipe."""
-        return Progress(*columns, console=self._console, redirect_stdout=sys.stdout.isatty())
+        return Progress(*columns, console=self._console, redirect_stdout=sys.stdout.isatty(), transient=transient)

@@ -1,0 +1,63 @@
+"""Status on standard error while a bundle opens. A model of 7 billion parameters may take a minute."""
+
+from collections.abc import Sequence
+from concurrent.futures import wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.progress import TextColumn, TimeElapsedColumn
+
+from lopa.bench.pace import bytes_text
+from lopa.cli.program.background_call import start_call
+from lopa.cli.terminal.progress_bars import ProgressBars
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.mpi.mpi_link import on_mpi
+
+_SHORT_SECONDS = 0.3
+"""Seconds after which a terminal shows the status. A small bundle is open before."""
+_LONG_SECONDS = 2.0
+"""Seconds after which a line is printed if standard error is not a terminal."""
+
+
+def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
+    """Return `Decoder.open(path, devices, **options)`, and show what is being opened and for how long.
+
+    A terminal shows a clock until the decoder is open. Without a terminal, a line is printed if that takes long. With
+    --quiet nothing is shown. A signal raises its exception at once, while the bundle continues to open on another
+    thread. Raises the errors of Decoder.open.
+    """
+    if on_mpi(devices):  # all MPI calls stay on the main thread
+        return Decoder.open(path, devices, **options)
+    text = opening_text(Bundle.open(path), devices)
+    call = start_call(partial(Decoder.open, path, devices, **options))
+    if not wait([call], _SHORT_SECONDS).done:
+        with _OpeningStatus(text) as status:
+            if not wait([call], _LONG_SECONDS - _SHORT_SECONDS).done:
+                status.print_line()
+            wait([call])
+    return call.result()
+
+
+def opening_text(bundle: Bundle, devices: Sequence[str]) -> str:
+    """Return what is being opened, with the size of its weights, e.g. "opening out/bundle on cpu (int4, 4.40 GB)"."""
+    manifest = bundle.manifest
+    kind = manifest.dtype if manifest.quantization is None else manifest.quantization.kind
+    size = sum(record.size for record in manifest.files if record.path == manifest.weights)
+    return f"opening {bundle.path} on {', '.join(devices)} ({kind}, {bytes_text(size)})"
+
+
+class _OpeningStatus(ProgressBars):
+    """Text and elapsed time on a terminal, removed at the end of the `with` block."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(TextColumn("{task.description}", markup=False), TimeElapsedColumn(), transient=True)
+        self._text = text
+        if self._bars is not None:
+            self._bars.add_task(text, total=None)
+
+    def print_line(self) -> None:
+        """Print the text as a line, unless it is shown already."""
+        if self._bars is None:
+            self._console.print(self._text, soft_wrap=True, markup=False)
