@@ -76,9 +76,8 @@ class CausalModel:
         self._past = {each.name: array for each, array in zip(self._past_inputs, found, strict=True)}
 
     def windows(self, tokens: Int64) -> None:
-        """Set the windows `tokens` [B, W]. Every branch has its own copy of the prefix."""
-        past = {name: np.repeat(array, len(tokens), axis=0) for name, array in self._past.items()}
-        self._feed = self._inputs(tokens, past)
+        """Set the window `tokens` [1, W]. GroupQueryAttention continues only one sequence at a time."""
+        self._feed = self._inputs(tokens, self._past)
 
     def run(self) -> None:
         """Run one forward of the windows."""

@@ -35,8 +35,12 @@ class Side:
         return {} if self.int4_form is None else {"LOPA_INT4": self.int4_form}
 
     def computes_shape(self, shape: ForwardShape) -> bool:
-        """Return True if the side can run `shape`. Without a cache there is one sequence, hence one branch."""
-        return self.attention != "whole" or shape.branches == 1
+        """Return True if the side can run `shape`.
+
+        Without a cache there is one sequence, hence one branch. ONNX Runtime's GroupQueryAttention, which GenAI uses,
+        continues one sequence at a time too.
+        """
+        return self.attention == "cached" or shape.branches == 1
 
 
 OURS = "lopa"
