@@ -2,7 +2,7 @@
 
 Usage: python -m tools.peers [prepare | measure] [--like NAME] [--work DIR] [--checkpoint DIR] [--bundle KIND=DIR]..
     [--side NAME].. [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--forwards N] [--tokens-per-forward N]
-    [--opening together|one-by-one] [--output DIR] [--name NAME]
+    [--opening together|one-by-one] [--tidy] [--output DIR] [--name NAME]
 
 Without a command it runs both. `prepare` builds llama.cpp in --work, which takes minutes, and creates the checkpoint in
 every format. It skips the peers that this machine cannot build or import. The extra `test` installs OpenVINO.
@@ -10,14 +10,15 @@ every format. It skips the peers that this machine cannot build or import. The e
 `measure` checks that every side computes the same as transformers in float32, then times the sides in alternation. It
 writes NAME.json and NAME.md. A later run with the same output adds its rounds, so a long comparison can run in parts.
 
-If two sides do not fit into memory, a round opens the sides one after another. A later run with the same output then
-continues where the last one stopped, until every side has --rounds rounds.
+If two sides do not fit into memory, a round opens the sides one after another, first all int4 sides, then all int8
+sides. A later run with the same output then continues where the last one stopped, until every side has --rounds rounds.
 """
 
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from lopa.runtime.bundle.int4_form import free_memory
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import LIKENESSES
 from tools.cli_errors import exit_on_error
-from tools.peers.materials import BUNDLES, Materials, check_prepared, prepare_materials
+from tools.peers.materials import BUNDLES, Materials, check_prepared, prepare_materials, remove_models
+from tools.peers.measured import Peaks
 from tools.peers.opening_plan import OPENINGS, OpeningPlan, plan_of_openings
 from tools.peers.report import add_left_out, add_opening, add_piece, report_of_folder, tables_of_report
 from tools.peers.rounds import measure_opening, measure_peaks, measure_piece, setting_now
@@ -52,8 +54,13 @@ class _Plan:
     rounds: int
     forwards: int
     tokens_per_forward: float
+    tidy: bool
     output: Path
     name: str
+
+    def with_sides(self, sides: list[Side]) -> "_Plan":
+        """Return the plan for some of the sides."""
+        return replace(self, sides=sides)
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -115,6 +122,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Tokens that a forward is assumed to unmask, for the column of tokens per second.",
     ),
     click.option(
+        "--tidy",
+        is_flag=True,
+        help="Delete the models of a precision in --work when its sides are measured, to save disk space.",
+    ),
+    click.option(
         "--output",
         type=click.Path(path_type=Path),
         default=Path("out/peers"),
@@ -143,10 +155,19 @@ def main(part: str | None, **options: Any) -> None:
     results to the report. Without PART both are done.
     """
     plan = _plan(**options)
-    if part != "measure":
+    if part == "prepare":
         _prepare(plan)
-    if part != "prepare":
+    elif part == "measure" or plan.opening.together:
+        _check_report(plan)
+        if part is None:
+            _prepare(plan)
         _measure(plan)
+    else:
+        _check_report(plan)
+        _prepare_and_measure_by_precision(plan)
+    if part != "prepare":
+        for table in tables_of_report(report_of_folder(plan.output, plan.name)):
+            show_table(table)
 
 
 def _plan(
@@ -162,6 +183,7 @@ def _plan(
     rounds: int | None,
     forwards: int,
     tokens_per_forward: float,
+    tidy: bool,
     output: Path,
     name: str,
 ) -> _Plan:
@@ -180,6 +202,7 @@ def _plan(
         rounds=rounds or opened.rounds,
         forwards=forwards,
         tokens_per_forward=tokens_per_forward,
+        tidy=tidy,
         output=output,
         name=name,
     )
@@ -198,18 +221,33 @@ def _prepare(plan: _Plan) -> None:
         click.echo(f"skipped: {peer}: {reason}")
 
 
-def _measure(plan: _Plan) -> None:
+def _check_report(plan: _Plan) -> None:
+    """Raise BadInputError if the report cannot be written, or if its file is foreign."""
     for path in files_of_report(plan.output, plan.name):
         check_output(path)
-    report_of_folder(plan.output, plan.name)  # fail early for a foreign file
+    report_of_folder(plan.output, plan.name)
+
+
+def _prepare_and_measure_by_precision(plan: _Plan) -> None:
+    """Prepare and measure the sides of one precision, then those of the next. Do nothing for measured ones."""
+    for group in reversed(groups_of_sides(plan.sides)):
+        part = plan.with_sides(group)
+        if any(_openings_left(part, threads) for threads in plan.threads):
+            _prepare(part)
+            _measure(part)
+        if plan.tidy:
+            remove_models(plan.materials, needed_materials(group))
+
+
+def _measure(plan: _Plan) -> None:
     check_prepared(plan.materials, needed_materials(plan.sides))
     command = shlex.join(command_words())
     if plan.opening.together:
         _measure_together(plan, command)
     else:
-        _measure_one_by_one(plan, command)
-    for table in tables_of_report(report_of_folder(plan.output, plan.name)):
-        show_table(table)
+        for threads in plan.threads:
+            if left := _openings_left(plan, threads):
+                _measure_openings(plan, left, threads, command)
 
 
 def _measure_together(plan: _Plan, command: str) -> None:
@@ -222,18 +260,15 @@ def _measure_together(plan: _Plan, command: str) -> None:
                 add_piece(plan.output, plan.name, piece, plan.tokens_per_forward)
 
 
-def _measure_one_by_one(plan: _Plan, command: str) -> None:
-    """Measure the openings that the report lacks, round by round."""
-    for threads in plan.threads:
-        report = report_of_folder(plan.output, plan.name)
-        done = {(each.side, each.round) for each in report.openings if each.setting.threads == threads}
-        left = [(turn, side) for turn in range(plan.rounds) for side in plan.sides if (side.name, turn) not in done]
-        if left:
-            _measure_openings(plan, left, threads, command)
+def _openings_left(plan: _Plan, threads: int) -> list[tuple[int, Side]]:
+    """Return the round and side of every opening that the report lacks."""
+    report = report_of_folder(plan.output, plan.name)
+    done = {(each.side, each.round) for each in report.openings if each.setting.threads == threads}
+    return [(turn, side) for turn in range(plan.rounds) for side in plan.sides if (side.name, turn) not in done]
 
 
 def _measure_openings(plan: _Plan, left: Sequence[tuple[int, Side]], threads: int, command: str) -> None:
-    peaks = measure_peaks(threads)
+    peaks = _peaks(threads)
     left_out: set[Side] = set()
     with show_progress(f"openings with {threads} thread(s)", len(left)) as progress:
         for number, (turn, side) in enumerate(left):
@@ -247,6 +282,12 @@ def _measure_openings(plan: _Plan, left: Sequence[tuple[int, Side]], threads: in
                 else:
                     add_opening(plan.output, plan.name, opening, plan.tokens_per_forward)
             progress(number + 1)
+
+
+@cache
+def _peaks(threads: int) -> Peaks:
+    """Return the machine's rates, measured once per run and number of threads, before any side is open."""
+    return measure_peaks(threads)
 
 
 def _given_bundles(words: Sequence[str]) -> dict[str, Path]:

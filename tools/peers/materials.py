@@ -151,6 +151,16 @@ def check_prepared(materials: Materials, needed: Needed) -> None:
         )
 
 
+def remove_models(materials: Materials, needed: Needed) -> None:
+    """Delete the bundles and the peers' models of `needed` in the work folder, but no given ones."""
+    for name in needed.bundles - materials.given_bundles.keys():
+        shutil.rmtree(materials.bundle(name), ignore_errors=True)
+    for kind in needed.ggufs:
+        materials.gguf(kind).unlink(missing_ok=True)
+    if needed.genai:
+        shutil.rmtree(materials.genai_model, ignore_errors=True)
+
+
 def versions_of_peers(materials: Materials) -> dict[str, str]:
     """Return the versions of peers: OpenVINO, ONNX Runtime GenAI, and the package that contains llama.cpp."""
     found = {each.name: each.version for each in importlib.metadata.distributions(name="openvino")}

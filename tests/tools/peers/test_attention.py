@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.make import checkpoint_from_likeness
-from tools.peers.agreement import agreement_of
+from tools.peers.agreement import SideAnswer, agreement_of
 from tools.peers.attention import Attention, positions_of_rows, visible_rows
 from tools.peers.python_side import SessionForwards
 from tools.peers.reference import compute_answers, reference_answers
-from tools.peers.side_process import SideAnswer
 from tools.peers.tokens import tokens_of_shape
 
 from lopa.bench.forward.work import ForwardShape

@@ -65,7 +65,11 @@ def test_tensors_and_settings_round_trip() -> None:
     rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in (("a", (3,)), ("b.weight", (5, 7)))}
     file = io.BytesIO()
-    settings = {"general.architecture": "qwen2", "qwen2.block_count": 3, "qwen2.rope.freq_base": 0.5}
+    settings: dict[str, str | int | float] = {
+        "general.architecture": "qwen2",
+        "qwen2.block_count": 3,
+        "qwen2.rope.freq_base": 0.5,
+    }
     write_head(file, settings, {name: each.shape for name, each in tensors.items()}, dict.fromkeys(tensors, F32))
     for each in tensors.values():
         write_tensor(file, each, F32, NO_PROGRAM)
@@ -79,7 +83,7 @@ def test_tensors_and_settings_round_trip() -> None:
 
 def test_a_tensor_of_another_size_is_an_error() -> None:
     with pytest.raises(ValueError, match="wrote 48 bytes"):
-        write_tensor(io.BytesIO(), np.ones((2, 3), np.float64), F32, NO_PROGRAM)  # type: ignore[arg-type]
+        write_tensor(io.BytesIO(), np.ones((2, 3), np.float64), F32, NO_PROGRAM)
 
 
 def test_types_are_those_of_llama_cpp() -> None:

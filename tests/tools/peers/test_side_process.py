@@ -83,7 +83,8 @@ def test_memory_and_environment_are_those_of_the_process(tmp_path: Path) -> None
     [
         ("import sys; print('a note\\nerror: no library\\n  expected: it', file=sys.stderr); sys.exit(3)",
          MissingBackendError, "^no library\n"),
-        ("import sys; print('error: no such form', file=sys.stderr); sys.exit(2)", BadInputError, "a side: no such form"),
+        ("import sys; print('error: no such form', file=sys.stderr); sys.exit(2)",
+         BadInputError, "a side: no such form"),
         ("import os; os.kill(os.getpid(), 9)", MissingBackendError, "memory ran out"),
         ("raise RuntimeError('broken on purpose')", CheckFailedError, "ended with 1: (.|\n)*broken on purpose"),
         ("import os; os.abort()", CheckFailedError, "ended with -6"),
