@@ -43,7 +43,7 @@ from tools.report import command_words
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to measure, as given on the command line."""
+    """A comparison as the command line describes it."""
 
     materials: Materials
     like: str

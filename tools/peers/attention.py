@@ -1,4 +1,4 @@
-"""What the rows of a forward see: prefix, own window, or everything."""
+"""Masks of a forward: its rows see the prefix, their own window, or everything."""
 
 from typing import Literal
 

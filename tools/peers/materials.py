@@ -42,7 +42,7 @@ _TOOLS = ("cmake", "ninja", "c++")
 
 @dataclass(frozen=True)
 class Needed:
-    """What a choice of sides needs beside the checkpoint."""
+    """Files that a choice of sides needs in addition to the checkpoint."""
 
     bundles: frozenset[str]
     """Our bundles, keys of BUNDLES."""

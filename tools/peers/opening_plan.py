@@ -13,7 +13,7 @@ _WEIGHT_BYTES = 2
 
 @dataclass(frozen=True)
 class OpeningPlan:
-    """How sides are opened, and the defaults of options."""
+    """Way of opening the sides, and the defaults of options."""
 
     together: bool
     """True if all sides of one precision are open at once."""
