@@ -124,7 +124,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--tidy",
         is_flag=True,
-        help="Delete the models of a precision in --work when its sides are measured, to save disk space.",
+        help="One by one: delete the models of a precision in --work when its sides are measured, to save disk space.",
     ),
     click.option(
         "--output",
