@@ -14,6 +14,7 @@ import onnxruntime as ort
 
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.contract import Float32, Int64
+from tools.peers import genai_builder
 from tools.peers.peer_command import run_or_missing
 
 PACKAGE = "onnxruntime-genai"
@@ -32,7 +33,7 @@ def build_genai_model(checkpoint: Path, package: Path, folder: Path, threads: in
         _write_qwen2_folder(checkpoint, source)
         words = ["-i", source, "-o", model, "-p", "int4", "-e", "cpu", "-c", place / "cache"]
         run_or_missing(
-            [sys.executable, str(package / _BUILDER), *map(str, words)],
+            [sys.executable, "-m", genai_builder.__name__, str((package / _BUILDER).parent), *map(str, words)],
             "building the model of ONNX Runtime GenAI",
             {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)},
         )
