@@ -7,6 +7,7 @@ builder holds all matrices in float32 while it quantizes, 28 GB for a 7B model. 
 a graph of one matrix after another. The resulting model is the same.
 """
 
+import gc
 import runpy
 import sys
 from typing import Any
@@ -26,6 +27,7 @@ def main(models: str, options: list[str]) -> None:
         for node in [node for node in whole.graph if is_product(node)]:
             builder.model = model_of_node(node, whole)
             replace_node(whole.graph, node, quantize(builder))
+            gc.collect()  # graphs refer to themselves and to the matrix
         builder.model = whole
         return whole
 
@@ -63,7 +65,10 @@ def replace_node(graph: ir.Graph, node: ir.Node, quantized: ir.Model) -> None:
     constants = []
     for value in found.inputs[1:]:
         assert value is not None
-        constant = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+        assert value.const_value is not None
+        # A copy, since a part of a protobuf message keeps the memory of all of it, here of the matrix.
+        tensor = ir.tensor(value.const_value.numpy().copy(), name=value.name)
+        constant = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
         graph.register_initializer(constant)
         constants.append(constant)
     new = ir.Node(
@@ -78,6 +83,7 @@ def replace_node(graph: ir.Graph, node: ir.Node, quantized: ir.Model) -> None:
     assert weight.name is not None
     if not weight.uses():
         del graph.initializers[weight.name]
+        weight.const_value = None  # the builder keeps the value
 
 
 if __name__ == "__main__":
