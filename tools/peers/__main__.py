@@ -36,7 +36,7 @@ from tools.peers.materials import BUNDLES, Materials, check_prepared, prepare_ma
 from tools.peers.measured import Peaks
 from tools.peers.opening_plan import OPENINGS, OpeningPlan, plan_of_openings
 from tools.peers.report import add_left_out, add_opening, add_piece, report_of_folder, tables_of_report
-from tools.peers.rounds import measure_opening, measure_peaks, measure_piece, setting_now
+from tools.peers.rounds import measure_opening, measure_peaks, measure_piece, prepare_answers, setting_now
 from tools.peers.sides import SIDES, Side, groups_of_sides, needed_materials, sides_of_large_models
 from tools.report import command_words
 
@@ -269,6 +269,8 @@ def _openings_left(plan: _Plan, threads: int) -> list[tuple[int, Side]]:
 
 def _measure_openings(plan: _Plan, left: Sequence[tuple[int, Side]], threads: int, command: str) -> None:
     peaks = _peaks(threads)
+    click.echo("computing the reference's answers, unless they are kept", err=True)
+    prepare_answers(plan.materials, plan.sides, plan.shapes, threads)
     left_out: set[Side] = set()
     with show_progress(f"openings with {threads} thread(s)", len(left)) as progress:
         for number, (turn, side) in enumerate(left):

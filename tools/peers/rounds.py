@@ -53,7 +53,7 @@ def measure_piece(
     Raises CheckFailedError before any timing if a side disagrees.
     """
     chosen = [BASELINE, *(side for side in sides if side is not BASELINE and side.computes_shape(shape))]
-    answers = _answers(materials, chosen, [shape], threads)
+    answers = prepare_answers(materials, chosen, [shape], threads)
     left_out: dict[str, str] = {}
     opened: dict[Side, SideProcess] = {}
     costs: dict[Side, OpeningCosts] = {}
@@ -101,7 +101,7 @@ def measure_opening(
     MissingBackendError for an unavailable side, and CheckFailedError if it disagrees.
     """
     shapes = [shape for shape in shapes if side.computes_shape(shape)]
-    answers = _answers(materials, [side], shapes, setting.threads)
+    answers = prepare_answers(materials, [side], shapes, setting.threads)
     steps = []
     with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(dir=materials.folder) as temporary:
         folder = Path(temporary)
@@ -117,6 +117,14 @@ def measure_opening(
             seconds = tuple(process.run() for _ in range(forwards))
             steps.append(Step(shape, seconds, agreement, work_of_side(side, materials.dimensions, shape)))
         return Opening(setting, side.name, turn, replace(costs, memory=process.memory()), tuple(steps))
+
+
+def prepare_answers(
+    materials: Materials, sides: Sequence[Side], shapes: Sequence[ForwardShape], threads: int
+) -> dict[Case, SideAnswer]:
+    """Return the reference's answers for all sides and shapes, from one pass over the checkpoint if any is missing."""
+    cases = {(shape, side.attention): None for shape in shapes for side in sides if side.computes_shape(shape)}
+    return reference_answers(materials.checkpoint, list(cases), threads, materials.answers)
 
 
 def setting_now(materials: Materials, threads: int, command: str, peaks: Peaks) -> Setting:
@@ -162,13 +170,6 @@ def _checked_agreement(
     agreement = agreement_of(process.answer(shape), answers[shape, side.attention])
     check_agreement(side.name, side.precision, agreement)
     return agreement
-
-
-def _answers(
-    materials: Materials, sides: Sequence[Side], shapes: Sequence[ForwardShape], threads: int
-) -> dict[Case, SideAnswer]:
-    cases = {(shape, side.attention): None for shape in shapes for side in sides if side.computes_shape(shape)}
-    return reference_answers(materials.checkpoint, list(cases), threads, materials.answers)
 
 
 def _run(process: SideProcess, _turn: int) -> float:
