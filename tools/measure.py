@@ -20,7 +20,7 @@ MEASUREMENTS = {
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
-    "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO and torch."),
+    "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }
 """Module with a click command `main`, and the help text, by name."""

@@ -1,1 +1,1 @@
-"""Comparison of our CPU forwards with llama.cpp, OpenVINO and torch on the same random checkpoint."""
+"""Comparison of our CPU forwards with those of other runtimes on the same random checkpoint."""

@@ -1,11 +1,15 @@
-"""A float32 checkpoint as GGUF 3, llama.cpp's file format, for its qwen2 architecture, which has Dream's layers.
+"""A checkpoint as GGUF 3, llama.cpp's file format, for its architectures qwen2 and dream, which have the same layers.
 
-llama.cpp's dream architecture would also fit but has no cache. The file has no tokenizer, since tokens are passed as
-ids.
+The file names qwen2 and has the settings of both, so that a reader can override the name. It has no tokenizer, since
+tokens are passed as ids. Matrices are quantized by llama.cpp while they are written, one at a time, in the types that
+its own quantizer chooses.
 """
 
+import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +19,7 @@ import numpy.typing as npt
 from lopa.bench.speed.eager_model import merged_weight
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.errors import BadInputError
 
 Float32 = npt.NDArray[np.float32]
@@ -23,11 +28,11 @@ _MAGIC, _VERSION = b"GGUF", 3
 _ALIGNMENT = 32
 _UINT32, _FLOAT32, _STRING = 4, 6, 8
 """Type codes of settings."""
-_TENSOR_FLOAT32 = 0
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _OUTER = {
-    "embedding.weight": "token_embd.weight",
+    "embedding.weight": _EMBEDDING,
     "final_norm.weight": "output_norm.weight",
-    "head.weight": "output.weight",
+    "head.weight": _HEAD,
 }
 _LAYER = {
     "attention_norm": "attn_norm",
@@ -40,24 +45,67 @@ _LAYER = {
     "mlp.up": "ffn_up",
     "mlp.down": "ffn_down",
 }
-_ARCHITECTURE = "qwen2"
+ARCHITECTURES = ("qwen2", "dream")
+"""Architectures that a file can be read as. The file names the first."""
 
 
-def write_gguf_of_checkpoint(checkpoint: Path, path: Path) -> None:
-    """Write the weights of the folder `checkpoint` to `path`.
+@dataclass(frozen=True)
+class TensorType:
+    """A type of stored numbers."""
 
-    Raises BadInputError for an unreadable checkpoint, and for layers that qwen2 lacks.
+    name: str
+    code: int
+    block: int
+    """Numbers per block. A row consists of whole blocks."""
+    block_bytes: int
+
+    def size(self, shape: Sequence[int]) -> int:
+        """Return the bytes of a tensor."""
+        return math.prod(shape) // self.block * self.block_bytes
+
+
+F32 = TensorType("f32", 0, 1, 4)
+_Q4_0 = TensorType("q4_0", 2, 32, 18)
+_Q8_0 = TensorType("q8_0", 8, 32, 34)
+_Q6_K = TensorType("q6_k", 14, 256, 210)
+KINDS = {"f32": F32, "q8_0": _Q8_0, "q4_0": _Q4_0}
+"""Type of most matrices by kind of file."""
+
+
+def write_gguf_of_checkpoint(checkpoint: Path, path: Path, kind: str, llama_side: Path) -> None:
+    """Write the weights of the folder `checkpoint` to `path`. The program `llama_side` quantizes them.
+
+    Raises BadInputError for an unreadable checkpoint, and for layers that qwen2 lacks. Raises
+    subprocess.CalledProcessError if the program fails.
     """
     source = source_from_checkpoint(checkpoint, None)
     named = {gguf_name(each.name): each for each in source.planned}
+    shapes = {name: tuple(each.source_shape) for name, each in named.items()}
+    types = {name: tensor_type(name, shape, kind) for name, shape in shapes.items()}
     with path.open("wb") as file:
-        shapes = {name: each.source_shape for name, each in named.items()}
-        write_gguf(
-            file,
-            settings_from_dimensions(source.config.dimensions),
-            shapes,
-            (merged_weight(source, each, "cpu").numpy() for each in named.values()),
-        )
+        write_head(file, settings_from_dimensions(source.config.dimensions), shapes, types)
+        for name, each in named.items():
+            # Only one tensor is in memory at a time.
+            write_tensor(file, merged_weight(source, each, "cpu").numpy(), types[name], llama_side)
+
+
+def tensor_type(name: str, shape: Sequence[int], kind: str) -> TensorType:
+    """Return the type of a tensor in a file of `kind`, a key of KINDS, as llama.cpp's quantizer chooses it."""
+    if len(shape) == 1:
+        return F32
+    if kind == "q4_0" and name == _HEAD:
+        return _Q8_0 if shape[-1] % _Q6_K.block else _Q6_K
+    return KINDS[kind]
+
+
+def matrix_bytes(sizes: ModelDimensions, kind: str) -> int:
+    """Return the bytes of all matrices in a file of `kind`, without the embedding, which a forward reads little of."""
+    found = 0
+    for name, tensor in network_from_dimensions(sizes).tensors.items():
+        if tensor.role == "matrix":
+            shape = tensor.shape[::-1]  # GGUF stores [outputs, inputs]
+            found += tensor_type(gguf_name(name), shape, kind).size(shape)
+    return found
 
 
 def gguf_name(name: str) -> str:
@@ -95,36 +143,51 @@ def settings_from_dimensions(sizes: ModelDimensions) -> dict[str, str | int | fl
         "vocab_size": sizes.vocab_size,
     }
     return {
-        "general.architecture": _ARCHITECTURE,
+        "general.architecture": ARCHITECTURES[0],
         "tokenizer.ggml.model": "no_vocab",
-        **{f"{_ARCHITECTURE}.{name}": value for name, value in about.items()},
+        **{f"{architecture}.{name}": value for architecture in ARCHITECTURES for name, value in about.items()},
     }
 
 
-def write_gguf(
+def write_head(
     file: IO[bytes],
     settings: Mapping[str, str | int | float],
     shapes: Mapping[str, Sequence[int]],
-    tensors: Iterable[Float32],
+    types: Mapping[str, TensorType],
 ) -> None:
-    """Write settings, then the tensors of `shapes` in order. Matrices are [outputs, inputs]."""
+    """Write the settings and the list of tensors, which must follow in this order. Matrices are [outputs, inputs]."""
     head = _MAGIC + struct.pack("<IQQ", _VERSION, len(shapes), len(settings))
     head += b"".join(_string(name) + _value(value) for name, value in settings.items())
-    head += b"".join(_records(shapes))
+    head += b"".join(_records(shapes, types))
     file.write(_padded(head))
-    for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
-        if tensor.shape != tuple(shape) or tensor.dtype != np.float32:
-            raise ValueError(f"received {name} as {tensor.dtype} {tensor.shape}, expected float32 {tuple(shape)}")
-        file.write(_padded(tensor.tobytes()))
 
 
-def _records(shapes: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
+def write_tensor(file: IO[bytes], tensor: Float32, kind: TensorType, llama_side: Path) -> None:
+    """Write the float32 `tensor` as `kind`, quantized by `llama_side` unless that is float32.
+
+    Raises subprocess.CalledProcessError if the program fails.
+    """
+    start = file.tell()
+    if kind == F32:
+        file.write(tensor.tobytes())
+    else:
+        file.flush()  # the program continues at this position
+        command = [str(llama_side), "quantize", kind.name, str(tensor.shape[-1])]
+        subprocess.run(command, input=tensor.data.cast("B"), stdout=file, check=True)
+        file.seek(0, 2)
+    written = file.tell() - start
+    if written != kind.size(tensor.shape):
+        raise ValueError(f"wrote {written} bytes of {tensor.shape} as {kind.name}, expected {kind.size(tensor.shape)}")
+    file.write(bytes(_aligned_size(written) - written))
+
+
+def _records(shapes: Mapping[str, Sequence[int]], types: Mapping[str, TensorType]) -> Iterator[bytes]:
     """Yield name, axes (last one first), type and offset of every tensor."""
     offset = 0
     for name, shape in shapes.items():
         axes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-        yield _string(name) + axes + struct.pack("<IQ", _TENSOR_FLOAT32, offset)
-        offset += _aligned_size(4 * int(np.prod(shape)))
+        yield _string(name) + axes + struct.pack("<IQ", types[name].code, offset)
+        offset += _aligned_size(types[name].size(shape))
 
 
 def _value(value: str | int | float) -> bytes:

@@ -1,74 +1,125 @@
-"""A side that Python can run, in its own process: ours, OpenVINO with our graphs, or torch eager.
+"""A side that Python can run, in its own process: ours, OpenVINO with our graphs, torch eager, or GenAI's model.
 
-Usage: python -m tools.peers.python_side KIND PRECISION FOLDER THREADS
+Usage: python -m tools.peers.python_side KIND COMPUTES FOLDER THREADS
 
-KIND is lopa or openvino (with the bundle FOLDER) or torch (with the checkpoint FOLDER). It replies to the lines of
-tools/peers/side_process.py. Every side computes the prefix itself, then windows after it.
+KIND is lopa or openvino (with the bundle FOLDER), torch (with the checkpoint FOLDER) or genai (with its model FOLDER).
+It replies to the lines of tools/peers/side_process.py. Every side computes the prefix itself, then windows after it.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import click
 import numpy as np
-import torch
 
-from lopa.bench.speed.eager_model import eager_model_from_checkpoint
-from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64, Statistics, WindowBatch
 from lopa.runtime.sessions.session import Session, open_session
 from tools.cli_errors import exit_on_error
 
 _REQUEST = 0
-_TORCH_TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+_OPENVINO_DEVICES = {"f32": "openvino:CPU", "bf16": "openvino:CPU:bf16", "int8": "openvino:CPU:int8"}
+
+
+class Forwards(Protocol):
+    """Forwards of a prefix and of windows after it."""
+
+    def first(self, tokens: Int64) -> None:
+        """Run a forward of `tokens` [W] from nothing."""
+
+    def prefix(self, tokens: Int64) -> None:
+        """Compute the prefix `tokens` [P] of the following windows."""
+
+    def windows(self, tokens: Int64) -> None:
+        """Set the windows `tokens` [B, W]."""
+
+    def run(self) -> None:
+        """Run one forward of the windows."""
+
+    def write_answer(self, path: Path) -> str:
+        """Write the last forward's answer to `path` and return its kind, logits or statistics."""
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["lopa", "openvino", "torch"]))
-@click.argument("precision")
+@click.argument("kind", type=click.Choice(["lopa", "openvino", "torch", "genai"]))
+@click.argument("computes")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("threads", type=int)
-def main(kind: str, precision: str, folder: Path, threads: int) -> None:
+def main(kind: str, computes: str, folder: Path, threads: int) -> None:
     """Reply to the lines of standard input on standard output until the input ends."""
     replies = _reply_stream()
-    session = _open(kind, precision, folder, threads)
+    forwards = _open(kind, computes, folder, threads)
     _reply(replies, "open")
-    batch: WindowBatch | None = None
-    found: Statistics | None = None
     for line in sys.stdin:
-        what, *words = line.rstrip("\n").split(" ", 4)
-        if what == "prepare":
-            prefix, branches, window = map(int, words[:3])
-            batch = prepare_windows(
-                session, np.fromfile(words[3], np.int32).astype(np.int64), prefix, (branches, window)
-            )
-            _reply(replies, "prepared")
-        elif what == "run" and batch is not None:
+        what, _, rest = line.rstrip("\n").partition(" ")
+        if what == "reserve":
+            _reply(replies, "reserved")
+        elif what in ("first", "prefix"):
+            count, _, path = rest.partition(" ")
+            tokens = _read_tokens(path)[: int(count)]
             began = time.perf_counter()
-            found = session.forward(batch)
+            (forwards.first if what == "first" else forwards.prefix)(tokens)
             _reply(replies, f"{time.perf_counter() - began:.9f}")
-        elif what == "answer" and found is not None:
-            with Path(" ".join(words)).open("wb") as file:
-                np.savez(file, ids=found.topk_ids[0], logprobs=found.topk_logprobs[0], entropy=found.entropy[0])
-            _reply(replies, "statistics")
+        elif what == "windows":
+            branches, window, path = rest.split(" ", 2)
+            shape = int(branches), int(window)
+            forwards.windows(_read_tokens(path)[-shape[0] * shape[1] :].reshape(shape))
+            _reply(replies, "ready")
+        elif what == "run":
+            began = time.perf_counter()
+            forwards.run()
+            _reply(replies, f"{time.perf_counter() - began:.9f}")
+        elif what == "answer":
+            _reply(replies, forwards.write_answer(Path(rest)))
         else:
-            raise ValueError(f"received {line!r}, expected prepare, then run, then answer")
+            raise ValueError(f"received {line!r}, expected reserve, first, prefix, windows, run or answer")
 
 
-def prepare_windows(session: Session, tokens: Int64, prefix: int, shape: tuple[int, int]) -> WindowBatch:
-    """Commit the first `prefix` of `tokens`, and return the windows of the others, of shape (branches, window)."""
-    session.release(_REQUEST)
-    session.forward(windows_of_tokens(tokens[None, :prefix], start=0))
-    session.commit(_REQUEST, 0, prefix)
-    return windows_of_tokens(tokens[prefix:].reshape(shape), start=prefix)
+class SessionForwards:
+    """Forwards of a session of lopa.runtime, which has statistics of every row."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._start = 0
+        self._batch: WindowBatch | None = None
+        self.found: Statistics | None = None
+        """Statistics of the last run."""
+
+    def first(self, tokens: Int64) -> None:
+        """Run a forward of `tokens` [W] from nothing."""
+        self._session.forward(windows_of_tokens(tokens[None], start=0, sampled=1))
+
+    def prefix(self, tokens: Int64) -> None:
+        """Compute the prefix, with the statistics of one row."""
+        self._session.release(_REQUEST)
+        self._session.forward(windows_of_tokens(tokens[None], start=0, sampled=1))
+        self._session.commit(_REQUEST, 0, len(tokens))
+        self._start = len(tokens)
+
+    def windows(self, tokens: Int64) -> None:
+        """Set the windows `tokens` [B, W] after the prefix."""
+        self._batch = windows_of_tokens(tokens, start=self._start, sampled=tokens.shape[1])
+
+    def run(self) -> None:
+        """Run one forward of the windows."""
+        assert self._batch is not None, "run before windows"
+        self.found = self._session.forward(self._batch)
+
+    def write_answer(self, path: Path) -> str:
+        """Write the statistics as npz."""
+        assert self.found is not None, "answer before run"
+        with path.open("wb") as file:
+            np.savez(
+                file, ids=self.found.topk_ids[0], logprobs=self.found.topk_logprobs[0], entropy=self.found.entropy[0]
+            )
+        return "statistics"
 
 
-def windows_of_tokens(tokens: Int64, *, start: int) -> WindowBatch:
-    """Return one request's windows `tokens` [B, W]. Every row sees its whole window and is sampled."""
+def windows_of_tokens(tokens: Int64, *, start: int, sampled: int) -> WindowBatch:
+    """Return one request's windows `tokens` [B, W]. Every row sees its whole window. The last `sampled` are sampled."""
     branches, window = tokens.shape
     positions = np.broadcast_to(np.arange(window), (1, branches, window))
     return WindowBatch(
@@ -76,20 +127,37 @@ def windows_of_tokens(tokens: Int64, *, start: int) -> WindowBatch:
         input_ids=tokens[None].copy(),
         position_ids=positions + start,
         window_mask=np.ones((1, branches, window, window), np.bool_),
-        logits_index=positions.copy(),
+        logits_index=positions[..., window - sampled :].copy(),
         temperature=np.ones(1, np.float32),
     )
 
 
-def _open(kind: str, precision: str, folder: Path, threads: int) -> Session:
+def _open(kind: str, computes: str, folder: Path, threads: int) -> Forwards:
     if kind == "lopa":
-        return open_session(Bundle.open(folder), "cpu", threads=threads)
+        return SessionForwards(open_session(Bundle.open(folder), "cpu", threads=threads))
     if kind == "openvino":
-        device = "openvino:CPU:bf16" if precision == "bf16" else "openvino:CPU"
-        return open_session(Bundle.open(folder), device, threads=threads)
+        return SessionForwards(open_session(Bundle.open(folder), _OPENVINO_DEVICES[computes], threads=threads))
+    if kind == "genai":
+        from tools.peers.genai_model import CausalModel
+
+        return CausalModel(folder, threads)
+    return SessionForwards(_torch_session(computes, folder, threads))
+
+
+def _torch_session(computes: str, folder: Path, threads: int) -> Session:
+    """Import torch only here, since that takes seconds."""
+    import torch
+
+    from lopa.bench.speed.eager_model import eager_model_from_checkpoint
+    from lopa.bench.speed.eager_session import EagerSession
+
     torch.set_num_threads(threads)
-    model = eager_model_from_checkpoint(folder, None, dtype=_TORCH_TYPES[precision])
-    return EagerSession(model, together=True)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[computes]
+    return EagerSession(eager_model_from_checkpoint(folder, None, dtype=dtype), together=True)
+
+
+def _read_tokens(path: str) -> Int64:
+    return np.fromfile(path, np.int32).astype(np.int64)
 
 
 def _reply_stream() -> TextIO:

@@ -9,12 +9,25 @@ import numpy as np
 import pytest
 from tests.tools.miniature import MINIATURE
 from tools.checkpoint.make import checkpoint_from_likeness
-from tools.peers.gguf_file import gguf_name, settings_from_dimensions, write_gguf, write_gguf_of_checkpoint
+from tools.peers.gguf_file import (
+    ARCHITECTURES,
+    F32,
+    KINDS,
+    gguf_name,
+    matrix_bytes,
+    settings_from_dimensions,
+    tensor_type,
+    write_gguf_of_checkpoint,
+    write_head,
+    write_tensor,
+)
 
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
 ALIGNED = 32
+NO_PROGRAM = Path("nothing")
+"""float32 files need no quantizer."""
 
 
 def read_gguf(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -52,8 +65,14 @@ def test_tensors_and_settings_round_trip() -> None:
     rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(shape, np.float32) for name, shape in (("a", (3,)), ("b.weight", (5, 7)))}
     file = io.BytesIO()
-    settings = {"general.architecture": "qwen2", "qwen2.block_count": 3, "qwen2.rope.freq_base": 0.5}
-    write_gguf(file, settings, {name: each.shape for name, each in tensors.items()}, tensors.values())
+    settings: dict[str, str | int | float] = {
+        "general.architecture": "qwen2",
+        "qwen2.block_count": 3,
+        "qwen2.rope.freq_base": 0.5,
+    }
+    write_head(file, settings, {name: each.shape for name, each in tensors.items()}, dict.fromkeys(tensors, F32))
+    for each in tensors.values():
+        write_tensor(file, each, F32, NO_PROGRAM)
     assert len(file.getvalue()) % ALIGNED == 0
     file.seek(0)
     read, found = read_gguf(file)
@@ -62,20 +81,39 @@ def test_tensors_and_settings_round_trip() -> None:
         np.testing.assert_array_equal(found[name], each)
 
 
-@pytest.mark.parametrize("wrong", [np.ones((2, 3), np.float32), np.ones((3, 2), np.float64)])
-def test_a_tensor_of_another_shape_is_an_error(wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="received a as float"):
-        write_gguf(io.BytesIO(), {}, {"a": (3, 2)}, [wrong])
+def test_a_tensor_of_another_size_is_an_error() -> None:
+    with pytest.raises(ValueError, match="wrote 48 bytes"):
+        write_tensor(io.BytesIO(), np.ones((2, 3), np.float64), F32, NO_PROGRAM)
+
+
+def test_types_are_those_of_llama_cpp() -> None:
+    assert tensor_type("blk.0.attn_q.bias", (64,), "q4_0") is F32
+    assert tensor_type("token_embd.weight", (640, 64), "q4_0").name == "q4_0"
+    assert tensor_type("output.weight", (640, 64), "q4_0").name == "q8_0"  # q6_k has blocks of 256
+    assert tensor_type("output.weight", (640, 512), "q4_0").name == "q6_k"
+    assert tensor_type("output.weight", (640, 512), "q8_0").name == "q8_0"
+    assert [KINDS[kind].size((2, 64)) for kind in ("f32", "q8_0", "q4_0")] == [512, 136, 72]
+
+
+def test_bytes_of_matrices_are_the_tensors_without_the_embedding(tmp_path: Path) -> None:
+    checkpoint_from_likeness(MINIATURE, tmp_path / "checkpoint")
+    write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf", "f32", NO_PROGRAM)
+    with (tmp_path / "model.gguf").open("rb") as file:
+        _, found = read_gguf(file)
+    matrices = [each for name, each in found.items() if each.ndim == 2 and name != "token_embd.weight"]
+    assert matrix_bytes(MINIATURE.dimensions, "f32") == sum(each.nbytes for each in matrices)
 
 
 def test_a_checkpoint_has_the_tensors_of_torch(tmp_path: Path) -> None:
     checkpoint_from_likeness(MINIATURE, tmp_path / "checkpoint")
-    write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf")
+    write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf", "f32", NO_PROGRAM)
     with (tmp_path / "model.gguf").open("rb") as file:
         settings, found = read_gguf(file)
     assert settings["qwen2.attention.head_count_kv"] == MINIATURE.dimensions.kv_heads
     assert settings["qwen2.rope.freq_base"] == MINIATURE.dimensions.rope_theta
     assert settings["tokenizer.ggml.model"] == "no_vocab"
+    assert settings["general.architecture"] == "qwen2"
+    assert settings["dream.block_count"] == MINIATURE.dimensions.layers  # read with the other architecture
     source = source_from_checkpoint(tmp_path / "checkpoint", None)
     expected = {each.name: source.stored[each.source].read().float() for each in source.planned}
     assert set(found) == {gguf_name(name) for name in expected}
@@ -107,4 +145,5 @@ def test_integers_are_not_written_as_floats() -> None:
     """llama.cpp rejects a setting of the other type."""
     settings = settings_from_dimensions(MINIATURE.dimensions)
     floats = {name for name, value in settings.items() if isinstance(value, float)}
-    assert floats == {"qwen2.attention.layer_norm_rms_epsilon", "qwen2.rope.freq_base"}
+    names = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
+    assert floats == {f"{architecture}.{name}" for architecture in ARCHITECTURES for name in names}

@@ -6,16 +6,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tools.peers.python_side import prepare_windows, windows_of_tokens
+from tools.peers.python_side import SessionForwards, windows_of_tokens
 
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.sessions.session import open_session
+from lopa.runtime.contract import Int64, Statistics
+from lopa.runtime.sessions.session import Session, open_session
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 ROOT = Path(__file__).resolve().parents[3]
 PREFIX, SHAPE = 20, (3, 8)
+
+
+def statistics_of(session: Session, tokens: Int64) -> Statistics:
+    """Return the statistics of windows of SHAPE after a prefix."""
+    forwards = SessionForwards(session)
+    forwards.first(tokens[:5])
+    forwards.prefix(tokens[:PREFIX])
+    forwards.windows(tokens[PREFIX:].reshape(SHAPE))
+    forwards.run()
+    assert forwards.found is not None
+    return forwards.found
 
 
 def test_a_prefix_and_windows_against_one_forward_of_everything(tiny_bundle: Path) -> None:
@@ -23,7 +35,7 @@ def test_a_prefix_and_windows_against_one_forward_of_everything(tiny_bundle: Pat
     bundle = Bundle.open(tiny_bundle)
     tokens = np.random.default_rng(0).integers(bundle.manifest.dimensions.vocab_size, size=PREFIX + 3 * 8)
     session = open_session(bundle, "cpu", threads=1)
-    found = session.forward(prepare_windows(session, tokens, PREFIX, SHAPE))
+    found = statistics_of(session, tokens)
     session.close()
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     for branch in range(3):
@@ -43,18 +55,20 @@ def test_preparing_again_gives_the_same_result(tiny_bundle: Path) -> None:
     tokens = np.random.default_rng(1).integers(500, size=(2, PREFIX + 3 * 8))
     model = eager_model_from_checkpoint(CHECKPOINT, ADAPTER)
     for session in (EagerSession(model, together=True), open_session(Bundle.open(tiny_bundle), "cpu", threads=1)):
-        once = session.forward(prepare_windows(session, tokens[0], PREFIX, SHAPE))
-        session.forward(prepare_windows(session, tokens[1], PREFIX, SHAPE))
-        again = session.forward(prepare_windows(session, tokens[0], PREFIX, SHAPE))
+        once = statistics_of(session, tokens[0])
+        statistics_of(session, tokens[1])
+        again = statistics_of(session, tokens[0])
         np.testing.assert_array_equal(once.topk_logprobs, again.topk_logprobs)
         session.close()
 
 
-def test_windows_see_themselves_and_sample_every_row() -> None:
-    batch = windows_of_tokens(np.arange(24).reshape(SHAPE), start=PREFIX)
+def test_windows_see_themselves_and_sample_their_last_rows() -> None:
+    batch = windows_of_tokens(np.arange(24).reshape(SHAPE), start=PREFIX, sampled=8)
     assert batch.window_mask.all()
     np.testing.assert_array_equal(batch.position_ids[0, 2], np.arange(PREFIX, PREFIX + 8))
     np.testing.assert_array_equal(batch.logits_index[0, 1], np.arange(8))
+    fewer = windows_of_tokens(np.arange(24).reshape(SHAPE), start=0, sampled=1)
+    np.testing.assert_array_equal(fewer.logits_index[0], [[7]] * 3)
 
 
 def test_a_process_reports_missing_requirements(tiny_bundle: Path) -> None:
