@@ -28,7 +28,7 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, files_of_report
 from lopa.bench.table import show_table
-from lopa.runtime.bundle.int4_form import free_memory
+from lopa.runtime.bundle.quantized_form import free_memory
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import LIKENESSES
 from tools.cli_errors import exit_on_error

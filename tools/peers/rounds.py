@@ -65,7 +65,7 @@ def measure_piece(
             try:
                 process = _process(side, materials, threads, folder)
             except MissingBackendError as error:
-                if side.peer == OURS and side.int4_form is None:
+                if side.peer == OURS and side.weights is None:
                     raise
                 left_out[side.name] = error.received
                 continue
@@ -146,7 +146,7 @@ def _process(side: Side, materials: Materials, threads: int, folder: Path) -> Si
     try:
         return SideProcess(side.name, command, folder, side.environment)
     except BadInputError as error:
-        if side.int4_form is None:
+        if side.weights is None:
             raise
         raise MissingBackendError(error.received, expected=error.expected, remedy=error.remedy) from error
 

@@ -26,13 +26,13 @@ class Side:
     form: str | None
     """Form in which a forward reads the matrices, as tools.peers.side_work defines it. None if the side chooses it."""
     attention: Attention = "cached"
-    int4_form: str | None = None
-    """Value of LOPA_INT4, for our int4 bundles."""
+    weights: str | None = None
+    """Value of LOPA_WEIGHTS, for our quantized bundles."""
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that the process gets in addition to this process's."""
-        return {} if self.int4_form is None else {"LOPA_INT4": self.int4_form}
+        return {} if self.weights is None else {"LOPA_WEIGHTS": self.weights}
 
     def computes_shape(self, shape: ForwardShape) -> bool:
         """Return True if the side can run `shape`.
@@ -47,10 +47,11 @@ OURS = "lopa"
 SIDES = (
     Side("ours float32", OURS, "f32", "f32", "f32"),
     Side("ours int8", OURS, "int8", "f32", "int8"),
+    Side("ours int8 packed", OURS, "int8", "f32", "int8", weights="packed"),
     Side("ours int4", OURS, "int4", "f32", None),
-    Side("ours int4 mapped", OURS, "int4", "f32", "int4", int4_form="mapped"),
-    Side("ours int4 unpacked", OURS, "int4", "f32", "int8", int4_form="unpacked"),
-    Side("ours int4 packed", OURS, "int4", "f32", "int4", int4_form="packed"),
+    Side("ours int4 mapped", OURS, "int4", "f32", "int4", weights="mapped"),
+    Side("ours int4 unpacked", OURS, "int4", "f32", "int8", weights="unpacked"),
+    Side("ours int4 packed", OURS, "int4", "f32", "int4", weights="packed"),
     Side("llama.cpp F32", "llama.cpp", "f32", "f32", "f32"),
     Side("llama.cpp Q8_0", "llama.cpp", "int8", "q8_0", "q8_0"),
     Side("llama.cpp Q4_0", "llama.cpp", "int4", "q4_0", "q4_0"),

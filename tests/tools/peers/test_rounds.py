@@ -40,8 +40,8 @@ def test_an_opening_has_costs_and_a_step_per_shape(materials: Materials) -> None
 
 
 def test_a_form_of_int4_that_does_not_exist_is_skipped(materials: Materials) -> None:
-    with pytest.raises(MissingBackendError, match="LOPA_INT4='nonsense'"):
-        opened(materials, replace(PACKED, int4_form="nonsense"))
+    with pytest.raises(MissingBackendError, match="LOPA_WEIGHTS='nonsense'"):
+        opened(materials, replace(PACKED, weights="nonsense"))
 
 
 def test_another_attention_is_detected(materials: Materials) -> None:

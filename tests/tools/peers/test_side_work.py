@@ -43,7 +43,7 @@ def test_bytes_depend_on_the_form() -> None:
     assert found["ours int4 packed"] == found["ours int4 mapped"] == 0.625 * weights
     assert found["torch eager float32"] == found["llama.cpp F32"] == 4 * weights
     assert found["llama.cpp Q8_0"] == 34 / 32 * weights
-    assert found["ours int4"] is None  # LOPA_INT4=auto chooses
+    assert found["ours int4"] is None  # LOPA_WEIGHTS=auto chooses
 
 
 @pytest.mark.parametrize(
