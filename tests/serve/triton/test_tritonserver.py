@@ -159,7 +159,7 @@ def test_bad_input_is_reported_over_http_and_grpc(server: TritonServer) -> None:
     (event,) = server.stream("wide", text_input="1", options='{"max_tokens": 1}', stream=True)
     assert event["error"].startswith("bad_request: options.max_tokens: unknown option 'max_tokens'")
     (found,) = server.grpc("wide", {"inputs": {"text_input": "1"}, "parameters": {"branches": 0}})
-    assert "bad_request: branches: branches 0" in found["error"]
+    assert "bad_request: branches: invalid branches 0" in found["error"]
     assert not found["parts"]
     assert server.generate("wide", text_input=["1", "2"]).status_code == 400  # rejected by Triton itself
     assert server.generate("wide", text_input=PROMPTS[0], **OPTIONS).status_code == 200
