@@ -47,6 +47,12 @@ def operators(graph: Path) -> Counter[tuple[str, str]]:
     return Counter((node.domain, node.op_type) for node in onnx.load(graph, load_external_data=False).graph.node)
 
 
+def rows_of_last_layer(graph: Path) -> set[str]:
+    """Return the names of the nodes that select the sampled rows (lopa.export.cpu_graph.sampled_rows)."""
+    nodes = onnx.load(graph, load_external_data=False).graph.node
+    return {node.name for node in nodes if node.name.startswith("wanted/")}
+
+
 @both
 def test_every_product_is_replaced(tiny_quantized: Path) -> None:
     bundle = Bundle.open(tiny_quantized)
@@ -59,6 +65,9 @@ def test_every_product_is_replaced(tiny_quantized: Path) -> None:
     assert not found["", "MatMul"]
     assert not found["", "DequantizeLinear"]
     assert not found["com.microsoft", "MatMulIntegerToFloat"]
+    packed = bundle.cpu_graph("packed")
+    assert packed is not None
+    assert rows_of_last_layer(graph) == rows_of_last_layer(packed) != set()
 
 
 @needs_kernels

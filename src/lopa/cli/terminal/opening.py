@@ -30,10 +30,9 @@ def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
     """
     if on_mpi(devices):  # all MPI calls stay on the main thread
         return Decoder.open(path, devices, **options)
-    text = opening_text(Bundle.open(path), devices)
     call = start_call(partial(Decoder.open, path, devices, **options))
     if not wait([call], _SHORT_SECONDS).done:
-        with _OpeningStatus(text) as status:
+        with _OpeningStatus(opening_text(Bundle.open(path), devices)) as status:
             if not wait([call], _LONG_SECONDS - _SHORT_SECONDS).done:
                 status.print_line()
             wait([call])

@@ -20,10 +20,9 @@ class MappedInt4Pass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace the products."""
-        products = [node for node in tuple(model.graph) if node.op_type == "MatMul" and _int4_factor(node) is not None]
-        for product in products:
-            factor = _int4_factor(product)
-            assert factor is not None  # as in the list
+        found = [(node, _int4_factor(node)) for node in model.graph if node.op_type == "MatMul"]
+        products = [(node, factor) for node, factor in found if factor is not None]
+        for product, factor in products:
             if factor.inputs[1] is not None and factor.inputs[1].dtype == ir.DataType.FLOAT16:
                 _cast_rows(product)
                 operator = "MatMulInt4HalfScales"

@@ -48,10 +48,8 @@ def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
     if UnpackedInt4Pass()(unpacked).modified:
         _apply_passes(unpacked, of)
         twins["unpacked"] = unpacked
-    mapped = _copied(model)
-    has_int4 = MappedInt4Pass()(mapped).modified
-    _apply_passes(mapped, of)
-    if MappedInt8Pass()(mapped).modified or has_int4:
+    mapped = _copied(packed)
+    if any([MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]):
         twins["mapped"] = mapped
     return twins
 

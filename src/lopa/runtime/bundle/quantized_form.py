@@ -84,15 +84,21 @@ def _available_form(bundle: Bundle, requested: CpuForm) -> CpuForm:
     if requested != "packed" and bundle.cpu_graph(requested) is None:
         _LOG.warning("%s has no graph for %s=%s; export the checkpoint again", bundle.path, VARIABLE, requested)
         return "packed"
+    if requested == "unpacked":
+        _check_memory(bundle)
+    return requested
+
+
+def _check_memory(bundle: Bundle) -> None:
+    """Raise BadInputError if the unpacked matrices of `bundle` do not fit into free memory."""
     need, free = unpacked_bytes(bundle), free_memory()
-    if requested == "unpacked" and free is not None and need > free:
+    if free is not None and need > free:
         raise BadInputError(
             f"{VARIABLE}=unpacked for {bundle.path} needs {need / 1e9:.2f} GB, but {free / 1e9:.2f} GB of memory are "
             "free",
             expected="enough free memory for the unpacked matrices",
             remedy=f"free memory, or unset {VARIABLE}",
         )
-    return requested
 
 
 def unpacked_bytes(bundle: Bundle) -> int:

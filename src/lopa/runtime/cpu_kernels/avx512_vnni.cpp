@@ -12,7 +12,6 @@ namespace {
 struct Avx512Vnni {
     using I = __m512i;
     static constexpr int kLanes = 16, kVectorsPerPass = 2;
-    static constexpr int32_t kInt4Offset = 8;
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }

@@ -23,6 +23,7 @@ namespace {
 
 constexpr int64_t kMaxDimensions = 8;
 constexpr int64_t kParallelNumbers = 1 << 16;  // numbers to round from which threads pay
+constexpr int64_t kSharedBlocks = 16;          // blocks that one task rounds
 
 // AVX-VNNI is bit 4 of EAX in subleaf 1 of leaf 7.
 bool has_avx_vnni() {
@@ -71,11 +72,6 @@ struct Shape {
     }
 };
 
-struct Kernel {
-    explicit Kernel(const OrtApi* table) : api(table) {}
-    Api api;
-};
-
 struct Input {
     const void* data = nullptr;
     Shape shape;
@@ -98,25 +94,42 @@ OrtStatus* read_input(const Api& api, OrtKernelContext* context, size_t index, I
     return status;
 }
 
-struct Work {
-    const Product* product;
-    const float* rows;
-    int64_t strip;  // tiles of a strip
-    int64_t share;  // blocks that one task rounds
-    void (*compute)(const Product&, int64_t, int64_t);
-};
+OrtStatus* read_inputs(const Api& api, OrtKernelContext* context, Input (&inputs)[3]) {
+    for (size_t i = 0; i < 3; ++i)
+        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
+    return nullptr;
+}
 
-OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product, Work work) {
-    const int64_t tiles = (product.columns + kTile - 1) / kTile;
-    work.product = &product;
-    // Wide strips read memory in longer runs. Narrow ones share few tiles evenly among threads.
-    work.strip = std::clamp<int64_t>(tiles / 16, 1, kMaxStripTiles);
+OrtStatus* round_blocks(const Api& api, OrtKernelContext* context, const Product& product, const float* rows) {
+    if (product.rows * product.inputs < kParallelNumbers) {
+        g_kernels->round_rows(product, rows, 0, product.blocks());
+        return nullptr;
+    }
+    struct Work {
+        const Product& product;
+        const float* rows;
+    } work = {product, rows};
     const auto task = [](void* data, size_t index) {
-        const Work& work = *static_cast<Work*>(data);
-        const int64_t tiles = (work.product->columns + kTile - 1) / kTile, first = index * work.strip;
-        work.compute(*work.product, first, std::min(tiles, first + work.strip));
+        const auto& [product, rows] = *static_cast<Work*>(data);
+        const int64_t first = index * kSharedBlocks;
+        g_kernels->round_rows(product, rows, first, std::min(product.blocks(), first + kSharedBlocks));
     };
-    return api.parallel_for(context, task, (tiles + work.strip - 1) / work.strip, 0, &work);
+    return api.parallel_for(context, task, (product.blocks() + kSharedBlocks - 1) / kSharedBlocks, 0, &work);
+}
+
+OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product,
+                          void (*compute)(const Product&, int64_t, int64_t)) {
+    struct Work {
+        const Product& product;
+        void (*compute)(const Product&, int64_t, int64_t);
+        int64_t tiles;  // of a strip. Wide strips read memory in longer runs. Narrow ones share few tiles evenly among threads
+    } work = {product, compute, std::clamp<int64_t>(product.tiles() / 16, 1, kMaxStripTiles)};
+    const auto task = [](void* data, size_t index) {
+        const auto& [product, compute, tiles] = *static_cast<Work*>(data);
+        const int64_t first = index * tiles;
+        compute(product, first, std::min(product.tiles(), first + tiles));
+    };
+    return api.parallel_for(context, task, (product.tiles() + work.tiles - 1) / work.tiles, 0, &work);
 }
 
 OrtStatus* open_output(const Api& api, OrtKernelContext* context, const Shape& rows, int64_t columns, float** data) {
@@ -139,10 +152,9 @@ OrtStatus* out_of_memory(const Api& api) { return api.create_status(1, "lopa.cpu
 
 template <class Scale>
 OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
-    const Api& api = static_cast<Kernel*>(kernel)->api;
+    const Api& api = *static_cast<Api*>(kernel);
     Input inputs[3];
-    for (size_t i = 0; i < 3; ++i)
-        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
+    if (OrtStatus* status = read_inputs(api, context, inputs)) return status;
     const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows(), blocks = k / kBlock;
     if (inputs[1].shape.count != 2 || inputs[2].shape.count != 2 || inputs[1].shape.dimensions[0] != k || k % kBlock != 0 || n % 2 != 0 ||
         inputs[2].shape.dimensions[0] != blocks || inputs[2].shape.last() != n)
@@ -163,19 +175,8 @@ OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
                              half ? static_cast<const uint16_t*>(inputs[2].data) : nullptr,
                              {numbers.get(), scales.get(), corrections.get()},
                              output};
-    Work work = {&product, static_cast<const float*>(inputs[0].data), 0, 0, g_kernels->int4_strip};
-    if (rows * k < kParallelNumbers) {
-        g_kernels->round_rows(product, work.rows, 0, blocks);
-    } else {
-        work.share = 16;
-        const auto task = [](void* data, size_t index) {
-            const Work& work = *static_cast<Work*>(data);
-            const int64_t first = index * work.share;
-            g_kernels->round_rows(*work.product, work.rows, first, std::min(work.product->blocks(), first + work.share));
-        };
-        if (OrtStatus* status = api.parallel_for(context, task, (blocks + work.share - 1) / work.share, 0, &work)) return status;
-    }
-    return compute_strips(api, context, product, work);
+    if (OrtStatus* status = round_blocks(api, context, product, static_cast<const float*>(inputs[0].data))) return status;
+    return compute_strips(api, context, product, g_kernels->int4_strip);
 }
 
 // Order the rows in blocks, as signed numbers, and sum them.
@@ -198,10 +199,9 @@ void order_rows(const uint8_t* rows, const Product& product) {
 }
 
 OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
-    const Api& api = static_cast<Kernel*>(kernel)->api;
+    const Api& api = *static_cast<Api*>(kernel);
     Input inputs[3];
-    for (size_t i = 0; i < 3; ++i)
-        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
+    if (OrtStatus* status = read_inputs(api, context, inputs)) return status;
     const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows();
     if (inputs[1].shape.count != 2 || inputs[2].shape.count != 1 || inputs[1].shape.dimensions[0] != k || inputs[2].shape.last() != n)
         return wrong_shapes(api, "MatMulInt8", inputs);
@@ -220,7 +220,7 @@ OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
                              {numbers.get(), nullptr, corrections.get()},
                              output};
     order_rows(static_cast<const uint8_t*>(inputs[0].data), product);
-    return compute_strips(api, context, product, {&product, nullptr, 0, 0, g_kernels->int8_strip});
+    return compute_strips(api, context, product, g_kernels->int8_strip);
 }
 
 template <int RowType, int WeightType, int ScaleType = kFloat>
@@ -232,10 +232,10 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
     op.input_count = [](const CustomOp*) -> size_t { return 3; };
     op.output_type = [](const CustomOp*, size_t) -> int { return kFloat; };
     op.output_count = [](const CustomOp*) -> size_t { return 1; };
-    op.destroy_kernel = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+    op.destroy_kernel = [](void* kernel) { delete static_cast<Api*>(kernel); };
     op.input_kind = op.output_kind = op.input_memory = [](const CustomOp*, size_t) -> int { return 0; };  // required, in host memory
     op.create_kernel_with_status = [](const CustomOp*, const OrtApi* table, const OrtKernelInfo*, void** kernel) -> OrtStatus* {
-        *kernel = new (std::nothrow) Kernel(table);
+        *kernel = new (std::nothrow) Api(table);
         return *kernel == nullptr ? out_of_memory(Api(table)) : nullptr;
     };
     op.compute_with_status = compute;

@@ -28,6 +28,7 @@ struct Product {
     float* output;  // [rows, columns]
 
     int64_t blocks() const { return (inputs + kBlock - 1) / kBlock; }
+    int64_t tiles() const { return (columns + kTile - 1) / kTile; }
 };
 
 // Implementation for one instruction set.

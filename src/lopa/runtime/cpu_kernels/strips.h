@@ -17,6 +17,7 @@ constexpr int64_t kMaxRows = 128;  // rows per pass: their sums of a strip fit i
 constexpr int64_t kChunk = 8;      // blocks of a tile before the next tile: their pages stay in the address cache
 constexpr int64_t kBlocksAhead = 4;  // blocks between prefetching and reading weights: about the latency of memory
 constexpr int64_t kGroups = kBlock / 4;
+constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
 
 struct Position {
     int64_t block, tile;
@@ -200,7 +201,7 @@ void round_rows(const Product& product, const float* rows, int64_t first, int64_
             int32_t sum;
             Isa::round_block(rows + row * product.inputs + block * kBlock, product.rounded.numbers + at * kBlock,
                              product.rounded.scales + at, &sum);
-            product.rounded.corrections[at] = -Isa::kInt4Offset * sum;
+            product.rounded.corrections[at] = -kInt4Offset * sum;
         }
 }
 

@@ -12,7 +12,6 @@ namespace {
 struct Ymm {
     using I = __m256i;
     static constexpr int kLanes = 8, kVectorsPerPass = 1;
-    static constexpr int32_t kInt4Offset = 8;
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
