@@ -103,10 +103,9 @@ class _BatchedLayer:
     def _weights_of_experts(self) -> ir.Value:
         """Return the weight of every expert and row, 0 if it was not chosen, float32 [E, rows, 1]."""
         layer, nodes = self._layer, self._nodes
-        shape = nodes.ints(1, -1, layer.per_token)
         ids, weights = (
-            nodes.add("Reshape", [layer.ids, shape], "ids"),
-            nodes.add("Reshape", [layer.weights, shape], "weights"),
+            nodes.add("Unsqueeze", [nodes.add("Flatten", [value], f"{name}.flat", {"axis": 2}), nodes.ints(0)], name)
+            for value, name in ((layer.ids, "ids"), (layer.weights, "weights"))
         )
         chosen = nodes.add("Equal", [ids, nodes.numbers(layer.experts, 3)], "is_chosen")
         zero = nodes.constant("zero", np.zeros(1, np.float32))

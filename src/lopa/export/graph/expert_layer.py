@@ -57,6 +57,8 @@ class ExpertLayer:
 
     name: str
     """Prefix of the names of the layer's nodes, e.g. layers.3.mlp.experts."""
+    dtype: ir.DataType
+    """The graph's type."""
     rows: ir.Value
     """Rows [N, W, H] of the graph's type."""
     ids: ir.Value
@@ -77,35 +79,19 @@ class ExpertLayer:
         """Size H of a row."""
         return self.gate.shape[1]
 
-    @property
-    def dtype(self) -> ir.DataType:
-        """Type of the rows."""
-        if self.rows.dtype is None:
-            raise ir.passes.PassError(f"{self.name} has rows of an unknown type")
-        return self.rows.dtype
-
-    @property
-    def per_token(self) -> int:
-        """Number k of experts that compute a row."""
-        size = None if self.ids.shape is None else self.ids.shape[-1]
-        if not isinstance(size, int):
-            raise ir.passes.PassError(
-                f"{self.name} has ids of the shape {self.ids.shape}, expected a constant last axis"
-            )
-        return size
-
 
 def layer_from_node(node: ir.Node) -> ExpertLayer:
     """Return the operands of a node of experts. Raises PassError for matrices that are not in the weights file."""
     rows, ids, weights, *matrices = node.inputs
-    if rows is None or ids is None or weights is None:
-        raise ir.passes.PassError(f"{node.name} lacks rows, ids or weights")
+    dtype = node.outputs[0].dtype
+    if rows is None or ids is None or weights is None or dtype is None:
+        raise ir.passes.PassError(f"{node.name} lacks rows, ids, weights or a type")
     tensors = [_external(node, value) for value in matrices]
     if len(node.inputs) == _QUANTIZED_INPUTS:
         gate, up, down = (ExpertMatrix(tensors[i], tensors[i + 1]) for i in (0, 2, 4))
     else:
         gate, up, down = (ExpertMatrix(tensor, None) for tensor in tensors)
-    return ExpertLayer((node.name or "").rpartition("/")[0] or "experts", rows, ids, weights, gate, up, down)
+    return ExpertLayer((node.name or "").rpartition("/")[0] or "experts", dtype, rows, ids, weights, gate, up, down)
 
 
 def _external(node: ir.Node, value: ir.Value | None) -> ir.ExternalTensor:

@@ -21,8 +21,9 @@ from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initial
 from lopa.export.graph.quantized_experts import expert_nodes
 
 _PARTS = "rows_of_experts"
-_ROWS, _IDS, _WEIGHTS, _RESULT = "rows", "ids", "weights", "result"
-"""Names of the nodes that use the layer's inputs, and of the one that computes its output."""
+_ROWS, _IDS, _WEIGHTS = "rows", "ids", "weights"
+_RESULTS = "narrowed", "sum"
+"""Names of the nodes that use the layer's inputs, and of the last one, by preference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,8 @@ class _SplitLayer:
         ids = nodes.add("Reshape", [layer.ids, nodes.ints(-1)], _IDS)
         pairs = nodes.add("Shape", [ids], "pairs")
         order = self._ascending(ids, pairs, "order")
-        row_of_pair = nodes.add("Div", [order, nodes.ints(layer.per_token)], "row_of_pair")
+        per_row = nodes.add("Shape", [layer.ids], "experts_per_row", {"start": 2})
+        row_of_pair = nodes.add("Div", [order, per_row], "row_of_pair")
         chosen = nodes.add("Equal", [ids, nodes.numbers(layer.experts, 2)], "is_chosen")
         counts = nodes.add(
             "ReduceSum",
@@ -116,17 +118,18 @@ class _SplitLayer:
     def _weighted_sum(self, outputs: ir.Value, places: ir.Value) -> None:
         """Add up the outputs [pairs, H] of every row. `places` are the places of the pairs in `outputs`."""
         layer, nodes = self._layer, self._nodes
-        dtype = layer.dtype
         of_rows = nodes.add("Gather", [outputs, places], "outputs")
         if not layer.gate.is_int8:
-            of_rows = nodes.cast(of_rows, dtype, ir.DataType.FLOAT, "outputs.float32")
-        split = nodes.add("Reshape", [of_rows, nodes.ints(-1, layer.per_token, layer.hidden_size)], "outputs_of_rows")
-        weights = nodes.add("Reshape", [layer.weights, nodes.ints(-1, layer.per_token, 1)], _WEIGHTS)
-        weighted = nodes.add("Mul", [split, weights], "weighted")
-        total = nodes.add("ReduceSum", [weighted, nodes.ints(1)], "sum", {"keepdims": 0})
-        narrow = nodes.cast(total, ir.DataType.FLOAT, dtype, "narrowed")
-        shape = nodes.add("Shape", [layer.rows], "shape")
-        nodes.finish(nodes.add("Reshape", [narrow, shape], _RESULT))
+            of_rows = nodes.cast(of_rows, layer.dtype, ir.DataType.FLOAT, "outputs.float32")
+        shape = nodes.add(
+            "Concat", [nodes.add("Shape", [layer.ids], "shape"), nodes.ints(layer.hidden_size)], "split", {"axis": 0}
+        )
+        split = nodes.add("Reshape", [of_rows, shape], "outputs_of_rows")
+        weighted = nodes.add(
+            "Mul", [split, nodes.add("Unsqueeze", [layer.weights, nodes.ints(3)], _WEIGHTS)], "weighted"
+        )
+        total = nodes.add("ReduceSum", [weighted, nodes.ints(2)], "sum", {"keepdims": 0})
+        nodes.finish(nodes.cast(total, ir.DataType.FLOAT, layer.dtype, "narrowed"))
 
 
 def join_experts(model: ir.Model) -> bool:
@@ -152,7 +155,7 @@ def _join(model: ir.Model, nodes: dict[str, ir.Node], layer: str) -> None:
             assert isinstance(first.const_value, ir.ExternalTensor)  # the parser's model has no values
             inputs.append(initializer(model, stacked_from_part(first.const_value, experts)))
         obsolete += [value for part in parts for value in part]
-    result = nodes[f"{layer}/{_RESULT}"]
+    result = next(nodes[f"{layer}/{name}"] for name in _RESULTS if f"{layer}/{name}" in nodes)
     node = ir.node(EXPERTS_OPERATOR, inputs, domain=TRACED_DOMAIN, name=f"{layer}/{EXPERTS_OPERATOR}")
     result.prepend(node)
     new, old = node.outputs[0], result.outputs[0]
