@@ -12,6 +12,7 @@ import onnx_ir as ir
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_CONFIG_NAME, TOKENIZER_NAME
 from lopa.export.cpu_graph.twin import TwinOf, twins_for_cpu
+from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
@@ -151,6 +152,7 @@ def _write_graphs(
         cpu_twins: dict[CpuForm, ir.Model] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             cpu_twins = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
+        model = with_expert_operators(model, graph.dialect)
         if graph.dialect == "standard" and choices.plugins:
             model = with_plugins(model)
         report(f"checking and writing {graph.name}", 0, 0)

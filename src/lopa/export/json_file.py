@@ -1,6 +1,6 @@
 """JSON objects of a checkpoint folder, read by name and type."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,19 @@ class JsonValues:
         if not isinstance(value, bool | None):
             raise self.error_for(name, value, "true or false")
         return bool(value)
+
+    def get_ints(self, name: str, *, max_count: int, min: int = 0, max: int = MAX_NUMBER) -> tuple[int, ...]:
+        """Return a list of at most `max_count` integers; empty when it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or len(value) > max_count:
+            raise self.error_for(name, value, f"a list of at most {max_count} whole numbers")
+        return tuple(self.checked_int(name, each, min=min, max=max) for each in value)
+
+    def without(self, name: str) -> "JsonValues":
+        """Return the same object without the entry `name`."""
+        return replace(self, values={each: value for each, value in self.values.items() if each != name})
 
     def get_strings(self, name: str, *, max_count: int) -> tuple[str, ...]:
         """Return a list of at most `max_count` strings; empty when it is absent."""

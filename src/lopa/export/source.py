@@ -19,7 +19,7 @@ from lopa.export.checkpoint.lora import (
 )
 from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
-from lopa.export.weights.plan import WeightPlan, check_stored_tensors, weight_plan_from_network
+from lopa.export.weights.plan import WeightPlan, check_stored_tensors, source_shapes, weight_plan_from_network
 from lopa.runtime.bundle.manifest import Origin
 from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 from lopa.runtime.install_hint import installed_version
@@ -73,8 +73,7 @@ def source_from_checkpoint(
     # A checkpoint with tied embeddings may still contain its head.
     ignored = {config.architecture.outer_names[HEAD]} if config.tied_embeddings else set()
     check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
-    shapes = {weight.source: weight.source_shape for weight in planned}
-    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, shapes, config.architecture)
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, source_shapes(planned), config.architecture)
     return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 

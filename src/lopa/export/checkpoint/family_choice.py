@@ -6,10 +6,7 @@ from lopa.export.json_file import JsonValues, shown
 from lopa.runtime.errors import BadInputError
 
 _OTHERS = {
-    "sdar_moe": "SDAR as a mixture of experts",
-    "llada2_moe": "LLaDA2, a mixture of experts",
-    "lladamoe": "LLaDA-MoE, a mixture of experts",
-    "llada_moe": "LLaDA-MoE, a mixture of experts",
+    "llada2_moe_veomni": "LLaDA2 with merged experts",
     "diffusion_gemma": "DiffusionGemma, which begins with random tokens and feeds probabilities back",
 }
 """Values of model_type of diffusion models that are not supported."""
@@ -37,8 +34,8 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
     if requested is None:
         return _only(named, model_type, config)
     family = FAMILIES[requested]
-    if named - {requested} or model_type not in (family.model_type, *family.lookalikes):
-        fits = ", ".join(repr(each) for each in (family.model_type, *family.lookalikes))
+    if named - {requested} or model_type not in (*family.model_types, *family.lookalikes):
+        fits = ", ".join(repr(each) for each in (*family.model_types, *family.lookalikes))
         raise BadInputError(
             f"{_entries(config)}, but family {requested} was requested",
             expected=f"a checkpoint of {family.model_names}, with model_type {fits}",
@@ -48,21 +45,25 @@ def family_of_config(config: JsonValues, requested: str | None) -> Family:
 
 
 def _named_families(config: JsonValues, model_type: object) -> set[str]:
-    """Return the names of the families that config.json names."""
+    """Return the names of the families that config.json names.
+
+    If several families have the model_type, the class decides, and without a class the families' marker entries.
+    """
     classes = config.values.get("architectures")
     class_names = {each for each in classes if isinstance(each, str)} if isinstance(classes, list) else set()
-    return {
-        family.name
-        for family in FAMILIES.values()
-        if (family.model_type == model_type and not family.shares_model_type)
-        or not class_names.isdisjoint(family.classes)
-    }
+    by_class = [family for family in FAMILIES.values() if not class_names.isdisjoint(family.classes)]
+    by_type = [family for family in FAMILIES.values() if model_type in family.model_types]
+    if any(family in by_type for family in by_class):
+        return {family.name for family in by_class}
+    marked = [family for family in by_type if family.marker is not None and config.values.get(family.marker)]
+    chosen = marked or [family for family in by_type if family.marker is None or family.model_type != model_type]
+    return {family.name for family in (*by_class, *chosen) if family in by_class or not family.shares_model_type}
 
 
 def _only(named: set[str], model_type: object, config: JsonValues) -> Family:
     """Return the family that the files name. Raises BadInputError without one."""
     for name in named:
-        if FAMILIES[name].model_type == model_type:
+        if model_type in FAMILIES[name].model_types:
             return FAMILIES[name]
     known = "; ".join(f"{name} ({family.model_names})" for name, family in FAMILIES.items())
     other = _OTHERS.get(model_type) if isinstance(model_type, str) else None

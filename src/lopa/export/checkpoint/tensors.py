@@ -4,7 +4,8 @@ Opening reads headers only. Values are read on request into the caller's memory.
 memory. torch is imported only for reading values, so that a bad checkpoint is rejected without it.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+_MATRIX_AXES = 2
 _COPY = "copy the checkpoint again; a download may have been interrupted"
 
 
@@ -41,6 +43,13 @@ class StoredTensor:
 
         dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
         return dtypes[self.header.dtype]
+
+    def as_matrix(self) -> "StoredTensor":
+        """Return the same values with all axes but the last folded into rows; a vector stays a vector."""
+        if len(self.shape) <= _MATRIX_AXES:
+            return self
+        rows = math.prod(self.shape[:-1])
+        return replace(self, header=replace(self.header, shape=(rows, self.shape[-1])))
 
     def read(self) -> "torch.Tensor":
         """Return all values in the file's dtype. Raises the errors of read_rows."""

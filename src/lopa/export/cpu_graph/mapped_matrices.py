@@ -1,13 +1,14 @@
-"""Passes that give products with quantized matrices to lopa's own operators, which read the bundle's mapped file.
+"""Passes that give products with quantized matrices, and experts, to lopa's own operators.
 
-ONNX Runtime's kernels copy every matrix into their own layout when a session opens. These operators need no copy
-(lopa.runtime.cpu_kernels).
+ONNX Runtime's kernels copy every matrix into their own layout when a session opens. These operators read the bundle's
+mapped file and need no copy (lopa.runtime.cpu_kernels).
 """
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.export.cpu_graph.rounded_rows import MICROSOFT
+from lopa.export.graph.quantized_experts import expert_nodes
 from lopa.runtime.cpu_kernels.kernel_library import BLOCK, DOMAIN
 
 
@@ -49,6 +50,35 @@ class MappedInt8Pass(ir.passes.InPlacePass):
         return _finished(model, modified=bool(products))
 
 
+class MappedExpertsPass(ir.passes.InPlacePass):
+    """Pass that computes the experts of a sparse layer by one of lopa's own operators.
+
+    It reads only the matrices of experts that a row uses. Rows of float16 are cast to float32 and back.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes of experts (lopa.export.graph.experts)."""
+        nodes = expert_nodes(model)
+        for node in nodes:
+            operator = _expert_operator(node)
+            if node.outputs[0].dtype == ir.DataType.FLOAT16:
+                _cast_rows(node)
+            _replace(node, operator, list(node.inputs))
+        return _finished(model, modified=bool(nodes))
+
+
+def _expert_operator(node: ir.Node) -> str:
+    """Return the operator for the types of a node's matrices and scales."""
+    gate, after = node.inputs[3], node.inputs[4]
+    assert gate is not None
+    assert after is not None
+    if gate.dtype == ir.DataType.INT4:
+        return "ExpertsInt4HalfScales" if after.dtype == ir.DataType.FLOAT16 else "ExpertsInt4"
+    if gate.dtype == ir.DataType.INT8:
+        return "ExpertsInt8"
+    return "ExpertsFloat16" if gate.dtype == ir.DataType.FLOAT16 else "ExpertsFloat"
+
+
 def _int4_factor(product: ir.Node) -> ir.Node | None:
     """Return the DequantizeLinear whose output is the second factor if MatMulInt4 can replace the product."""
     value = product.inputs[1]
@@ -64,7 +94,7 @@ def _int4_factor(product: ir.Node) -> ir.Node | None:
 
 
 def _cast_rows(product: ir.Node) -> None:
-    """Cast the rows of a float16 product to float32, and its result back."""
+    """Cast the first input of a float16 node to float32, and its result back."""
     result = product.outputs[0]
     rows = ir.node("Cast", [product.inputs[0]], {"to": ir.DataType.FLOAT.value}, name=f"{product.name}/rows")
     back = ir.node("Cast", [result], {"to": ir.DataType.FLOAT16.value}, name=f"{product.name}/result")

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from lopa.export.cpu_graph.mapped_matrices import MappedInt4Pass, MappedInt8Pass
+from lopa.export.cpu_graph.mapped_matrices import MappedExpertsPass, MappedInt4Pass, MappedInt8Pass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
 from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
+from lopa.export.graph.expert_forms import with_expert_operators
+from lopa.export.graph.quantized_experts import expert_nodes
 from lopa.runtime.bundle.manifest import CpuForm, ModelDimensions
 from lopa.runtime.contract.model_part import ModelPart
 
@@ -37,20 +39,25 @@ CPU_PASSES: Sequence[PassMaker] = (
 def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
     """Return the copies of `model` for each form of quantized matrices that differs from `model`.
 
-    Values of weights are not read, but stay in the file that `model` refers to. Raises onnx_ir.passes.PassError if a
-    pass violates its contract.
+    Experts are single nodes in `model` (lopa.export.graph.experts). Values of weights are not read, but stay in the
+    file that `model` refers to. Raises onnx_ir.passes.PassError if a pass violates its contract.
     """
     twins: dict[CpuForm, ir.Model] = {}
     packed = _copied(model)
+    is_sparse = bool(expert_nodes(model))
     if _apply_passes(packed, of):
         twins["packed"] = packed
     unpacked = _copied(model)
-    if UnpackedInt4Pass()(unpacked).modified:
+    if not is_sparse and UnpackedInt4Pass()(unpacked).modified:
         _apply_passes(unpacked, of)
         twins["unpacked"] = unpacked
     mapped = _copied(packed)
-    if any([MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]):
+    if any(
+        [MappedExpertsPass()(mapped).modified, MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]
+    ):
         twins["mapped"] = mapped
+    if is_sparse and "packed" in twins:
+        _apply_passes(with_expert_operators(packed, "standard"), of)
     return twins
 
 

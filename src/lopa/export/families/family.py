@@ -27,6 +27,13 @@ QWEN3_LAYER = QWEN2_LAYER | {
     "attention.query_norm.weight": "self_attn.q_norm.weight",
     "attention.key_norm.weight": "self_attn.k_norm.weight",
 }
+EXPERTS = {
+    "mlp.router.weight": "mlp.gate.weight",
+    "mlp.experts.gate.weight": "mlp.experts.{expert}.gate_proj.weight",
+    "mlp.experts.up.weight": "mlp.experts.{expert}.up_proj.weight",
+    "mlp.experts.down.weight": "mlp.experts.{expert}.down_proj.weight",
+}
+"""Tensor names of a sparse layer's router and experts, one tensor per expert."""
 QWEN2_OUTER = {
     "embedding.weight": "model.embed_tokens.weight",
     "final_norm.weight": "model.norm.weight",
@@ -56,6 +63,7 @@ class Architecture:
     layer_prefix: str = "model.layers.{layer}."
     """Prefix of a layer's tensor names, with {layer} for its number."""
     layer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_LAYER)
+    """Query, key and value may have the same name: their rows then follow each other in one tensor."""
     outer_names: Mapping[str, str] = field(default_factory=lambda: QWEN2_OUTER)
 
 
@@ -70,6 +78,10 @@ class Family:
     """Value of model_type in config.json."""
     classes: tuple[str, ...]
     """Names in `architectures` of config.json that belong to this family only."""
+    other_model_types: tuple[str, ...] = ()
+    """Further values of model_type in copies of the checkpoint."""
+    marker: str | None = None
+    """Entry of config.json that distinguishes this family from another with the same model_type, or None."""
     shares_model_type: bool = False
     """True if autoregressive networks have the same model_type, so that only the class identifies the family."""
     lookalikes: tuple[str, ...] = ()
@@ -94,6 +106,11 @@ class Family:
     """Options of GenerationConfig that the checkpoint was trained for, if they differ from D2F's."""
     decoding_with_adapter: Mapping[str, Any] | None = None
     """Options with an adapter, or None if an adapter does not change them."""
+
+    @property
+    def model_types(self) -> tuple[str, ...]:
+        """All values of model_type in config.json."""
+        return (self.model_type, *self.other_model_types)
 
     @property
     def name(self) -> str:

@@ -24,9 +24,18 @@ def fixed(name: str, *values: object, has: str, needed: bool = False) -> Setting
     return Setting(name, has, lambda found: any(type(found) is type(each) and found == each for each in values), needed)
 
 
+def read_by_family(*names: str) -> tuple[Setting, ...]:
+    """Return settings for entries of which the family supports several values. Its `sizes` reads and checks them."""
+    return tuple(Setting(name, "a supported value", lambda _: True) for name in names)
+
+
 def check_settings(config: JsonValues, settings: tuple[Setting, ...]) -> None:
-    """Raise BadInputError for the first entry of `config` that selects another network."""
-    for setting in (*settings, *_FOR_ALL_FAMILIES):
+    """Raise BadInputError for the first entry of `config` that selects another network.
+
+    The family's `settings` replace the settings of all families with the same names.
+    """
+    own = {setting.name for setting in settings}
+    for setting in (*settings, *(each for each in _FOR_ALL_FAMILIES if each.name not in own)):
         value = config.values.get(setting.name)
         if (value is None and setting.needed) or (value is not None and not setting.is_supported(value)):
             raise BadInputError(

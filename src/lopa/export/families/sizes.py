@@ -3,18 +3,27 @@
 from typing import Any
 
 from lopa.export.json_file import JsonValues
-from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions
+from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions, reasons_against_network
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
+MAX_EXPERTS = 4096
+
 
 def sizes_from_transformers_names(
-    config: JsonValues, *, qkv_bias: bool, qk_norm: bool, head_dim_needed: bool = False
+    config: JsonValues,
+    *,
+    qkv_bias: bool,
+    qk_norm: bool,
+    head_dim_needed: bool = False,
+    intermediate_size: str = "intermediate_size",
+    **more: Any,
 ) -> ModelDimensions:
     """Return the dimensions of a Qwen2, Qwen3 or Llama network.
 
-    Without `head_dim` the heads share the hidden size. With `head_dim_needed` this is an error. Raises BadInputError
-    for values that are missing, of another type or inconsistent.
+    Without `head_dim` the heads share the hidden size. With `head_dim_needed` this is an error. `intermediate_size` is
+    the entry for the size of a dense MLP. `more` are further fields of ModelDimensions. Raises BadInputError for values
+    that are missing, of another type or inconsistent.
     """
     values = config.values
     hidden = config.get_int("hidden_size")
@@ -28,7 +37,7 @@ def sizes_from_transformers_names(
         heads_share_hidden=not has_head_dim,
         vocab_size=vocabulary(config, "vocab_size"),
         hidden_size=hidden,
-        intermediate_size=config.get_int("intermediate_size"),
+        intermediate_size=config.get_int(intermediate_size),
         layers=config.get_int("num_hidden_layers", max=MAX_LAYERS),
         heads=heads,
         kv_heads=config.get_int("num_key_value_heads") if "num_key_value_heads" in values else heads,
@@ -38,6 +47,7 @@ def sizes_from_transformers_names(
         rms_norm_eps=rms_norm_eps(config),
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
+        **more,
     )
 
 
@@ -75,4 +85,6 @@ def checked_sizes(
             raise BadInputError(
                 f"{config.source} has wrong sizes: {dimensions}", expected=expected, remedy=config.remedy
             )
+    for received, expected in reasons_against_network(dimensions):
+        raise BadInputError(f"{config.source} has {received}", expected=expected, remedy=config.remedy)
     return dimensions

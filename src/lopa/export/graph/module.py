@@ -1,5 +1,7 @@
 """The contract's forward as a readable torch module: layers of Qwen2, Qwen3 and Llama without a causal mask.
 
+Sparse layers have a mixture of experts (lopa.export.graph.experts) in place of the MLP.
+
 The module is traced, and it runs. Matrices are stored [inputs, outputs], so that a product in the traced graph is one
 MatMul without a Transpose.
 """
@@ -12,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.export.graph.experts import Experts, Router
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 from lopa.runtime.bundle.network import LayerSpec, NetworkSpec, TensorSpec
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.model_part import ModelPart, whole_model
@@ -23,9 +26,9 @@ class AttentionInputs:
     """Inputs that all layers of one forward share; N = requests x branches."""
 
     cosine: Tensor
-    """Cosine of each row's rotary angles, [N, W, D / 2]."""
+    """Cosine of each row's rotary angles, [N, W, rotary size / 2]."""
     sine: Tensor
-    """Sine of each row's rotary angles, [N, W, D / 2]."""
+    """Sine of each row's rotary angles, [N, W, rotary size / 2]."""
     mask: Tensor
     """Attention mask, bool [N, 1, W, P + W]. Columns of the prefix precede columns of the window."""
     branches: int
@@ -113,7 +116,14 @@ class Attention(nn.Module):
         return past.unsqueeze(1).expand(-1, branches, -1, -1, -1).flatten(0, 1)
 
     def rotate(self, x: Tensor, shared: AttentionInputs) -> Tensor:
-        """Apply rotary positions to [N, heads, W, D], pairing the first half of the channels with the second."""
+        """Apply rotary positions to the leading channels of [N, heads, W, D]. The others stay unchanged."""
+        size = 2 * shared.cosine.shape[-1]
+        if size == self.head_size:
+            return self.rotate_all(x, shared)
+        return torch.cat([self.rotate_all(x[..., :size], shared), x[..., size:]], dim=-1)
+
+    def rotate_all(self, x: Tensor, shared: AttentionInputs) -> Tensor:
+        """Apply rotary positions to [N, heads, W, size], pairing the first half of the channels with the second."""
         return torch.onnx.ops.rotary_embedding(x, shared.cosine, shared.sine)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -132,11 +142,12 @@ class Attention(nn.Module):
 class GatedMlp(nn.Module):
     """Gated MLP: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, layer: LayerSpec, dtype: torch.dtype) -> None:
+    def __init__(self, layer: LayerSpec, dtype: torch.dtype, prefix: str = "mlp") -> None:
+        """Create the parameters of the matrices "PREFIX.gate", "PREFIX.up" and "PREFIX.down"."""
         super().__init__()
-        self.gate = Matrix(layer.tensors, "mlp.gate", dtype)
-        self.up = Matrix(layer.tensors, "mlp.up", dtype)
-        self.down = Matrix(layer.tensors, "mlp.down", dtype)
+        self.gate = Matrix(layer.tensors, f"{prefix}.gate", dtype)
+        self.up = Matrix(layer.tensors, f"{prefix}.up", dtype)
+        self.down = Matrix(layer.tensors, f"{prefix}.down", dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [N, W, H] to [N, W, H]."""
@@ -144,13 +155,29 @@ class GatedMlp(nn.Module):
         return product
 
 
+class SparseMlp(nn.Module):
+    """Mixture of experts: the weighted sum of the experts that a router chooses for each row, plus a shared expert."""
+
+    router_type: ClassVar[type[Router]] = Router
+
+    def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.router = self.router_type(layer.tensors, moe)
+        self.experts = Experts(layer.tensors, dtype)
+        self.shared = GatedMlp(layer, dtype, "mlp.shared") if moe.shared_size else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [N, W, H] to [N, W, H]."""
+        chosen: Tensor = self.experts(x, *self.router(x))
+        return chosen if self.shared is None else chosen + self.shared(x)
+
+
 class Layer(nn.Module):
     """Attention and MLP, each on a normalized copy of its input, with residual connections."""
 
     attention_type: ClassVar[type[Attention]] = Attention
     norm_type: ClassVar[type[Norm]] = Norm
-    mlp_types: ClassVar[Mapping[str, type[nn.Module]]] = {"dense": GatedMlp}
-    """Module class of the MLP by the layer's kind. It takes the LayerSpec and a dtype."""
+    sparse_type: ClassVar[type[SparseMlp]] = SparseMlp
 
     def __init__(self, layer: LayerSpec, dimensions: ModelDimensions, dtype: torch.dtype) -> None:
         super().__init__()
@@ -158,7 +185,11 @@ class Layer(nn.Module):
         self.attention_norm = self.norm_type(layer.tensors["attention_norm.weight"], eps, dtype)
         self.attention = self.attention_type(layer, dimensions, dtype, self.norm_type)
         self.mlp_norm = self.norm_type(layer.tensors["mlp_norm.weight"], eps, dtype)
-        self.mlp = self.mlp_types[layer.kind](layer, dtype)
+        if layer.kind == "sparse":
+            assert dimensions.moe is not None  # only networks with experts have sparse layers
+            self.mlp: nn.Module = self.sparse_type(layer, dimensions.moe, dtype)
+        else:
+            self.mlp = GatedMlp(layer, dtype)
 
     def forward(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, shared: AttentionInputs
@@ -288,8 +319,8 @@ def _parameter(tensor: TensorSpec, dtype: torch.dtype) -> nn.Parameter:
 
 
 def inverse_frequencies(dimensions: ModelDimensions) -> Tensor:
-    """Return the angle per position of every pair of a head's channels, float32 [D / 2]."""
-    exponents = torch.arange(0, dimensions.head_size, 2, dtype=torch.int64).float() / dimensions.head_size
+    """Return the angle per position of every pair of channels that rotate, float32 [rotary size / 2]."""
+    exponents = torch.arange(0, dimensions.rotary_size, 2, dtype=torch.int64).float() / dimensions.rotary_size
     return 1.0 / (dimensions.rope_theta**exponents)
 
 

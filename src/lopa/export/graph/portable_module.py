@@ -8,7 +8,16 @@ The prefix is read once per request, not once per branch. lopa.runtime.contract.
 import torch
 from torch import Tensor, nn
 
-from lopa.export.graph.module import Attention, AttentionInputs, Layer, LayersWithHead, Norm, statistics_of_logits
+from lopa.export.graph.experts import Router
+from lopa.export.graph.module import (
+    Attention,
+    AttentionInputs,
+    Layer,
+    LayersWithHead,
+    Norm,
+    SparseMlp,
+    statistics_of_logits,
+)
 
 
 class PortableNorm(Norm):
@@ -29,8 +38,8 @@ class PortableAttention(Attention):
         assert branches == 1
         return past
 
-    def rotate(self, x: Tensor, shared: AttentionInputs) -> Tensor:
-        """Apply rotary positions to [R, heads, S, D], pairing the first half of the channels with the second."""
+    def rotate_all(self, x: Tensor, shared: AttentionInputs) -> Tensor:
+        """Apply rotary positions to [R, heads, S, size], pairing the first half of the channels with the second."""
         first, second = x.chunk(2, dim=-1)
         cosine, sine = shared.cosine.unsqueeze(1), shared.sine.unsqueeze(1)
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
@@ -50,11 +59,30 @@ class PortableAttention(Attention):
         return mixed.reshape(mixed.shape[0], heads, -1, self.head_size)
 
 
+class PortableRouter(Router):
+    """Router in plain operators, with a Cast behind every TopK."""
+
+    def best(self, scores: Tensor, count: int) -> Tensor:
+        """Return the ids of the `count` largest scores. The casts are for ATC's TopK, which returns int32."""
+        return super().best(scores, count).int().long()
+
+    def scores_of(self, scores: Tensor, ids: Tensor) -> Tensor:
+        """Return the scores [R, S, E] at `ids` [R, S, k], as a sum because GatherElements is not portable."""
+        return (self.is_number(ids, scores.shape[-1]) * scores.unsqueeze(-2)).sum(dim=-1)
+
+
+class PortableSparseMlp(SparseMlp):
+    """Mixture of experts with a PortableRouter."""
+
+    router_type = PortableRouter
+
+
 class PortableLayer(Layer):
-    """Layer of PortableAttention and PortableNorm."""
+    """Layer of PortableAttention, PortableNorm and PortableSparseMlp."""
 
     attention_type = PortableAttention
     norm_type = PortableNorm
+    sparse_type = PortableSparseMlp
 
 
 class PortableContractForward(LayersWithHead):

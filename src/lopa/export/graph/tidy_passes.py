@@ -9,6 +9,8 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common
 
+from lopa.export.graph.experts import TRACED_DOMAIN
+
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Metadata key under which torch's exporter records the modules of a node."""
 
@@ -83,7 +85,10 @@ class ConstantReshapesPass(ir.passes.InPlacePass):
 
 
 class StandardOperatorsPass(ir.passes.InPlacePass):
-    """Pass that changes nothing and checks that all operators are standard ones outside of functions."""
+    """Pass that changes nothing and checks that all operators are standard ones outside of functions.
+
+    Experts are still one node of the domain TRACED_DOMAIN (lopa.export.graph.experts).
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Return the unchanged model."""
@@ -91,8 +96,8 @@ class StandardOperatorsPass(ir.passes.InPlacePass):
 
     def ensures(self, model: ir.Model) -> None:
         """Raise PostconditionError for nodes of other domains and for functions."""
-        others = {f"{node.domain}::{node.op_type}" for node in model.graph if node.domain}
-        if others or model.functions or set(model.opset_imports) != {""}:
+        others = {f"{node.domain}::{node.op_type}" for node in model.graph if node.domain not in ("", TRACED_DOMAIN)}
+        if others or model.functions or not set(model.opset_imports) <= {"", TRACED_DOMAIN}:
             raise ir.passes.PostconditionError(f"operators outside ai.onnx: {sorted(others)}, {list(model.functions)}")
 
 

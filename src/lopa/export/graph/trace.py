@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
+from lopa.export.graph.quantized_experts import QuantizedExpertsPass
 from lopa.export.graph.tidy_passes import tidy
 from lopa.export.graph.traced_forms import TRACED_FORMS
 from lopa.export.weights.plan import Dtype, IntegerDtype
@@ -23,6 +24,7 @@ from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import Dialect, ModelDimensions, TensorRecord, scale_name
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 
+_MATRIX_AXES = 2
 _IR_DTYPES: dict[Dtype | IntegerDtype, ir.DataType] = {
     "float32": ir.DataType.FLOAT,
     "float16": ir.DataType.FLOAT16,
@@ -44,16 +46,17 @@ def graph_from_dimensions(
 ) -> ir.Model:
     """Return the graph with the initializers `records`, all in the file `weights_name` in the graph's folder.
 
-    With `part`, return the graph of these layers and their tensors (standard dialect only).
+    Experts are one node per sparse layer. lopa.export.graph.expert_forms replaces it by operators of the dialect. With
+    `part`, return the graph of these layers and their tensors (standard dialect only).
     """
     part = part or whole_model(dimensions.layers)
     model = traced_graph(dimensions, dialect, dtype, part, with_logits=with_logits)
     model.producer_name, model.producer_version = "lopa-export", None
     initializers = model.graph.initializers
     tensors = {name: _external_tensor(name, record, weights_name) for name, record in records.items()}
-    # Records of another type are integers and scales, which replace traced matrices at the end.
+    # Integers and their scales replace traced matrices at the end.
     for name in initializers.keys() & tensors.keys():
-        if records[name].dtype == dtype:
+        if records[name].dtype not in ("int8", "int4"):
             initializers[name].const_value = tensors[name]
     initializers["inverse_frequencies"].const_value = ir.tensor(
         inverse_frequencies(dimensions).numpy(), name="inverse_frequencies"
@@ -64,7 +67,11 @@ def graph_from_dimensions(
         if record.dtype in ("int8", "int4") and name in initializers
     }
     model = TRACED_FORMS[dialect].finish(tidy(model))
-    return QuantizedMatricesPass(quantized)(model).model if quantized else model
+    if not quantized:
+        return model
+    stacked = {name: matrix for name, matrix in quantized.items() if len(records[name].shape) > _MATRIX_AXES}
+    model = QuantizedExpertsPass(stacked)(model).model
+    return QuantizedMatricesPass({name: quantized[name] for name in quantized.keys() - stacked})(model).model
 
 
 def traced_graph(

@@ -18,26 +18,26 @@ _ROW_MULTIPLE = 32
 
 
 def merged_blocks(
-    origin: StoredTensor, product: LowRankProduct | None, columns: slice = slice(None)
+    origin: StoredTensor, product: LowRankProduct | None, columns: slice = slice(None), rows: range | None = None
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the first row's number and the values, float32 [rows, *origin.shape[1:]], of each block.
+    """Yield the number of the first row and the values, float32 [count, *origin.shape[1:]], of each block.
 
-    `columns` selects columns of a matrix; each block is read completely. The next block reuses the memory of the
-    previous one. Raises BadInputError when a file cannot be read.
+    `columns` selects columns of a matrix; each block is read completely. `rows` selects rows, and their numbers begin
+    at 0. The next block reuses the memory of the previous one. Raises BadInputError when a file cannot be read.
     """
-    rows = origin.shape[0]
-    count = _rows_per_block(rows, math.prod(origin.shape[1:]))
+    rows = range(origin.shape[0]) if rows is None else rows
+    count = _rows_per_block(len(rows), math.prod(origin.shape[1:]))
     stored = torch.empty(count, *origin.shape[1:], dtype=origin.dtype)
     values = torch.empty_like(_columns(stored, columns), dtype=torch.float32, memory_format=torch.contiguous_format)
     if product is not None:
         up, down = product.up.read().float(), product.down.read().float()[:, columns]
-    for start in range(0, rows, count):
-        size = min(count, rows - start)
+    for start in range(rows.start, rows.stop, count):
+        size = min(count, rows.stop - start)
         origin.read_rows(start, stored[:size])
         block = values[:size].copy_(_columns(stored[:size], columns))
         if product is not None:
             block += product.scale * (up[start : start + size] @ down)
-        yield start, block
+        yield start - rows.start, block
 
 
 def _rows_per_block(rows: int, width: int) -> int:

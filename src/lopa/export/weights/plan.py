@@ -4,8 +4,9 @@ It depends on names and shapes, not on values.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lopa.export.families.family import Architecture
@@ -23,15 +24,32 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class WeightPart:
+    """Rows of one tensor of the checkpoint, which are all or some of a bundle's tensor."""
+
+    source: str
+    """Name of the tensor in the checkpoint."""
+    source_shape: tuple[int, ...]
+    """Shape of the whole tensor in the checkpoint."""
+    first: int
+    """First row, if the tensor is viewed as a matrix: its leading axes are folded into rows."""
+    rows: int
+
+
+@dataclass(frozen=True)
 class PlannedWeight:
     """One tensor of the bundle."""
 
     name: str
     source: str
-    """Name of the tensor in the checkpoint."""
+    """Name of the tensor in the checkpoint. For experts in separate tensors it contains EXPERT."""
     tensor: TensorSpec
     quantized: IntegerDtype | None = None
     """Type of the integers, or None. The scales follow as a separate tensor."""
+    first_row: int = 0
+    """First row in a tensor of the checkpoint that contains several tensors of the bundle."""
+    source_rows: int | None = None
+    """Number of rows of such a tensor, or None."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,14 +62,25 @@ class PlannedWeight:
         return self.tensor.role == "matrix"
 
     @property
-    def source_shape(self) -> tuple[int, ...]:
-        """Shape in the checkpoint."""
-        if not self.transposed:
-            return self.shape
-        *stacked, inputs, outputs = self.shape
-        return (*stacked, outputs, inputs)
+    def parts(self) -> tuple[WeightPart, ...]:
+        """Parts in the checkpoint: one for each of several stacked matrices, otherwise a single one."""
+        shape = self.shape
+        if self.transposed:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        if len(shape) < _STACKED_AXES:
+            return (WeightPart(self.source, (self.source_rows or shape[0], *shape[1:]), self.first_row, shape[0]),)
+        experts, rows = shape[:2]
+        if EXPERT in self.source:
+            return tuple(
+                WeightPart(self.source.replace(EXPERT, str(expert)), shape[1:], 0, rows) for expert in range(experts)
+            )
+        return tuple(WeightPart(self.source, shape, expert * rows, rows) for expert in range(experts))
 
 
+EXPERT = "{expert}"
+"""Place of an expert's number in the name of its tensor."""
+_STACKED_AXES = 3
+"""Number of axes of stacked matrices."""
 WeightPlan = Sequence[PlannedWeight]
 """Every tensor of a bundle, in the order of writing."""
 
@@ -65,23 +94,48 @@ def weight_plan_from_network(network: NetworkSpec, architecture: Architecture, *
     if tied:
         sources[HEAD] = sources[EMBEDDING]
     for i, layer in enumerate(network.layers):
-        prefix = architecture.layer_prefix.format(layer=i)
+        prefix = architecture.layer_prefix.replace("{layer}", str(i))
         sources |= {f"layers.{i}.{name}": prefix + architecture.layer_names[name] for name in layer.tensors}
-    return [PlannedWeight(name, sources[name], tensor) for name, tensor in network.tensors.items()]
+    planned = [PlannedWeight(name, sources[name], tensor) for name, tensor in network.tensors.items()]
+    return _with_shared_sources(planned, ignored=HEAD if tied else None)
+
+
+def source_shapes(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the checkpoint's tensors by name."""
+    return {part.source: part.source_shape for weight in plan for part in weight.parts}
+
+
+def _with_shared_sources(plan: WeightPlan, *, ignored: str | None) -> WeightPlan:
+    """Return `plan` with consecutive rows for matrices of one source, in their order (fused query, key and value).
+
+    The weight `ignored` may have the same source as another one.
+    """
+    rows = Counter[str]()
+    for weight in plan:
+        rows[weight.source] += 0 if weight.name == ignored else weight.shape[-1]
+    uses = Counter(weight.source for weight in plan if weight.name != ignored)
+    first = Counter[str]()
+    placed = []
+    for weight in plan:
+        if uses[weight.source] > 1 and weight.name != ignored:
+            weight = replace(weight, first_row=first[weight.source], source_rows=rows[weight.source])
+            first[weight.source] += weight.shape[-1]
+        placed.append(weight)
+    return placed
 
 
 def tensor_records_from_plan(plan: WeightPlan, dtype: Dtype) -> dict[str, TensorRecord]:
     """Return offset and length of every tensor. Tensors follow each other at multiples of WEIGHT_ALIGNMENT.
 
-    Tensors that are not quantized and int4 scales have the type `dtype`. Scales of int8 are float32, because the graph
-    multiplies the float32 result of a product by them.
+    Tensors that are not quantized and int4 scales have the type `dtype`. Routers are float32. Scales of int8 are
+    float32, because the graph multiplies the float32 result of a product by them.
     """
     records: dict[str, TensorRecord] = {}
     offset = 0
     for weight in plan:
         tensors: list[tuple[str, Dtype | IntegerDtype, tuple[int, ...]]]
         if weight.quantized is None:
-            tensors = [(weight.name, dtype, weight.shape)]
+            tensors = [(weight.name, "float32" if weight.tensor.is_float32 else dtype, weight.shape)]
         else:
             *stacked, inputs, outputs = weight.shape
             scales = (*stacked, outputs) if weight.quantized == "int8" else (*stacked, inputs // BLOCK, outputs)
@@ -99,21 +153,21 @@ def check_stored_tensors(plan: WeightPlan, stored: Shapes, *, ignored: Collectio
 
     The names in `ignored` may also be present, and so may the tables of rotary angles of older checkpoints.
     """
-    for weight in plan:
-        if weight.source not in stored:
+    expected = source_shapes(plan)
+    for name, shape in expected.items():
+        if name not in stored:
             raise BadInputError(
-                f"{source} has no tensor {weight.source}",
-                expected=f"that tensor, with the shape {list(weight.source_shape)}",
+                f"{source} has no tensor {name}",
+                expected=f"that tensor, with the shape {list(shape)}",
                 remedy="check that config.json belongs to these weights, or copy the checkpoint again",
             )
-        found = stored[weight.source]
-        if found != weight.source_shape:
+        if stored[name] != shape:
             raise BadInputError(
-                f"{source}: {weight.source} has the shape {list(found)}",
-                expected=f"{list(weight.source_shape)}, from config.json",
+                f"{source}: {name} has the shape {list(stored[name])}",
+                expected=f"{list(shape)}, from config.json",
                 remedy="check that config.json belongs to these weights",
             )
-    unknown = set(stored) - {weight.source for weight in plan} - set(ignored)
+    unknown = set(stored) - set(expected) - set(ignored)
     for name in sorted(unknown):
         if not name.endswith("rotary_emb.inv_freq"):
             raise BadInputError(

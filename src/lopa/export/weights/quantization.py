@@ -36,10 +36,14 @@ class QuantizationChoice:
 def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
     """Return `plan` with the chosen matrices marked: the matrices of all layers, and the head if requested.
 
-    The embedding (a lookup), norms and biases stay in floating point. Raises BadInputError for a pattern without a
-    match, a choice that leaves nothing to quantize, and a matrix whose inputs do not divide into blocks.
+    The embedding (a lookup), routers, norms and biases stay in floating point. Raises BadInputError for a pattern
+    without a match, a choice that leaves nothing to quantize, and a matrix whose inputs do not divide into blocks.
     """
-    candidates = [weight.name for weight in plan if weight.transposed and (choice.head or weight.name != HEAD)]
+    candidates = [
+        weight.name
+        for weight in plan
+        if weight.transposed and not weight.tensor.is_float32 and (choice.head or weight.name != HEAD)
+    ]
     for pattern in choice.exclude:
         if not any(fnmatchcase(name, pattern) for name in candidates):
             raise BadInputError(
@@ -54,10 +58,23 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
             expected="at least one matrix that no pattern matches",
             remedy="export with --quantize none",
         )
+    _check_experts(candidates, chosen, choice)
     marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in plan]
     if choice.kind == "int4":
         _check_blocks(marked)
     return marked
+
+
+def _check_experts(candidates: list[str], chosen: set[str], choice: QuantizationChoice) -> None:
+    """Raise BadInputError if only some of a layer's expert matrices are chosen, since one operator uses all of them."""
+    for name in candidates:
+        layer, experts, _ = name.partition(".experts.")
+        if experts and name not in chosen and any(each.startswith(layer + experts) for each in chosen):
+            raise BadInputError(
+                f"--quantize-exclude {' '.join(choice.exclude)} matches only some of the matrices {layer}.experts.*",
+                expected="all of a layer's expert matrices, or none",
+                remedy=f"exclude all of them: --quantize-exclude '{layer}.experts.*'",
+            )
 
 
 def _check_blocks(plan: WeightPlan) -> None:

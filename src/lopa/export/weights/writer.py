@@ -5,8 +5,9 @@ very large matrix is written in strips and read again for each strip.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from lopa.export.checkpoint.lora import Adapter, LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
 from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
-from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPlan
+from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPart, WeightPlan
 from lopa.export.weights.quantize_tensor import bytes_from_int4, integers_from_values
 from lopa.export.weights.torch_dtypes import TORCH_DTYPES
 from lopa.runtime.bundle.manifest import FileRecord, TensorRecord, scale_name
@@ -44,12 +45,29 @@ def write_weights(
     workspace = Workspace()
     with HashedFile(path) as file, _one_torch_thread():
         for weight in plan:
-            origin = adapter.replaced.get(weight.source, stored[weight.source])
-            product = adapter.products.get(weight.source)
-            for offset, piece in _pieces_of_weight(weight, records, origin, product, workspace):
+            origins = [_origin_of_part(part, stored, adapter) for part in weight.parts]
+            for offset, piece in _pieces_of_weight(weight, records, origins, workspace):
                 _write(file, memoryview(bytes(max(0, offset - file.size))), progress)
                 _write(file, _bytes(piece), progress)
         return FileRecord(path=path.name, size=file.size, sha256=file.sha256)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Rows of a checkpoint's tensor, and their adapter."""
+
+    tensor: StoredTensor
+    product: LowRankProduct | None
+    rows: range
+
+    def blocks(self, columns: slice = slice(None)) -> Iterator[tuple[int, Tensor]]:
+        """Yield the blocks of merged_blocks."""
+        return merged_blocks(self.tensor, self.product, columns, self.rows)
+
+
+def _origin_of_part(part: WeightPart, stored: Mapping[str, StoredTensor], adapter: Adapter) -> _Origin:
+    tensor = adapter.replaced.get(part.source, stored[part.source])
+    return _Origin(tensor.as_matrix(), adapter.products.get(part.source), range(part.first, part.first + part.rows))
 
 
 class Workspace:
@@ -89,94 +107,99 @@ def _write(file: HashedFile, data: memoryview, progress: Callable[[int], None]) 
 
 
 def _pieces_of_weight(
-    weight: PlannedWeight,
-    records: Mapping[str, TensorRecord],
-    origin: StoredTensor,
-    product: LowRankProduct | None,
-    workspace: Workspace,
+    weight: PlannedWeight, records: Mapping[str, TensorRecord], origins: Sequence[_Origin], workspace: Workspace
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the pieces of a tensor in file order, each with the offset of its tensor.
 
-    The scales follow a quantized tensor. The next piece may reuse the memory of the previous one.
+    `origins` has one element per stacked matrix. The scales of all of them follow a quantized tensor. The next piece
+    may reuse the memory of the previous one.
     """
     record = records[weight.name]
     if weight.quantized is not None:
-        scales = records[scale_name(weight.name)]
-        yield from _integers_and_scales(weight, weight.quantized, record, scales, origin, product, workspace)
+        scale_record, scales = records[scale_name(weight.name)], []
+        for origin in origins:
+            matrix = _quantized_matrix(weight, weight.quantized, _float_dtype(scale_record), origin, workspace)
+            for piece in _packed(matrix.integers, weight.quantized):
+                yield record.offset, piece
+            scales.append(matrix.scales)
+        yield scale_record.offset, torch.stack(scales)
         return
-    cast = _strips if weight.transposed else _rows
-    for piece in cast(weight, _float_dtype(record), origin, product, workspace):
-        yield record.offset, piece
+    dtype = _float_dtype(record)
+    for origin in origins:
+        pieces = _strips(weight, dtype, origin, workspace) if weight.transposed else _rows(dtype, origin)
+        for piece in pieces:
+            yield record.offset, piece
 
 
-def _rows(
-    weight: PlannedWeight, dtype: Dtype, origin: StoredTensor, product: LowRankProduct | None, _: Workspace
-) -> Iterator[Tensor]:
+def _rows(dtype: Dtype, origin: _Origin) -> Iterator[Tensor]:
     """Yield the rows of a tensor that has the same layout in the bundle as in the checkpoint."""
-    for _row, values in merged_blocks(origin, product):
-        yield _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
+    for _row, values in origin.blocks():
+        yield _checked(values, dtype, origin.tensor.name).to(TORCH_DTYPES[dtype])
 
 
-def _strips(
-    weight: PlannedWeight, dtype: Dtype, origin: StoredTensor, product: LowRankProduct | None, workspace: Workspace
-) -> Iterator[Tensor]:
+def _strips(weight: PlannedWeight, dtype: Dtype, origin: _Origin, workspace: Workspace) -> Iterator[Tensor]:
     """Yield strips [some inputs, outputs] of a matrix that the checkpoint stores as [outputs, inputs]; usually one."""
-    inputs, outputs = weight.shape
+    inputs, outputs = weight.shape[-2:]
     count = -(-inputs * outputs * TORCH_DTYPES[dtype].itemsize // _STRIP_BYTES)
     width = -(-inputs // count)
     for first in range(0, inputs, width):
         columns = slice(first, min(first + width, inputs))
         strip = workspace.tensor((columns.stop - first, outputs), TORCH_DTYPES[dtype])
-        for row, values in merged_blocks(origin, product, columns):
+        for row, values in origin.blocks(columns):
             # The cast comes before transposing, which is the slow step and then moves fewer bytes.
-            cast = _checked(values, dtype, weight).to(TORCH_DTYPES[dtype])
+            cast = _checked(values, dtype, origin.tensor.name).to(TORCH_DTYPES[dtype])
             strip[:, row : row + len(cast)] = cast.t()
         yield strip
 
 
-def _integers_and_scales(
-    weight: PlannedWeight,
-    kind: IntegerDtype,
-    record: TensorRecord,
-    scale_record: TensorRecord,
-    origin: StoredTensor,
-    product: LowRankProduct | None,
-    workspace: Workspace,
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the integers and then the scales.
+@dataclass(frozen=True)
+class _QuantizedMatrix:
+    integers: Tensor
+    """int8 [inputs, outputs], in the workspace."""
+    scales: Tensor
+
+
+def _quantized_matrix(
+    weight: PlannedWeight, kind: IntegerDtype, scale_dtype: Dtype, origin: _Origin, workspace: Workspace
+) -> _QuantizedMatrix:
+    """Return the integers and scales of one matrix.
 
     A block of rows has all inputs of its outputs, which their scales need.
     """
-    scale_dtype = _float_dtype(scale_record)
-    integers = workspace.tensor(weight.shape, torch.int8)
-    scales = torch.empty(scale_record.shape, dtype=TORCH_DTYPES[scale_dtype])
-    for row, values in merged_blocks(origin, product):
-        outputs = slice(row, row + len(values))
-        integers[:, outputs], scales[..., outputs] = integers_from_values(
-            kind, _checked(values, scale_dtype, weight).t(), scale_dtype
-        )
+    inputs, outputs = weight.shape[-2:]
+    integers = workspace.tensor((inputs, outputs), torch.int8)
+    shape = (outputs,) if kind == "int8" else (inputs // BLOCK, outputs)
+    scales = torch.empty(shape, dtype=TORCH_DTYPES[scale_dtype])
+    for row, values in origin.blocks():
+        columns = slice(row, row + len(values))
+        checked = _checked(values, scale_dtype, origin.tensor.name)
+        integers[:, columns], scales[..., columns] = integers_from_values(kind, checked.t(), scale_dtype)
+    return _QuantizedMatrix(integers, scales)
+
+
+def _packed(integers: Tensor, kind: IntegerDtype) -> Iterator[Tensor]:
+    """Yield the bytes of integers [inputs, outputs], two int4 values per byte."""
     if kind == "int8":
-        yield record.offset, integers
-    else:
-        rows = BLOCK * max(1, _PACKED_ITEMS // (BLOCK * integers.shape[1]))
-        for start in range(0, len(integers), rows):
-            yield record.offset, bytes_from_int4(integers[start : start + rows])
-    yield scale_record.offset, scales
+        yield integers
+        return
+    rows = BLOCK * max(1, _PACKED_ITEMS // (BLOCK * integers.shape[1]))
+    for start in range(0, len(integers), rows):
+        yield bytes_from_int4(integers[start : start + rows])
 
 
-def _checked(values: Tensor, dtype: Dtype, weight: PlannedWeight) -> Tensor:
-    """Return `values`. Raises BadInputError if any is not finite or does not fit `dtype`."""
+def _checked(values: Tensor, dtype: Dtype, name: str) -> Tensor:
+    """Return `values` of the tensor `name`. Raises BadInputError if any is not finite or does not fit `dtype`."""
     # The extremes suffice: both are NaN if any value is, and rounding is monotonic.
     extremes = torch.stack(torch.aminmax(values))
     if not torch.isfinite(extremes).all():
         raise BadInputError(
-            f"the tensor {weight.source} has values that are NaN or infinite",
+            f"the tensor {name} has values that are NaN or infinite",
             expected="finite weights, after merging the adapter",
             remedy="copy the checkpoint and the adapter again; if that does not help, their training diverged",
         )
     if not torch.isfinite(extremes.to(TORCH_DTYPES[dtype])).all():
         raise BadInputError(
-            f"the tensor {weight.source} has a value of {extremes.abs().max().item():g}",
+            f"the tensor {name} has a value of {extremes.abs().max().item():g}",
             expected=f"values that {dtype} can hold",
             remedy="export with --dtype fp32",
         )

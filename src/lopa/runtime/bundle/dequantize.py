@@ -11,13 +11,15 @@ Int8 = npt.NDArray[np.int8]
 
 
 def values_from_integers(integers: Int8, scales: Floats) -> Float32:
-    """Return float32 [inputs, outputs] from integers of that shape. `scales` is [outputs], or [inputs / block, outputs]
-    for blockwise scales.
+    """Return float32 [.., inputs, outputs] from integers of that shape.
+
+    `scales` is [.., outputs], or [.., inputs / block, outputs] for blockwise scales. Leading axes stack matrices.
     """
-    inputs, outputs = integers.shape
-    blocks = integers.reshape(-1, inputs, outputs) if scales.ndim == 1 else integers.reshape(len(scales), -1, outputs)
-    values: Float32 = blocks * scales.astype(np.float32).reshape(len(blocks), 1, outputs)
-    return values.reshape(inputs, outputs)
+    *stacked, inputs, outputs = integers.shape
+    count = 1 if scales.ndim == integers.ndim - 1 else scales.shape[-2]
+    blocks = integers.reshape(*stacked, count, inputs // count, outputs)
+    values: Float32 = blocks * scales.astype(np.float32).reshape(*stacked, count, 1, outputs)
+    return values.reshape(integers.shape)
 
 
 def int4_from_bytes(packed: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Int8:

@@ -37,6 +37,9 @@ PREDICTION_SHIFTS = {
     "sdar": 0,
     "wedlm": 0,
     "stable-diffcoder": 0,
+    "llada2-moe": 0,
+    "sdar-moe": 0,
+    "llada-moe": 0,
 }
 """Prediction shift by architecture, for known architectures. Other architectures use the shift in their manifest."""
 WEIGHT_ALIGNMENT = 4096
@@ -52,6 +55,33 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class MixtureOfExperts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Experts and router of the sparse layers. Every row is computed by `experts_per_token` of the `experts`."""
+
+    experts: Annotated[int, Meta(ge=1, le=4096)]
+    experts_per_token: Annotated[int, Meta(ge=1, le=4096)]
+    expert_size: Annotated[int, Meta(ge=1, le=2**24)]
+    """Intermediate size of an expert."""
+    shared_size: Annotated[int, Meta(ge=0, le=2**24)] = 0
+    """Intermediate size of the shared expert, which computes every row; 0 for none."""
+    dense_layers: Annotated[list[Annotated[int, Meta(ge=0, lt=MAX_LAYERS)]], Meta(max_length=MAX_LAYERS)] = (
+        msgspec.field(default_factory=list)
+    )
+    """Layers with an ordinary MLP instead of experts, ascending."""
+    score: Literal["softmax", "sigmoid"]
+    """Function from the router's logits to scores."""
+    normalize: bool
+    """True if the scores of a row's experts are divided by their sum."""
+    bias: bool = False
+    """True if the router has a bias [experts], which changes the choice of experts but not their scores."""
+    groups: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Number of groups of neighboring experts. The sum of the two best scores of a group decides whether it is used."""
+    groups_per_token: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Number of groups whose experts may compute a row."""
+    scale: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    """Factor of the experts' scores. It does not apply to the shared expert."""
 
 
 class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -73,6 +103,15 @@ class ModelDimensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """True if the query, key and value projections have a bias."""
     qk_norm: bool = False
     """True if each head's query and key are normalized before rotation, each with a weight [head size]."""
+    partial_rotary_size: Annotated[int, Meta(ge=2, le=4096, multiple_of=2)] | None = None
+    """Number of leading channels of a head that rotate; None if all of them do."""
+    moe: MixtureOfExperts | None = None
+    """Experts of the sparse layers; None if all layers are dense."""
+
+    @property
+    def rotary_size(self) -> int:
+        """Number of leading channels of a head that rotate."""
+        return self.partial_rotary_size or self.head_size
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -338,6 +377,38 @@ def _find_dimension_errors(manifest: Manifest) -> Reasons:
         )
 
 
+def _find_network_errors(manifest: Manifest) -> Reasons:
+    yield from reasons_against_network(manifest.dimensions)
+
+
+def reasons_against_network(sizes: ModelDimensions) -> Reasons:
+    """Yield each problem with rotary sizes and experts, paired with the expected value."""
+    if sizes.rotary_size > sizes.head_size:
+        yield f"{sizes.rotary_size} rotary channels", f"at most the head size, {sizes.head_size}"
+    if sizes.moe is None:
+        return
+    moe = sizes.moe
+    if moe.experts_per_token > moe.experts:
+        yield f"{moe.experts_per_token} experts per token", f"at most the number of experts, {moe.experts}"
+    if moe.experts % moe.groups or (moe.groups > 1 and moe.experts // moe.groups < _SCORES_PER_GROUP):
+        yield f"{moe.groups} groups of {moe.experts} experts", "groups of equal size with at least 2 experts"
+    elif moe.groups_per_token > moe.groups:
+        yield f"{moe.groups_per_token} groups per token", f"at most the number of groups, {moe.groups}"
+    elif moe.groups_per_token * (moe.experts // moe.groups) < moe.experts_per_token:
+        yield (
+            f"{moe.experts_per_token} experts per token from {moe.groups_per_token} groups",
+            f"at most the {moe.groups_per_token * (moe.experts // moe.groups)} experts of these groups",
+        )
+    if moe.dense_layers != sorted(set(moe.dense_layers)) or any(i >= sizes.layers for i in moe.dense_layers):
+        yield f"the dense layers {moe.dense_layers}", f"ascending numbers from 0 to {sizes.layers - 1}, each once"
+    elif len(moe.dense_layers) == sizes.layers:
+        yield "experts, but only dense layers", "at least one sparse layer, or no experts"
+
+
+_SCORES_PER_GROUP = 2
+"""Number of scores of a group whose sum decides whether it is used."""
+
+
 def _find_token_errors(manifest: Manifest) -> Reasons:
     return reasons_against_tokens(manifest.special_tokens, manifest.dimensions.vocab_size)
 
@@ -432,8 +503,8 @@ def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
     for (source, form), count in Counter((twin.source, twin.form) for twin in manifest.cpu_graphs).items():
         if source not in graphs or count > 1:
             yield f"{count} cpu_graphs for {source!r}", "at most one per graph and form, in the standard dialect"
-        if form == "mapped" and manifest.quantization is None:
-            yield "cpu_graphs with mapped matrices, but no quantized matrices", "quantization"
+        if form == "mapped" and manifest.quantization is None and manifest.dimensions.moe is None:
+            yield "cpu_graphs with mapped matrices, but no quantized matrices and no experts", "quantization or experts"
         if form == "unpacked" and (manifest.quantization is None or manifest.quantization.kind != "int4"):
             yield "cpu_graphs with unpacked int4 matrices, but no int4 matrices", "quantization of kind int4"
 
@@ -461,6 +532,7 @@ _MAX_SHOWN_STAGES = 8
 """Maximum number of stages in an error."""
 _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dimension_errors,
+    _find_network_errors,
     _find_token_errors,
     _find_shift_errors,
     _find_dialect_errors,

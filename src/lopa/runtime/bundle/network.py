@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 
 EMBEDDING, HEAD = "embedding.weight", "head.weight"
 
@@ -25,6 +25,12 @@ class TensorSpec:
     """Use in the network: a matrix is multiplied with rows, and an embedding is looked up by row."""
     row_share: float = 1.0
     """Fraction of a matrix that one row uses. It is below 1 for stacked experts."""
+    is_float32: bool = False
+    """True if the tensor is float32 in every bundle. Rounding a router would change which experts compute a row."""
+
+    def share_of_rows(self, rows: int) -> float:
+        """Return the expected fraction of the tensor that `rows` rows use together, if they choose independently."""
+        return 1.0 - (1.0 - self.row_share) ** rows
 
     @property
     def row_operations(self) -> float:
@@ -39,7 +45,7 @@ class LayerSpec:
     """Kind and tensors of one layer."""
 
     kind: str
-    """Layer type. "dense" is attention and a gated MLP."""
+    """Layer type: "dense" is attention and a gated MLP, "sparse" is attention and a mixture of experts."""
     tensors: Mapping[str, TensorSpec]
     """Tensors in file order, by name in a bundle without the prefix "layers.N."."""
 
@@ -68,29 +74,42 @@ class NetworkSpec:
 
 
 def network_from_dimensions(dimensions: ModelDimensions) -> NetworkSpec:
-    """Return the network with these sizes. All its layers are dense and have the same shape."""
+    """Return the network with these sizes. Layers of one kind have the same shape."""
     hidden, vocabulary = dimensions.hidden_size, dimensions.vocab_size
+    dense, moe = _dense_layer(dimensions), dimensions.moe
+    sparse = dense if moe is None else _sparse_layer(dimensions, moe)
+    dense_layers = range(dimensions.layers) if moe is None else moe.dense_layers
     return NetworkSpec(
         dimensions,
         embedding=TensorSpec((vocabulary, hidden), "embedding"),
-        layers=(_dense_layer(dimensions),) * dimensions.layers,
+        layers=tuple(dense if i in dense_layers else sparse for i in range(dimensions.layers)),
         final_norm=TensorSpec((hidden,), "norm"),
         head=TensorSpec((hidden, vocabulary), "matrix"),
     )
 
 
 def _dense_layer(sizes: ModelDimensions) -> LayerSpec:
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    return LayerSpec(
-        "dense",
-        {
-            **_attention(sizes),
-            "mlp_norm.weight": TensorSpec((hidden,), "norm"),
-            "mlp.gate.weight": TensorSpec((hidden, inner), "matrix"),
-            "mlp.up.weight": TensorSpec((hidden, inner), "matrix"),
-            "mlp.down.weight": TensorSpec((inner, hidden), "matrix"),
-        },
-    )
+    mlp = _gated_mlp("mlp", sizes.hidden_size, sizes.intermediate_size)
+    return LayerSpec("dense", {**_attention(sizes), "mlp_norm.weight": TensorSpec((sizes.hidden_size,), "norm"), **mlp})
+
+
+def _sparse_layer(sizes: ModelDimensions, moe: MixtureOfExperts) -> LayerSpec:
+    hidden, share = sizes.hidden_size, moe.experts_per_token / moe.experts
+    tensors = {**_attention(sizes), "mlp_norm.weight": TensorSpec((hidden,), "norm")}
+    tensors["mlp.router.weight"] = TensorSpec((hidden, moe.experts), "matrix", is_float32=True)
+    if moe.bias:
+        tensors["mlp.router.bias"] = TensorSpec((moe.experts,), "bias", is_float32=True)
+    for name, matrix in _gated_mlp("mlp.experts", hidden, moe.expert_size).items():
+        tensors[name] = TensorSpec((moe.experts, *matrix.shape), "matrix", share)
+    return LayerSpec("sparse", tensors | (_gated_mlp("mlp.shared", hidden, moe.shared_size) if moe.shared_size else {}))
+
+
+def _gated_mlp(prefix: str, hidden: int, inner: int) -> dict[str, TensorSpec]:
+    return {
+        f"{prefix}.gate.weight": TensorSpec((hidden, inner), "matrix"),
+        f"{prefix}.up.weight": TensorSpec((hidden, inner), "matrix"),
+        f"{prefix}.down.weight": TensorSpec((inner, hidden), "matrix"),
+    }
 
 
 def _attention(sizes: ModelDimensions) -> dict[str, TensorSpec]:

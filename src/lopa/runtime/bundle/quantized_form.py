@@ -1,7 +1,7 @@
 """Form of a bundle's quantized matrices on the device `cpu`.
 
 mapped: lopa's own kernels read int8 and int4 matrices in the bundle's mapped file (lopa.runtime.cpu_kernels). A session
-opens at once and takes no memory of its own for them.
+opens at once and takes no memory of its own for them. The experts of sparse layers may also be floating-point.
 packed: ONNX Runtime copies the matrices into the layout of its kernels when a session opens.
 unpacked: int4 matrices become int8 when a session opens. This is faster than packed and takes twice the memory.
 
@@ -37,11 +37,12 @@ def cpu_form(bundle: Bundle) -> CpuForm:
     Raises BadInputError for an unknown form in the environment, and for a requested form that this machine does not
     support.
     """
-    requested = requested_form()
-    if bundle.manifest.quantization is None:
+    requested, manifest = requested_form(), bundle.manifest
+    if manifest.quantization is None and manifest.dimensions.moe is None:
         return "packed"
     form = _best_form(bundle) if requested is None else _available_form(bundle, requested)
-    _LOG.info("%s: %s weights %s", bundle.path, bundle.manifest.quantization.kind, _MEANINGS[form])
+    kind = manifest.dtype if manifest.quantization is None else manifest.quantization.kind
+    _LOG.info("%s: %s weights %s", bundle.path, kind, _MEANINGS[form])
     return form
 
 

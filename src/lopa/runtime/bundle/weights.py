@@ -49,8 +49,8 @@ class BundleWeights(Mapping[str, Floats]):
         return len(self._names)
 
     def scales(self, name: str) -> Floats | None:
-        """Return the scales of a quantized tensor, [outputs] or [inputs / block, outputs], or None for other
-        tensors.
+        """Return the scales of a quantized tensor, [.., outputs] or [.., inputs / block, outputs], or None for
+        other tensors.
         """
         if self._records[name].dtype not in _INTEGERS:
             return None
@@ -117,9 +117,9 @@ def _check_layout(bundle: Bundle, records: Mapping[str, TensorRecord]) -> None:
 
 
 def _check_scales(bundle: Bundle, name: str, record: TensorRecord, scales: TensorRecord | None) -> None:
-    inputs, outputs = record.shape if len(record.shape) == 2 else (0, 0)
+    *stacked, inputs, outputs = record.shape if len(record.shape) in (2, 3) else (0, 0)
     block = bundle.manifest.quantization.block if bundle.manifest.quantization is not None else None
-    expected = [outputs] if block is None else [inputs // block, outputs]
+    expected = [*stacked, outputs] if block is None else [*stacked, inputs // block, outputs]
     if scales is None or scales.dtype in _INTEGERS or scales.shape != expected or (block and inputs % block):
         found = "none" if scales is None else f"{scales.dtype} {scales.shape}"
         raise BadInputError(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
@@ -56,7 +56,7 @@ class NumpyForward:
     def run(self, batch: WindowBatch, prefix: Prefix) -> tuple[Statistics, tuple[Rows, ...]]:
         """Run one forward. See contract.WindowBatch and contract.Statistics for the shapes."""
         sizes = self._sizes
-        cos, sin = rotation(batch.position_ids, sizes.head_size, sizes.rope_theta)
+        cos, sin = rotation(batch.position_ids, sizes.rotary_size, sizes.rope_theta)
         mask = attention_mask(prefix.mask, batch.window_mask)
         x: Float32 = self._weight("embedding.weight")[batch.input_ids]  # [R, B, W, H]
         new_rows: list[Rows] = []
@@ -75,9 +75,8 @@ class NumpyForward:
             attended = attention(query, prefix.arrays[2 * i : 2 * i + 2], rows, mask)
             x = x + product(attended, self._weight(f"layers.{i}.attention.output.weight"))
             normal = self._normal(f"layers.{i}.mlp_norm", x)
-            gate = product(normal, self._weight(f"layers.{i}.mlp.gate.weight"))
-            up = product(normal, self._weight(f"layers.{i}.mlp.up.weight"))
-            x = x + product(silu(gate) * up, self._weight(f"layers.{i}.mlp.down.weight"))
+            is_sparse = sizes.moe is not None and i not in sizes.moe.dense_layers
+            x = x + (self._experts if is_sparse else self._mlp)(f"layers.{i}.mlp", normal)
         sampled = np.take_along_axis(x, batch.logits_index[..., None], axis=2)  # [R, B, Q, H]
         logits = product(self._normal("final_norm", sampled), self._weight("head.weight"))  # [R, B, Q, V]
         statistics = statistics_from_logits(logits, batch.temperature, keep_logits=self._with_logits)
@@ -103,6 +102,60 @@ class NumpyForward:
             projected = projected + self._weight(f"{name}.bias")
         return projected.reshape(*x.shape[:3], heads, self._sizes.head_size).swapaxes(2, 3)
 
+    def _mlp(self, name: str, x: Float32) -> Float32:
+        """Return the gated MLP of the rows [.., H]."""
+        return gated_mlp(x, *(self._weight(f"{name}.{part}.weight") for part in ("gate", "up", "down")))
+
+    def _experts(self, name: str, x: Float32) -> Float32:
+        """Return the mixture of experts of the rows [.., H]."""
+        moe = self._sizes.moe
+        assert moe is not None
+        bias = self._weight(f"{name}.router.bias") if moe.bias else np.float32(0)
+        rows = x.reshape(-1, x.shape[-1])
+        weights = expert_weights(product(rows, self._weight(f"{name}.router.weight")), bias, moe)  # [rows, E]
+        gate, up, down = (self._weight(f"{name}.experts.{part}.weight") for part in ("gate", "up", "down"))
+        total: Float32 = np.zeros_like(rows)
+        for expert in np.flatnonzero(weights.any(axis=0)):
+            chosen = np.flatnonzero(weights[:, expert])
+            output = gated_mlp(rows[chosen], gate[expert], up[expert], down[expert])
+            total[chosen] += weights[chosen, expert, None] * output
+        chosen_experts: Float32 = total.reshape(x.shape)
+        return chosen_experts + self._mlp(f"{name}.shared", x) if moe.shared_size else chosen_experts
+
+
+def gated_mlp(x: Float32, gate: Float32, up: Float32, down: Float32) -> Float32:
+    """Return down(silu(gate(x)) * up(x)) of the rows [.., H]."""
+    return product(silu(product(x, gate)) * product(x, up), down)
+
+
+def expert_weights(logits: Float32, bias: Float32 | np.float32, moe: MixtureOfExperts) -> Float32:
+    """Return the weight of each expert for each row, [rows, E], 0 for experts that are not chosen.
+
+    `logits` [rows, E] are the router's. The `bias` [E] changes the choice only.
+    """
+    if moe.score == "sigmoid":
+        scores: Float32 = np.float32(0.5) + np.float32(0.5) * np.tanh(logits * np.float32(0.5))
+    else:
+        scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+    ranked = scores + bias
+    if moe.groups > 1:
+        groups = ranked.reshape(len(ranked), moe.groups, -1)
+        best_two = np.sort(groups, axis=-1)[..., -2:].sum(axis=-1)
+        is_open = _largest(best_two, moe.groups_per_token)
+        ranked = np.where(is_open[..., None], groups, -np.inf).reshape(ranked.shape).astype(np.float32)
+    weights = np.where(_largest(ranked, moe.experts_per_token), scores, np.float32(0))
+    if moe.normalize:
+        weights /= weights.sum(axis=-1, keepdims=True) + np.float32(1e-20)
+    return weights * np.float32(moe.scale)
+
+
+def _largest(values: Float32, count: int) -> Bool:
+    """Return True for the `count` largest values of each row [rows, n], the first ones among equal values."""
+    result = np.zeros(values.shape, np.bool_)
+    np.put_along_axis(result, np.argsort(-values, axis=-1, kind="stable")[:, :count], values=True, axis=-1)
+    return result
+
 
 def product(a: Float32, b: Float32) -> Float32:
     """Return the matrix product of the last two axes: [.., n, m] and [.., m, k] to [.., n, k]."""
@@ -123,18 +176,22 @@ def silu(x: Float32) -> Float32:
     return x * sigmoid
 
 
-def rotation(position_ids: Int64, head_size: int, theta: float) -> tuple[Float32, Float32]:
-    """Return cosine and sine [R, B, 1, W, D/2] of every position. The 1 is the head axis."""
-    exponents = np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
+def rotation(position_ids: Int64, size: int, theta: float) -> tuple[Float32, Float32]:
+    """Return cosine and sine [R, B, 1, W, size/2] of every position. The 1 is the head axis."""
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     frequencies = np.float32(1) / np.float32(theta) ** exponents
     angles = position_ids[:, :, None, :, None].astype(np.float32) * frequencies
     return np.cos(angles), np.sin(angles)
 
 
 def rotated(x: Float32, cos: Float32, sin: Float32) -> Float32:
-    """Apply RoPE to [R, B, heads, W, D]. Element j of the first half pairs with element j of the second half."""
-    first, second = np.split(x, 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    """Apply RoPE to the leading channels of [R, B, heads, W, D], twice as many as `cos` has.
+
+    Element j of their first half pairs with element j of the second half. The other channels stay unchanged.
+    """
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
 def attention_mask(prefix_mask: Bool, window_mask: Bool) -> Bool:
