@@ -99,7 +99,8 @@ class Decoding:
         self.window_tokens = 0
         """Maximum number of generated positions so far; the paper counts these."""
         self.stop_reason: StopReason | None = None
-        self._stopped_in_prompt = False
+        self._stopped_early_at: int | None = None
+        """Position of the end of text at which LLaDA2.0's loop stopped within a block, possibly in the prompt."""
         self._seconds: dict[str, float] = {}
         self._lap_began = 0.0
         layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
@@ -268,15 +269,15 @@ class Decoding:
     def _stop_early(self, unmasked: Int64) -> None:
         """Stop if a step unmasked an end of text and left nothing masked before the first one (LLaDA2.0).
 
-        The published code searches the prompt too. An end of text in it leaves no answer.
+        The published code searches the prompt too: an end of text there leaves no answer. It does not cut an answer
+        that ends behind max_new_tokens.
         """
         anchor, ends = self.anchor, self._context.ends
         if not is_end(unmasked, ends).any():
             return
         first = int(np.argmax(is_end(anchor.tokens, ends)))
         if anchor.unmasked[self.prompt_length : first].all():
-            self.stop_reason = "eos"
-            self._stopped_in_prompt = first < self.prompt_length
+            self.stop_reason, self._stopped_early_at = "eos", first
 
     def _lap(self, phase: str) -> None:
         """Record the time since the last lap as the step's `phase`."""
@@ -295,8 +296,8 @@ class Decoding:
     def committed(self) -> Int64:
         """Return the final generated ids, including an end of text that ends the answer."""
         context, anchor = self._context, self.anchor
-        if self._stopped_in_prompt:
-            return anchor.tokens[:0]
+        if self._stopped_early_at is not None:
+            return anchor.tokens[self.prompt_length : self._stopped_early_at + 1]
         changes = (context.plan.remasks or context.plan.edits) and self.stop_reason not in ("eos", "length")
         length = final_length(anchor) if changes else unmasked_length(anchor)
         if context.is_llada2:

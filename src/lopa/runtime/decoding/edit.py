@@ -81,13 +81,14 @@ def _chosen(branch: Branch, editable: Int64, candidates: Candidates, context: Co
 def _edited_block(block: Block, before: Branch, edited: EditedTokens, context: Context) -> Block:
     """Return `block` after a step with the edits `edited`.
 
-    The block needs no further step if nothing was masked before this one and it edited nothing, or at the limit.
+    The block needs no further step if nothing up to its end was masked before this one, and nothing there was edited.
+    It needs none either if as many steps as the limit began with nothing masked there.
     """
     if block.state is not BlockState.ACTIVE:
         return block
-    began_full = bool(before.unmasked[block.start : block.end].all())
+    began_full = bool(before.unmasked[: block.end].all())
     rounds = block.edit_rounds + began_full
-    changed = ((block.start <= edited.positions) & (edited.positions < block.end)).any()
+    changed = (edited.positions < block.end).any()
     is_settled = (began_full and not changed) or rounds >= context.plan.editing_limit
     return replace(block, edit_rounds=rounds, is_unsettled=not is_settled)
 

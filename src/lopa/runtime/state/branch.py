@@ -44,7 +44,7 @@ class Block:
     accepted: int | None = None
     """Number of positions unmasked in the last round; None before the first round. Only remasking strategies set it."""
     edit_rounds: int = 0
-    """Rounds that began with nothing masked in the active block. Only decodes that edit count them."""
+    """Rounds that began with nothing masked up to the block's end. Only decodes that edit count them."""
     is_unsettled: bool = False
     """True if the next round may still edit the block, so that it is not finished. Only decodes that edit set it."""
 
