@@ -234,9 +234,7 @@ def manifest_of(manifest: Manifest, header: Header) -> Manifest:
     return msgspec.structs.replace(manifest, special_tokens=tokens)
 
 
-def compared(
-    trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]], answer: list[int]
-) -> Comparison:
+def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]], answer: list[int]) -> Comparison:
     """Compare our steps that changed something, and the ids behind the prompt after each step, with the recorded ones.
 
     Every step of LLaDA2's loops is compared, and then the answer.

@@ -208,7 +208,9 @@ def test_speculative_decoding_makes_the_same_edits(strategy: str, manifest: Mani
 
 
 def edits_of(steps: list[Step]) -> list[tuple[int, int]]:
-    return [pair for step in steps for pair in zip(step.edited.positions.tolist(), step.edited.tokens.tolist(), strict=True)]
+    return [
+        pair for step in steps for pair in zip(step.edited.positions.tolist(), step.edited.tokens.tolist(), strict=True)
+    ]
 
 
 def test_one_branch_of_lopa_edits_as_d2f_and_threshold(manifest: Manifest) -> None:
