@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
 from lopa.runtime.contract import LOGITS_INDEX
 from lopa.runtime.contract.model_part import ModelPart
 
@@ -21,6 +22,9 @@ _ROWWISE = {
     "Cast",
     "DequantizeLinear",
     "Div",
+    "Equal",
+    EXPERTS_OPERATOR,
+    "Greater",
     "MatMul",
     "Max",
     "Mul",
@@ -28,8 +32,14 @@ _ROWWISE = {
     "RMSNormalization",
     "ReduceMax",
     "Sigmoid",
+    "Where",
 }
 """Operators that compute a row [.., channels] only from the same row, weights and constants in these layers."""
+_ALONG_LAST_AXIS = {"Concat", "GatherElements", "Softmax", "TopK"}
+"""Operators with an attribute for their axis, which compute a row on its own if this is the last axis."""
+_LAST_AXES = [[-1], [-2], [3]]
+"""Axes, as constants, along which the reductions and slices of these layers leave rows apart. Rows of a router are at
+axis 1 of arrays with up to 4 axes. Heads have channels at axis 3."""
 _HEADS_TRANSPOSE = [0, 2, 1, 3]
 """Permutation between [N, W, heads, D] and [N, heads, W, D]."""
 
@@ -102,11 +112,19 @@ class _SampledCopies:
         inputs = self._inputs(node)
         if inputs == list(node.inputs):
             return value
-        copy = ir.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, name=node.name)
-        copy.outputs[0].type = value.type
+        copy = ir.node(
+            node.op_type,
+            inputs,
+            dict(node.attributes),
+            domain=node.domain,
+            num_outputs=len(node.outputs),
+            name=node.name,
+        )
         self.nodes.append(copy)
-        self._copies[value] = copy.outputs[0]
-        return copy.outputs[0]
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.type = old.type
+            self._copies[old] = new
+        return self._copies[value]
 
     def reshape_to_index(self, sampled: ir.Value) -> ir.Value:
         """Reshape [N, Q, H] to [R, B, Q, H]."""
@@ -119,7 +137,7 @@ class _SampledCopies:
         """Return the inputs of the copy of `node`. Raises _UnexpectedFormError."""
         inputs = list(node.inputs)
         first = inputs[0]
-        if node.domain or len(node.outputs) != 1 or first is None:
+        if node.domain not in ("", TRACED_DOMAIN) or first is None:
             raise _UnexpectedFormError
         if node.op_type == "Attention":
             mask = inputs[3] if len(inputs) == 4 else None
@@ -130,9 +148,7 @@ class _SampledCopies:
             return [self.of(first), *(self._gathered(angle) for angle in inputs[1:] if angle is not None)]
         if node.op_type == "Reshape" and _keeps_two_axes(inputs[1]):
             return [self.of(first), inputs[1]]
-        if node.op_type in _ROWWISE or (
-            node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _HEADS_TRANSPOSE
-        ):
+        if _is_rowwise(node):
             return [None if each is None else self.of(each) for each in inputs]
         raise _UnexpectedFormError
 
@@ -166,7 +182,25 @@ def _gather_of_sampled(graph: ir.Graph) -> ir.Node | None:
     return gathers[0] if len(gathers) == 1 else None
 
 
+def _is_rowwise(node: ir.Node) -> bool:
+    """Return True if each row of the node's outputs depends only on the same row of its inputs."""
+    if node.op_type in _ROWWISE:
+        return True
+    if node.op_type == "Transpose":
+        return list(node.attributes["perm"].as_ints()) == _HEADS_TRANSPOSE
+    if node.op_type in _ALONG_LAST_AXIS:
+        axis = node.attributes.get("axis")
+        return axis is not None and axis.as_int() == -1
+    axes = {"ReduceSum": 1, "Slice": 3, "Unsqueeze": 1}.get(node.op_type)
+    return axes is not None and len(node.inputs) > axes and _constant_ints(node.inputs[axes]) in _LAST_AXES
+
+
+def _constant_ints(value: ir.Value | None) -> list[int] | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if tensor is None else [int(each) for each in tensor.numpy().reshape(-1)]
+
+
 def _keeps_two_axes(target: ir.Value | None) -> bool:
     """Return True if a Reshape to the constant `target` keeps its first two axes."""
-    tensor = ir.convenience.get_const_tensor(target) if target is not None else None
-    return tensor is not None and list(tensor.numpy()[:2]) == [0, 0]
+    shape = _constant_ints(target)
+    return shape is not None and shape[:2] == [0, 0]

@@ -28,6 +28,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME, ENGINES_FOLDER
 from lopa.runtime.bundle.manifest import FileRecord
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import CONTRACT_VERSION, Float32
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
@@ -127,7 +128,9 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
         stored = np.memmap(bundle.weights, stored_dtype(record.dtype), "r", record.offset, shape)
         return magnitudes_of_columns(stored, float32_from_stored)
 
-    quantize_products(model, products, manifest.tensors, magnitudes)
+    tensors = network_from_dimensions(manifest.dimensions).tensors
+    names = [name for name in manifest.tensors if name in tensors and not tensors[name].is_float32]
+    quantize_products(model, products, names, magnitudes)
 
 
 def engine_from_job(

@@ -23,6 +23,6 @@ struct Avx2 : Ymm {
 
 }  // namespace
 
-const Kernels kAvx2 = {"avx2", round_rows<Avx2>, strip<Avx2, Int4>, strip<Avx2, Int8>, 0};
+const Kernels kAvx2 = kernels_of<Avx2>("avx2", 0);
 
 }  // namespace lopa

@@ -11,11 +11,17 @@ namespace {
 
 struct Avx512Vnni {
     using I = __m512i;
+    using F = __m512;
     static constexpr int kLanes = 16, kVectorsPerPass = 2;
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }
     static void store(int32_t* to, I numbers) { _mm512_store_si512(to, numbers); }
+    static F repeat(float number) { return _mm512_set1_ps(number); }
+    static F load(const float* from) { return _mm512_loadu_ps(from); }
+    static void store(float* to, F numbers) { _mm512_storeu_ps(to, numbers); }
+    static F add(F a, F b) { return _mm512_add_ps(a, b); }
+    static F multiply_add(F a, F b, F sum) { return _mm512_fmadd_ps(a, b, sum); }
     static I dot(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
     static I dot_small(I sum, I weights, I rows) { return _mm512_dpbusd_epi32(sum, weights, rows); }
 
@@ -56,7 +62,7 @@ struct Avx512Vnni {
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
-            _mm512_store_ps(numbers + at, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves + at))));
+            _mm512_store_ps(numbers + at, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + at))));
     }
 
     // Scales of a tile in the order of unpacked int4 vectors.
@@ -123,6 +129,6 @@ struct Avx512Vnni {
 
 }  // namespace
 
-const Kernels kAvx512Vnni = {"avx512-vnni", round_rows<Avx512Vnni>, strip<Avx512Vnni, Int4>, strip<Avx512Vnni, Int8>, 128};
+const Kernels kAvx512Vnni = kernels_of<Avx512Vnni>("avx512-vnni", 128);
 
 }  // namespace lopa

@@ -17,6 +17,6 @@ struct AvxVnni : Ymm {
 
 }  // namespace
 
-const Kernels kAvxVnni = {"avx-vnni", round_rows<AvxVnni>, strip<AvxVnni, Int4>, strip<AvxVnni, Int8>, 128};
+const Kernels kAvxVnni = kernels_of<AvxVnni>("avx-vnni", 128);
 
 }  // namespace lopa

@@ -18,7 +18,7 @@ namespace lopa {
 
 constexpr uint32_t kApiVersion = 17;
 constexpr int kInvalidArgument = 2;
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kFloat16 = 10, kInt4 = 22 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt64 = 7, kFloat16 = 10, kInt4 = 22 };
 
 struct OrtApi;
 struct OrtApiBase {

@@ -1,27 +1,28 @@
-// Operators of ONNX Runtime for products with quantized matrices that stay in the bundle's mapped file.
+// Operators of ONNX Runtime for products with matrices that stay in the bundle's mapped file.
 //
 // lopa.cpu::MatMulInt4(rows float [.., K], weights int4 [K, N], scales float [K / 32, N]) -> float [.., N]
 //     Every block of 32 numbers of a row is rounded to 8 bits with its own scale.
 // lopa.cpu::MatMulInt4HalfScales: the same with float16 scales.
 // lopa.cpu::MatMulInt8(rows uint8 around 128 [.., K], weights int8 [K, N], scales float [N]) -> float [.., N]
 //     The sum is exact in int32, as in com.microsoft::MatMulIntegerToFloat.
+//
+// lopa.cpu::ExpertsInt4, ExpertsInt4HalfScales, ExpertsInt8, ExpertsFloat, ExpertsFloat16: the expert layers of experts.h.
 #include <cpuid.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <type_traits>
 
+#include "experts.h"
 #include "onnxruntime_abi.h"
 #include "products.h"
+#include "tensors.h"
 
 namespace lopa {
 namespace {
 
-constexpr int64_t kMaxDimensions = 8;
 constexpr int64_t kParallelNumbers = 1 << 16;  // numbers to round from which threads pay
 constexpr int64_t kSharedBlocks = 16;          // blocks that one task rounds
 
@@ -46,98 +47,21 @@ const Kernels* best_kernels() {
     return has_avx_vnni() ? &kAvxVnni : &kAvx2;
 }
 
-const Kernels* g_kernels = best_kernels();
-
-struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-};
-template <class Number>
-using Buffer = std::unique_ptr<Number[], Free>;
-
-template <class Number>
-Buffer<Number> buffer_of(int64_t count) {
-    const size_t bytes = (count * sizeof(Number) + 63) / 64 * 64;
-    return Buffer<Number>(static_cast<Number*>(std::aligned_alloc(64, std::max<size_t>(bytes, 64))));
-}
-
-struct Shape {
-    int64_t dimensions[kMaxDimensions] = {};
-    size_t count = 0;
-
-    int64_t last() const { return dimensions[count - 1]; }
-    int64_t rows() const {
-        int64_t rows = 1;
-        for (size_t i = 0; i + 1 < count; ++i) rows *= dimensions[i];
-        return rows;
-    }
-};
-
-struct Input {
-    const void* data = nullptr;
-    Shape shape;
-};
-
-OrtStatus* read_input(const Api& api, OrtKernelContext* context, size_t index, Input* read) {
-    const OrtValue* value = nullptr;
-    if (OrtStatus* status = api.input(context, index, &value)) return status;
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    if (OrtStatus* status = api.type_and_shape(value, &info)) return status;
-    OrtStatus* status = api.dimensions_count(info, &read->shape.count);
-    if (status == nullptr && (read->shape.count == 0 || read->shape.count > kMaxDimensions))
-        status = api.create_status(kInvalidArgument, "lopa.cpu: inputs must have 1 to 8 dimensions");
-    if (status == nullptr) status = api.dimensions(info, read->shape.dimensions, read->shape.count);
-    api.release_type_and_shape(info);
-    if (status != nullptr) return status;
-    void* data = nullptr;
-    status = api.tensor_data(const_cast<OrtValue*>(value), &data);
-    read->data = data;
-    return status;
-}
-
-OrtStatus* read_inputs(const Api& api, OrtKernelContext* context, Input (&inputs)[3]) {
-    for (size_t i = 0; i < 3; ++i)
-        if (OrtStatus* status = read_input(api, context, i, &inputs[i])) return status;
-    return nullptr;
-}
-
 OrtStatus* round_blocks(const Api& api, OrtKernelContext* context, const Product& product, const float* rows) {
-    if (product.rows * product.inputs < kParallelNumbers) {
-        g_kernels->round_rows(product, rows, 0, product.blocks());
-        return nullptr;
-    }
-    struct Work {
-        const Product& product;
-        const float* rows;
-    } work = {product, rows};
-    const auto task = [](void* data, size_t index) {
-        const auto& [product, rows] = *static_cast<Work*>(data);
-        const int64_t first = index * kSharedBlocks;
-        g_kernels->round_rows(product, rows, first, std::min(product.blocks(), first + kSharedBlocks));
-    };
-    return api.parallel_for(context, task, (product.blocks() + kSharedBlocks - 1) / kSharedBlocks, 0, &work);
+    const int64_t blocks = product.blocks(), shared = product.rows * product.inputs < kParallelNumbers ? std::max<int64_t>(blocks, 1) : kSharedBlocks;
+    return run_tasks(api, context, (blocks + shared - 1) / shared, [&](int64_t index) {
+        g_kernels->round_rows(product, rows, index * shared, std::min(blocks, (index + 1) * shared));
+    });
 }
 
-OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product,
-                          void (*compute)(const Product&, int64_t, int64_t)) {
-    struct Work {
-        const Product& product;
-        void (*compute)(const Product&, int64_t, int64_t);
-        int64_t tiles;  // of a strip. Wide strips read memory in longer runs. Narrow ones share few tiles evenly among threads
-    } work = {product, compute, std::clamp<int64_t>(product.tiles() / 16, 1, kMaxStripTiles)};
-    const auto task = [](void* data, size_t index) {
-        const auto& [product, compute, tiles] = *static_cast<Work*>(data);
+OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product, ComputeStrip* compute) {
+    const int64_t tiles = strip_tiles(product.tiles());
+    const auto strip = [&](int64_t index) -> Strip {
         const int64_t first = index * tiles;
-        compute(product, first, std::min(product.tiles(), first + tiles));
+        if (first >= product.tiles()) return {};
+        return {&product, first, std::min(product.tiles(), first + tiles)};
     };
-    return api.parallel_for(context, task, (product.tiles() + work.tiles - 1) / work.tiles, 0, &work);
-}
-
-OrtStatus* open_output(const Api& api, OrtKernelContext* context, const Shape& rows, int64_t columns, float** data) {
-    Shape shape = rows;
-    shape.dimensions[shape.count - 1] = columns;
-    OrtValue* value = nullptr;
-    if (OrtStatus* status = api.output(context, 0, shape.dimensions, shape.count, &value)) return status;
-    return api.tensor_data(value, reinterpret_cast<void**>(data));
+    return run_tasks(api, context, (product.tiles() + tiles - 1) / tiles, [&](int64_t index) { compute(strip(index), strip(index + 1)); });
 }
 
 OrtStatus* wrong_shapes(const Api& api, const char* name, const Input (&inputs)[3]) {
@@ -147,8 +71,6 @@ OrtStatus* wrong_shapes(const Api& api, const char* name, const Input (&inputs)[
                   static_cast<long long>(inputs[1].shape.last()), static_cast<long long>(inputs[2].shape.rows() * inputs[2].shape.last()));
     return api.create_status(kInvalidArgument, message);
 }
-
-OrtStatus* out_of_memory(const Api& api) { return api.create_status(1, "lopa.cpu: not enough memory for rounded rows"); }
 
 template <class Scale>
 OrtStatus* multiply_int4(void* kernel, OrtKernelContext* context) {
@@ -223,13 +145,16 @@ OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
     return compute_strips(api, context, product, g_kernels->int8_strip);
 }
 
-template <int RowType, int WeightType, int ScaleType = kFloat>
+template <int... Types>
 CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*compute)(void*, OrtKernelContext*)) {
     CustomOp op;
     op.name = name;
     op.provider = [](const CustomOp*) -> const char* { return nullptr; };
-    op.input_type = [](const CustomOp*, size_t index) -> int { return index == 0 ? RowType : index == 1 ? WeightType : ScaleType; };
-    op.input_count = [](const CustomOp*) -> size_t { return 3; };
+    op.input_type = [](const CustomOp*, size_t index) -> int {
+        constexpr int types[] = {Types...};
+        return types[index];
+    };
+    op.input_count = [](const CustomOp*) -> size_t { return sizeof...(Types); };
     op.output_type = [](const CustomOp*, size_t) -> int { return kFloat; };
     op.output_count = [](const CustomOp*) -> size_t { return 1; };
     op.destroy_kernel = [](void* kernel) { delete static_cast<Api*>(kernel); };
@@ -243,6 +168,9 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
 }
 
 }  // namespace
+
+const Kernels* g_kernels = best_kernels();
+
 }  // namespace lopa
 
 #define LOPA_EXPORT extern "C" __attribute__((visibility("default")))
@@ -250,15 +178,28 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
 // Called by ONNX Runtime's SessionOptions.register_custom_ops_library.
 LOPA_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const lopa::OrtApiBase* base) {
     using namespace lopa;
-    static const CustomOp int4 = operator_with<kFloat, kInt4>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4<float>);
-    static const CustomOp half =
-        operator_with<kFloat, kInt4, kFloat16>([](const CustomOp*) { return "MatMulInt4HalfScales"; }, multiply_int4<uint16_t>);
-    static const CustomOp int8 = operator_with<kUint8, kInt8>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8);
+    static const CustomOp operators[] = {
+        operator_with<kFloat, kInt4, kFloat>([](const CustomOp*) { return "MatMulInt4"; }, multiply_int4<float>),
+        operator_with<kFloat, kInt4, kFloat16>([](const CustomOp*) { return "MatMulInt4HalfScales"; }, multiply_int4<uint16_t>),
+        operator_with<kUint8, kInt8, kFloat>([](const CustomOp*) { return "MatMulInt8"; }, multiply_int8),
+        operator_with<kFloat, kInt64, kFloat, kInt4, kFloat, kInt4, kFloat, kInt4, kFloat>(  //
+            [](const CustomOp*) { return "ExpertsInt4"; }, compute_experts_int4),
+        operator_with<kFloat, kInt64, kFloat, kInt4, kFloat16, kInt4, kFloat16, kInt4, kFloat16>(
+            [](const CustomOp*) { return "ExpertsInt4HalfScales"; }, compute_experts_int4_half_scales),
+        operator_with<kFloat, kInt64, kFloat, kInt8, kFloat, kInt8, kFloat, kInt8, kFloat>(  //
+            [](const CustomOp*) { return "ExpertsInt8"; }, compute_experts_int8),
+        operator_with<kFloat, kInt64, kFloat, kFloat, kFloat, kFloat>(  //
+            [](const CustomOp*) { return "ExpertsFloat"; }, compute_experts_float),
+        operator_with<kFloat, kInt64, kFloat, kFloat16, kFloat16, kFloat16>(
+            [](const CustomOp*) { return "ExpertsFloat16"; }, compute_experts_float16),
+    };
     const Api api(base->GetApi(kApiVersion));
     static OrtCustomOpDomain* const domain = [&api] {  // lives as long as the process: sessions refer to it
         OrtCustomOpDomain* made = nullptr;
-        const bool failed = api.create_domain("lopa.cpu", &made) || api.add_op(made, &int4) || api.add_op(made, &half) || api.add_op(made, &int8);
-        return failed ? nullptr : made;
+        if (api.create_domain("lopa.cpu", &made)) return static_cast<OrtCustomOpDomain*>(nullptr);
+        for (const CustomOp& op : operators)
+            if (api.add_op(made, &op)) return static_cast<OrtCustomOpDomain*>(nullptr);
+        return made;
     }();
     if (domain == nullptr) return api.create_status(1, "lopa.cpu: the operators could not be registered");
     return api.add_domain(options, domain);

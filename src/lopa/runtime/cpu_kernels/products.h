@@ -1,4 +1,4 @@
-// Products of float or rounded rows with quantized matrices, one strip of columns at a time.
+// Products of rows with matrices, one strip of columns at a time, and the steps between the products of expert layers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ constexpr int64_t kMaxStripTiles = 4;  // tiles of a strip: neighbouring lines o
 // Rows rounded to 8 bits, ordered [block][row][kBlock], so that one block of all rows is contiguous.
 struct RoundedRows {
     int8_t* numbers;       // [blocks, rows, kBlock], from -127 to 127 in int4 products, zero beyond the last input
-    float* scales;         // [blocks, rows]; only in int4 products
+    float* scales;         // int4: [blocks, rows]; int8: [rows], or null if the result is not scaled
     int32_t* corrections;  // int4: [blocks, rows]; int8: [rows]. Added because the weights are unpacked with an offset
 };
 
@@ -21,26 +21,51 @@ struct Product {
     int64_t rows;
     int64_t inputs;
     int64_t columns;
-    const uint8_t* weights;  // int4: [inputs, columns / 2], the first of two numbers in the low half; int8: [inputs, columns]
+    const uint8_t* weights;  // int4: [inputs, columns / 2], the first of two numbers in the low half; others: [inputs, columns]
     const float* scales;     // int4: [inputs / kBlock, columns]; int8: [columns]
     const uint16_t* half_scales;  // int4: float16 [inputs / kBlock, columns] in place of `scales`, or null
     RoundedRows rounded;
-    float* output;  // [rows, columns]
+    float* output;                  // [rows, columns]
+    const float* floats = nullptr;  // float: rows in place of `rounded`, ordered like its numbers
 
     int64_t blocks() const { return (inputs + kBlock - 1) / kBlock; }
     int64_t tiles() const { return (columns + kTile - 1) / kTile; }
 };
 
-// Implementation for one instruction set.
+// Columns of the tiles [first, last) of a product, at most kMaxStripTiles.
+struct Strip {
+    const Product* product = nullptr;
+    int64_t first = 0;
+    int64_t last = 0;
+};
+
+// Number of tiles of a strip, given all tiles. Wide strips read memory in longer runs. Narrow ones share few tiles evenly
+// among threads.
+inline int64_t strip_tiles(int64_t tiles) {
+    const int64_t share = tiles / 16;
+    return share < 1 ? 1 : share < kMaxStripTiles ? share : kMaxStripTiles;
+}
+
+// Compute a strip. At its end, prefetch the weights of `next`, which the same thread probably computes then. It has the
+// same number type, or no product.
+using ComputeStrip = void(const Strip& strip, const Strip& next);
+
+// Implementation for one instruction set. All have the same results.
 struct Kernels {
     const char* name;
     // Round blocks [first, last) of float rows [rows, inputs] to `product.rounded`, each block with its own scale.
     void (*round_rows)(const Product& product, const float* rows, int64_t first, int64_t last);
-    // Compute the columns of tiles [first, last), at most kMaxStripTiles.
-    void (*int4_strip)(const Product& product, int64_t first, int64_t last);
-    void (*int8_strip)(const Product& product, int64_t first, int64_t last);
+    // Round a row of `count` numbers with one scale. Its block b starts at numbers[b * step]. `sum` is that of the integers.
+    void (*round_row)(const float* row, int64_t count, int8_t* numbers, int64_t step, float* scale, int32_t* sum);
+    // gate[i] = silu(gate[i]) * up[i]
+    void (*swiglu)(float* gate, const float* up, int64_t count);
+    // sum[i] += weight * row[i]
+    void (*add_weighted)(float* sum, const float* row, float weight, int64_t count);
+    ComputeStrip *int4_strip, *int8_strip, *float_strip, *float16_strip;
     int32_t int8_offset;  // offset of unpacked int8 weights: corrections are -int8_offset times the sum of a row
 };
+
+extern const Kernels* g_kernels;  // in use, or null if this processor has none of the instruction sets
 
 extern const Kernels kAvx512Vnni;
 extern const Kernels kAvxVnni;

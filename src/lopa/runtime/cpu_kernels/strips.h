@@ -9,19 +9,15 @@
 #include <type_traits>
 
 #include "products.h"
+#include "row_steps.h"
 
 namespace lopa {
 namespace {
 
 constexpr int64_t kMaxRows = 128;  // rows per pass: their sums of a strip fit into the second-level cache
 constexpr int64_t kChunk = 8;      // blocks of a tile before the next tile: their pages stay in the address cache
-constexpr int64_t kBlocksAhead = 4;  // blocks between prefetching and reading weights: about the latency of memory
 constexpr int64_t kGroups = kBlock / 4;
 constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
-
-struct Position {
-    int64_t block, tile;
-};
 
 // Scale of a block of a row, and its inverse, which is 0 for blocks of (nearly) zeros.
 struct RowScale {
@@ -34,14 +30,48 @@ inline RowScale row_scale(int32_t largest_bits) {
     return {largest / 127.0f, largest < 1e-30f ? 0.0f : 127.0f / largest};
 }
 
-// Number type of sums between blocks and the layout of a tile in memory.
+// Number type of sums between blocks, layout of a tile in memory, and blocks between prefetching and reading weights, which
+// is about the latency of memory.
 struct Int4 {
     using Sum = float;
-    static constexpr int64_t kTileBytes = kTile / 2;
+    static constexpr int64_t kTileBytes = kTile / 2, kBlocksAhead = 4;
 };
 struct Int8 {
     using Sum = int32_t;
-    static constexpr int64_t kTileBytes = kTile;
+    static constexpr int64_t kTileBytes = kTile, kBlocksAhead = 4;
+};
+struct Float {
+    using Sum = float;
+    static constexpr int64_t kTileBytes = 4 * kTile, kBlocksAhead = 1;
+};
+struct Float16 {
+    using Sum = float;
+    static constexpr int64_t kTileBytes = 2 * kTile, kBlocksAhead = 2;
+};
+template <class Format>
+constexpr bool kIsFloat = std::is_same_v<Format, Float> || std::is_same_v<Format, Float16>;
+
+// Position in a strip and the strip after it, in the order of computation.
+template <class Format>
+struct Cursor {
+    Cursor(const Strip& strip, const Strip& next) : strip(strip), next(next), tile(strip.first) {}
+
+    bool done() const { return strip.product == nullptr; }
+    int64_t row_bytes() const { return strip.product->columns * Format::kTileBytes / kTile; }
+    const uint8_t* weights() const { return strip.product->weights + block * kBlock * row_bytes() + tile * Format::kTileBytes; }
+    int64_t scale() const { return block * strip.product->columns + tile * kTile; }
+
+    void advance() {
+        const int64_t blocks = strip.product->blocks();
+        if (++block < std::min(blocks, chunk + kChunk)) return;
+        block = chunk;
+        if (++tile < strip.last) return;
+        tile = strip.first, block = chunk = chunk + kChunk;
+        if (chunk >= blocks) *this = Cursor(next, {});
+    }
+
+    Strip strip, next;
+    int64_t chunk = 0, block = 0, tile;
 };
 
 template <class Isa, class Format, int Rows>
@@ -94,58 +124,106 @@ inline void copy_partial(const Product& product, int64_t block, int64_t tile, ui
         std::memcpy(copy + k * Format::kTileBytes, product.weights + (block * kBlock + k) * stride + first, width);
 }
 
+template <class Isa>
+inline void load_scales(const Product& product, int64_t first, int64_t count, float* scales) {
+    alignas(64) float padded[kTile] = {};
+    const float* stored = padded;
+    if (product.half_scales != nullptr) {
+        uint16_t halves[kTile] = {};
+        const uint16_t* from = product.half_scales + first;
+        if (count < kTile) from = static_cast<const uint16_t*>(std::memcpy(halves, from, count * sizeof *from));
+        Isa::widen(from, padded);
+    } else if (count < kTile) {
+        std::memcpy(padded, product.scales + first, count * sizeof(float));
+    } else {
+        stored = product.scales + first;
+    }
+    Isa::order_scales(stored, scales);
+}
+
+inline void prefetch_scales(const Product& product, int64_t first) {
+    if (product.half_scales != nullptr)
+        for (int64_t i = 0; i < kTile; i += 32) __builtin_prefetch(product.half_scales + first + i);
+    else
+        for (int64_t i = 0; i < kTile; i += 16) __builtin_prefetch(product.scales + first + i);
+}
+
+template <class Isa, int Rows, int Wide>
+inline void add_float_rows(const float* weights, int64_t stride, const float* rows, float* sums) {
+    typename Isa::F dots[Rows][Wide];
+    for (int r = 0; r < Rows; ++r)
+        for (int v = 0; v < Wide; ++v) dots[r][v] = Isa::repeat(0.0f);
+    for (int64_t k = 0; k < kBlock; ++k)
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+            const typename Isa::F repeated = Isa::repeat(rows[r * kBlock + k]);
+#pragma GCC unroll 8
+            for (int v = 0; v < Wide; ++v)
+                dots[r][v] = Isa::multiply_add(Isa::load(weights + k * stride + v * Isa::kLanes), repeated, dots[r][v]);
+        }
+    for (int r = 0; r < Rows; ++r)
+        for (int v = 0; v < Wide; ++v) {
+            float* sum = sums + r * kTile + v * Isa::kLanes;
+            Isa::store(sum, Isa::add(Isa::load(sum), dots[r][v]));
+        }
+}
+
+// Add the products of a block of inputs of a tile to the sums of rows.
 template <class Isa, class Format>
-inline void add_block(const Product& product, Position at, Position next, int64_t row, int64_t rows, typename Format::Sum* sums) {
-    using I = typename Isa::I;
+inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int64_t row, int64_t rows, typename Format::Sum* sums) {
     constexpr int64_t kTileBytes = Format::kTileBytes;
-    constexpr int kVectors = kTile / Isa::kLanes, kWide = Isa::kVectorsPerPass;
-    alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
     alignas(64) uint8_t copy[kBlock * kTileBytes];
-    alignas(64) float scales[kTile];
-    const auto [block, tile] = at;
-    const int64_t row_bytes = product.columns * kTileBytes / kTile;
-    int64_t stride = row_bytes;
-    const uint8_t* weights = product.weights + block * kBlock * row_bytes + tile * kTileBytes;
-    const uint8_t* prefetched = product.weights + next.block * kBlock * row_bytes + next.tile * kTileBytes;
-    const bool whole = (tile + 1) * kTile <= product.columns;
-    if (!whole || (block + 1) * kBlock > product.inputs) {
-        copy_partial<Format>(product, block, tile, copy);
+    const Product& product = *at.strip.product;
+    const int64_t block = at.block, width = std::min(kTile, product.columns - at.tile * kTile);
+    const uint8_t *weights = at.weights(), *prefetched = ahead.weights();
+    int64_t stride = at.row_bytes();
+    const int64_t prefetched_stride = ahead.row_bytes();
+    if (width < kTile || (block + 1) * kBlock > product.inputs) {
+        copy_partial<Format>(product, block, at.tile, copy);
         weights = copy, stride = kTileBytes;
     }
-    for (int group = 0; group < kGroups; ++group) {
-        for (int i = 0; i < 4; ++i)
-            for (int64_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(prefetched + (4 * group + i) * row_bytes + line);
-        Isa::template unpack<Format>(weights + 4 * group * stride, stride, unpacked + group, kGroups);
-    }
-    if constexpr (std::is_same_v<Format, Int4>) {
-        const int64_t first = block * product.columns + tile * kTile, ahead = next.block * product.columns + next.tile * kTile;
-        const int64_t count = std::min(kTile, product.columns - tile * kTile);
-        alignas(64) float padded[kTile];
-        const float* stored = product.scales + first;
-        if (product.half_scales != nullptr) {
-            for (int64_t line = 0; line < kTile; line += 32) __builtin_prefetch(product.half_scales + ahead + line);
-            alignas(64) uint16_t halves[kTile] = {};
-            std::memcpy(halves, product.half_scales + first, count * sizeof(uint16_t));
-            Isa::widen(halves, padded);
-            stored = padded;
-        } else {
-            for (int64_t line = 0; line < kTile; line += 16) __builtin_prefetch(product.scales + ahead + line);
-            if (!whole) {
-                std::memset(padded, 0, sizeof padded);
-                std::memcpy(padded, stored, count * sizeof(float));
-                stored = padded;
-            }
+    const auto prefetch = [&](int64_t k) {
+        for (int64_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(prefetched + k * prefetched_stride + line);
+    };
+    if constexpr (kIsFloat<Format>) {
+        alignas(64) float widened[std::is_same_v<Format, Float16> ? kBlock * kTile : 1];
+        for (int64_t k = 0; k < kBlock; ++k) {
+            prefetch(k);
+            if constexpr (std::is_same_v<Format, Float16>)
+                Isa::widen(reinterpret_cast<const uint16_t*>(weights + k * stride), widened + k * kTile);
         }
-        Isa::order_scales(stored, scales);
-    }
-    for (int v = 0; v < kVectors; v += kWide) {
-        const I* matrix[kWide];
-        for (int w = 0; w < kWide; ++w) matrix[w] = unpacked + (v + w) * kGroups;
+        const bool wide = std::is_same_v<Format, Float16>;
+        const float *matrix = wide ? widened : reinterpret_cast<const float*>(weights), *numbers = product.floats + (block * product.rows + row) * kBlock;
+        const int64_t step = wide ? kTile : stride / 4;
         int64_t r = 0;
         for (; r + 4 <= rows; r += 4)
-            add_rows<Isa, Format, 4>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+            for (int64_t column = 0; column < kTile; column += 2 * Isa::kLanes)
+                add_float_rows<Isa, 4, 2>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
         for (; r < rows; ++r)
-            add_rows<Isa, Format, 1>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+            for (int64_t column = 0; column < kTile; column += 4 * Isa::kLanes)
+                add_float_rows<Isa, 1, 4>(matrix + column, step, numbers + r * kBlock, sums + r * kTile + column);
+    } else {
+        using I = typename Isa::I;
+        constexpr int kVectors = kTile / Isa::kLanes, kWide = Isa::kVectorsPerPass;
+        alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
+        alignas(64) float scales[kTile];
+        for (int group = 0; group < kGroups; ++group) {
+            for (int i = 0; i < 4; ++i) prefetch(4 * group + i);
+            Isa::template unpack<Format>(weights + 4 * group * stride, stride, unpacked + group, kGroups);
+        }
+        if constexpr (std::is_same_v<Format, Int4>) {
+            prefetch_scales(*ahead.strip.product, ahead.scale());
+            load_scales<Isa>(product, at.scale(), width, scales);
+        }
+        for (int v = 0; v < kVectors; v += kWide) {
+            const I* matrix[kWide];
+            for (int w = 0; w < kWide; ++w) matrix[w] = unpacked + (v + w) * kGroups;
+            int64_t r = 0;
+            for (; r + 4 <= rows; r += 4)
+                add_rows<Isa, Format, 4>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+            for (; r < rows; ++r)
+                add_rows<Isa, Format, 1>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+        }
     }
 }
 
@@ -159,37 +237,39 @@ inline void write_tile(const Product& product, int64_t tile, int64_t row, int64_
         std::memcpy(scales, product.scales + first, width * sizeof(float));
     }
     for (int64_t r = 0; r < rows; ++r) {
+        const float* numbers = ordered;
         if constexpr (std::is_same_v<Format, Int4>)
             Isa::order_int4(sums + r * kTile, ordered);
-        else
+        else if constexpr (std::is_same_v<Format, Int8>)
             Isa::order_int8(sums + r * kTile, scales, ordered);
-        std::memcpy(product.output + (row + r) * product.columns + first, ordered, width * sizeof(float));
+        else
+            numbers = sums + r * kTile;
+        if (std::is_same_v<Format, Int8> && product.rounded.scales != nullptr)
+            for (float& number : ordered) number *= product.rounded.scales[row + r];
+        std::memcpy(product.output + (row + r) * product.columns + first, numbers, width * sizeof(float));
     }
 }
 
 template <class Isa, class Format>
-void strip(const Product& product, int64_t first, int64_t last) {
+void compute_strip(const Strip& strip, const Strip& next) {
     using Sum = typename Format::Sum;
     alignas(64) Sum sums[kMaxStripTiles][kMaxRows * kTile];
-    const int64_t blocks = product.blocks();
+    const Product& product = *strip.product;
     for (int64_t row = 0; row < product.rows; row += kMaxRows) {
         const int64_t rows = std::min(kMaxRows, product.rows - row);
-        for (int64_t tile = first; tile < last; ++tile)
+        for (int64_t tile = strip.first; tile < strip.last; ++tile)
             for (int64_t r = 0; r < rows; ++r) {
-                const Sum start = std::is_same_v<Format, Int4> ? 0 : static_cast<Sum>(product.rounded.corrections[row + r]);
-                std::fill_n(sums[tile - first] + r * kTile, kTile, start);
+                const Sum start = std::is_same_v<Format, Int8> ? static_cast<Sum>(product.rounded.corrections[row + r]) : 0;
+                std::fill_n(sums[tile - strip.first] + r * kTile, kTile, start);
             }
-        for (int64_t chunk = 0; chunk < blocks; chunk += kChunk) {
-            const int64_t end = std::min(blocks, chunk + kChunk);
-            for (int64_t tile = first; tile < last; ++tile)
-                for (int64_t block = chunk; block < end; ++block) {
-                    int64_t ahead = (tile - first) * (end - chunk) + block - chunk + kBlocksAhead;
-                    Position next = {chunk + ahead % (end - chunk), first + ahead / (end - chunk)};
-                    if (next.tile >= last) next = {std::min(end, blocks - 1), first};
-                    add_block<Isa, Format>(product, {block, tile}, next, row, rows, sums[tile - first]);
-                }
+        Cursor<Format> at(strip, {}), ahead(strip, row + rows < product.rows ? strip : next);
+        for (int64_t i = 0; i < Format::kBlocksAhead && !ahead.done(); ++i) ahead.advance();
+        for (; product.inputs > 0 && !at.done(); at.advance()) {
+            add_block<Isa, Format>(at, ahead.done() ? at : ahead, row, rows, sums[at.tile - strip.first]);
+            if (!ahead.done()) ahead.advance();
         }
-        for (int64_t tile = first; tile < last; ++tile) write_tile<Isa, Format>(product, tile, row, rows, sums[tile - first]);
+        for (int64_t tile = strip.first; tile < strip.last; ++tile)
+            write_tile<Isa, Format>(product, tile, row, rows, sums[tile - strip.first]);
     }
 }
 
@@ -203,6 +283,20 @@ void round_rows(const Product& product, const float* rows, int64_t first, int64_
                              product.rounded.scales + at, &sum);
             product.rounded.corrections[at] = -kInt4Offset * sum;
         }
+}
+
+template <class Isa>
+constexpr Kernels kernels_of(const char* name, int32_t int8_offset) {
+    return {name,
+            round_rows<Isa>,
+            round_row,
+            swiglu,
+            add_weighted,
+            compute_strip<Isa, Int4>,
+            compute_strip<Isa, Int8>,
+            compute_strip<Isa, Float>,
+            compute_strip<Isa, Float16>,
+            int8_offset};
 }
 
 }  // namespace

@@ -11,11 +11,18 @@ namespace {
 
 struct Ymm {
     using I = __m256i;
+    using F = __m256;
     static constexpr int kLanes = 8, kVectorsPerPass = 1;
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
     static void store(int32_t* to, I numbers) { _mm256_store_si256(reinterpret_cast<I*>(to), numbers); }
+
+    static F repeat(float number) { return _mm256_set1_ps(number); }
+    static F load(const float* from) { return _mm256_loadu_ps(from); }
+    static void store(float* to, F numbers) { _mm256_storeu_ps(to, numbers); }
+    static F add(F a, F b) { return _mm256_add_ps(a, b); }
+    static F multiply_add(F a, F b, F sum) { return _mm256_fmadd_ps(a, b, sum); }
 
     static void add_scaled(float* sum, I dots, float row_scale, const float* scales) {
         const __m256 product = _mm256_mul_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(row_scale));
@@ -57,7 +64,7 @@ struct Ymm {
 
     static void widen(const uint16_t* halves, float* numbers) {
         for (int64_t at = 0; at < kTile; at += kLanes)
-            _mm256_store_ps(numbers + at, _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves + at))));
+            _mm256_store_ps(numbers + at, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + at))));
     }
 
     // Scales of a tile in the order of unpacked int4 vectors.
