@@ -11,9 +11,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
-
-from lopa.runtime.contract import Float32
-from lopa.runtime.cpu_kernels.kernel_library import BLOCK, KernelLibrary
 from tests.runtime.cpu_kernels.kernel_sessions import (
     NEEDS_KERNELS,
     available_sets,
@@ -23,6 +20,9 @@ from tests.runtime.cpu_kernels.kernel_sessions import (
     run,
     session,
 )
+
+from lopa.runtime.contract import Float32
+from lopa.runtime.cpu_kernels.kernel_library import BLOCK, KernelLibrary
 
 pytestmark = NEEDS_KERNELS
 
