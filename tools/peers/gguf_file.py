@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from lopa.bench.speed.eager_model import merged_weight
+from lopa.bench.speed.eager_model import check_dense, merged_weight
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.bundle.network import network_from_dimensions
@@ -79,8 +79,9 @@ def write_gguf_of_checkpoint(checkpoint: Path, path: Path, kind: str, llama_side
     subprocess.CalledProcessError if the program fails.
     """
     source = source_from_checkpoint(checkpoint, None)
+    check_dense(source)
     named = {gguf_name(each.name): each for each in source.planned}
-    shapes = {name: tuple(each.source_shape) for name, each in named.items()}
+    shapes = {name: each.parts[0].source_shape for name, each in named.items()}
     types = {name: tensor_type(name, shape, kind) for name, shape in shapes.items()}
     with path.open("wb") as file:
         write_head(file, settings_from_dimensions(source.config.dimensions), shapes, types)

@@ -19,6 +19,7 @@ from lopa.export.checkpoint.module_patterns import first_matches
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 from lopa.export.families.dream import DREAM
 from lopa.export.source import source_from_checkpoint
+from lopa.export.weights.plan import source_shapes
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
@@ -193,8 +194,7 @@ def _edit_header(path: Path, change: Callable[[dict[str, Any]], object]) -> None
 
 @pytest.fixture(scope="module")
 def shapes() -> dict[str, tuple[int, ...]]:
-    planned = source_from_checkpoint(CHECKPOINT, None).planned
-    return {weight.source: weight.source_shape for weight in planned}
+    return source_shapes(source_from_checkpoint(CHECKPOINT, None).planned)
 
 
 def _adapter(folder: Path, **changes: Any) -> Path:

@@ -13,7 +13,9 @@ from lopa.export.graph.portable_module import PortableContractForward
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import (
     PlannedWeight,
+    WeightPart,
     check_stored_tensors,
+    source_shapes,
     tensor_records_from_plan,
     weight_plan_from_network,
 )
@@ -65,7 +67,7 @@ def test_shapes_match_the_checkpoint_and_the_modules(checkpoint: Path) -> None:
     source = source_from_checkpoint(checkpoint, None)
     network = network_from_dimensions(source.config.dimensions)
     for weight in source.planned:
-        assert source.stored[weight.source].shape == weight.source_shape
+        assert all(source.stored[part.source].shape == part.source_shape for part in weight.parts)
     expected = {name: tensor.shape for name, tensor in network.tensors.items()}
     assert {weight.name: weight.shape for weight in source.planned} == expected
     for form in (ContractForward, PortableContractForward):
@@ -79,8 +81,9 @@ def test_layers_of_two_kinds_have_their_own_tensors() -> None:
     assert len([name for name in by_name if name.startswith("layers.0.")]) == 9
     assert len([name for name in by_name if name.startswith("layers.2.")]) == 10
     gate, experts = by_name["layers.0.mlp.gate.weight"], by_name["layers.1.mlp.experts.up.weight"]
-    assert (gate.source, gate.source_shape) == ("model.layers.0.mlp.gate_proj.weight", (96, 32))
-    assert (experts.source, experts.source_shape) == ("model.layers.1.mlp.experts.up_proj", (EXPERTS, 64, 32))
+    assert gate.parts == (WeightPart("model.layers.0.mlp.gate_proj.weight", (96, 32), 0, 96),)
+    stacked = "model.layers.1.mlp.experts.up_proj"
+    assert experts.parts == tuple(WeightPart(stacked, (EXPERTS, 64, 32), 64 * i, 64) for i in range(EXPERTS))
     assert experts.shape == (EXPERTS, 32, 64)
     assert "layers.1.mlp.gate.weight" not in by_name
 
@@ -127,7 +130,7 @@ def _no_router(shapes: dict[str, tuple[int, ...]]) -> None:
 def test_a_checkpoint_has_the_tensors_of_each_layer(
     change: Callable[[dict[str, tuple[int, ...]]], None], message: str
 ) -> None:
-    shapes = {weight.source: weight.source_shape for weight in PLAN}
+    shapes = source_shapes(PLAN)
     check_stored_tensors(PLAN, shapes, ignored=(), source="checkpoint")
     change(shapes)
     with pytest.raises(BadInputError, match=message):
@@ -137,4 +140,4 @@ def test_a_checkpoint_has_the_tensors_of_each_layer(
 def test_a_tied_head_comes_from_the_embedding() -> None:
     head = weight_plan_from_network(NETWORK, ARCHITECTURE, tied=True)[-1]
     assert head == PlannedWeight("head.weight", "model.embed_tokens.weight", NETWORK.head)
-    assert head.source_shape == NETWORK.embedding.shape
+    assert head.parts[0].source_shape == NETWORK.embedding.shape

@@ -23,6 +23,7 @@ from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.verify.reference_model import empty_network, load_weights
 from lopa.export.verify.reference_names import names_of_architecture
 from lopa.export.weights.plan import PlannedWeight
+from lopa.runtime.errors import BadInputError
 
 KeyValue = tuple[Tensor, Tensor]
 """One layer's keys and values: [1, Hkv, rows, D] in a cache, and [N, Hkv, rows, D] in a window."""
@@ -101,20 +102,32 @@ def eager_model_from_checkpoint(
 ) -> EagerModel:
     """Return the model of a checkpoint folder with its adapter merged (in float32), in `dtype` on `device`.
 
-    Raises BadInputError as an export of the same folders does.
+    Raises BadInputError as an export of the same folders does, and for a mixture of experts.
     """
     source = source_from_checkpoint(checkpoint, lora)
+    check_dense(source)
     weights = {each.name: merged_weight(source, each, device).to(dtype) for each in source.planned}
     return eager_model_from_weights(source, weights, device)
 
 
 def eager_model_from_weights(source: ExportSource, weights: Mapping[str, Tensor], device: str) -> EagerModel:
     """Return a model that uses `weights`, by their bundle names and on `device`, without a copy."""
+    check_dense(source)
     network = empty_sdpa_network(source)
     names = reference_names(source)
     load_weights(network, {names[name]: tensor for name, tensor in weights.items()}, source=source.checkpoint)
     network.model.rotary_emb.to(device)  # not a parameter, so it stays float32
     return EagerModel(network)
+
+
+def check_dense(source: ExportSource) -> None:
+    """Raise BadInputError for a mixture of experts, whose matrices are stacked or share tensors."""
+    if source.config.dimensions.moe is not None:
+        raise BadInputError(
+            f"{source.checkpoint} is a mixture of experts",
+            expected="a dense model: this reader of checkpoints supports no experts",
+            remedy="use a dense checkpoint",
+        )
 
 
 def compile_model(model: EagerModel) -> EagerModel:
@@ -131,7 +144,11 @@ def compile_model(model: EagerModel) -> EagerModel:
 
 
 def empty_sdpa_network(source: ExportSource) -> Any:
-    """Return transformers' network of a checkpoint without weights, with SDPA attention."""
+    """Return transformers' network of a checkpoint without weights, with SDPA attention.
+
+    Raises BadInputError for a mixture of experts.
+    """
+    check_dense(source)
     return empty_network(source.config.dimensions, source.config.architecture.name, source.checkpoint, attention="sdpa")
 
 

@@ -12,7 +12,7 @@ from lopa.cli.program.grouped_option import option
 from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest, SpecialTokens, scale_name
+from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts, SpecialTokens, scale_name
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
@@ -82,6 +82,7 @@ def _summary(bundle: Bundle) -> str:
         ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
         ("quantized", _quantization(bundle)),
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
+        *([] if model.moe is None else [("experts", _experts(model.moe))]),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
         ("vocabulary", f"{model.vocab_size}; {_special(tokens)}"),
@@ -108,6 +109,19 @@ def _summary(bundle: Bundle) -> str:
 def _special(tokens: SpecialTokens) -> str:
     stops = "".join(f" and {stop}" for stop in tokens.stops)
     return f"mask {tokens.mask}, eos {tokens.eos}{stops}, pad {tokens.pad}, bos {tokens.bos}"
+
+
+def _experts(moe: MixtureOfExperts) -> str:
+    parts = [f"{moe.experts} of {moe.expert_size}", f"{moe.experts_per_token} per token"]
+    if moe.shared_size:
+        parts.append(f"shared expert of {moe.shared_size}")
+    router = f"router {moe.score}"
+    if moe.groups > 1:
+        router += f" in {moe.groups_per_token} of {moe.groups} groups"
+    parts.append(router)
+    if moe.dense_layers:
+        parts.append("dense layers " + ", ".join(map(str, moe.dense_layers)))
+    return ", ".join(parts)
 
 
 def _quantization(bundle: Bundle) -> str:

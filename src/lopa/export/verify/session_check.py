@@ -15,12 +15,11 @@ import numpy as np
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.verify.cases import Case, Sequences, cases_from_manifest
 from lopa.export.verify.differences import (
-    RMS_TOLERANCES,
-    TOLERANCES,
     Difference,
     OutputError,
     difference_of,
     differences_of_statistics,
+    tolerance_of,
 )
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
@@ -142,13 +141,11 @@ def report_from_session(
         for reference in references:
             _compare(answer, case, reference, found[reference.name])
     progress(stage, len(cases), len(cases))
-    quantization = manifest.quantization
-    floats = TOLERANCES[manifest.dtype if rounding_dtype is None else rounding_dtype]
-    tolerance = floats if quantization is None else RMS_TOLERANCES[quantization.kind]
+    tolerance = tolerance_of(manifest, rounding_dtype if manifest.quantization is None else None)
     return Report(
         cases=len(cases),
         errors=tuple(
-            OutputError(name, output, difference, tolerance, by_rms=quantization is not None)
+            OutputError(name, output, difference, tolerance.limit, by_rms=tolerance.by_rms)
             for name, differences in found.items()
             for output, difference in differences.worst_of_layers().items()
         ),

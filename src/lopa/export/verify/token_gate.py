@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from lopa.export.progress import ProgressCallback, silent
-from lopa.export.verify.differences import RMS_TOLERANCES, TOLERANCES, Difference, OutputError, difference_of
+from lopa.export.verify.differences import Difference, OutputError, difference_of, tolerance_of
 from lopa.export.verify.paired_session import PairedSession
 from lopa.export.verify.random_windows import random_windows
 from lopa.runtime import contract
@@ -31,7 +31,7 @@ _STAGE = "comparing tokens"
 # largest error of a single log-probability is several times the tolerated root mean square. fp8 has 4 significant bits,
 # and int8 has up to 8. The value for fp8 is not measured.
 MARGINS = {"float32": 1e-2, "float16": 2e-1, "bfloat16": 1.0, "int8": 1.0, "int4": 1.0, "fp8": 2.0}
-_RMS = {**RMS_TOLERANCES, "fp8": 2.5e-1}
+_FP8_RMS = 2.5e-1
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class GateTolerance:
 def gate_tolerance(manifest: Manifest, products: Products) -> GateTolerance:
     """Return the tolerance for an engine of the bundle whose weight products have the type `products`."""
     quantization = manifest.quantization
-    integers = products if products != "graph" else None if quantization is None else quantization.kind
-    if integers is not None:
-        return GateTolerance(MARGINS[integers], _RMS[integers], by_rms=True)
-    return GateTolerance(MARGINS[manifest.dtype], TOLERANCES[manifest.dtype], by_rms=False)
+    kind = products if products != "graph" else manifest.dtype if quantization is None else quantization.kind
+    if kind == "fp8":
+        return GateTolerance(MARGINS[kind], _FP8_RMS, by_rms=True)
+    tolerance = tolerance_of(manifest, kind)
+    return GateTolerance(MARGINS[kind], tolerance.limit, tolerance.by_rms)
 
 
 @dataclass(frozen=True)
