@@ -30,7 +30,7 @@ def weights_in_layout(weights: Mapping[str, Tensor], sizes: Sizes) -> dict[str, 
             experts[expert["experts"]][int(expert["number"])][expert["part"]] = tensor
         elif _FUSED in name:
             heads, kv_heads, size = sizes
-            parts = torch.split(tensor, [heads * size, kv_heads * size, kv_heads * size])  # type: ignore[no-untyped-call]
+            parts = torch.split(tensor, [heads * size, kv_heads * size, kv_heads * size])
             for part, values in zip(("q_proj", "k_proj", "v_proj"), parts, strict=True):
                 arranged[name.replace("qkv_proj", part)] = values
         else:

@@ -1,0 +1,171 @@
+"""Weights of mixtures of experts: every expert and every fused row has its place, and bad files are refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.source import source_from_checkpoint
+from lopa.export.weights.plan import tensor_records_from_plan
+from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
+from lopa.export.weights.writer import write_weights
+from lopa.runtime.errors import BadInputError
+
+RECORDED = Path(__file__).parents[2] / "reference" / "moe"
+NAMES = ("llada2", "sdar_moe", "llada_moe")
+ROUTER = "model.layers.1.mlp.gate.weight"
+EXPERT = "model.layers.1.mlp.experts.3.up_proj.weight"
+
+Tensors = dict[str, torch.Tensor]
+
+
+def tensors_of(folder: Path) -> Tensors:
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def changed(folder: Path, change: Callable[[Tensors], object]) -> Path:
+    """Copy llada2's checkpoint to `folder` and change its tensors."""
+    shutil.copytree(RECORDED / "llada2", folder, ignore=shutil.ignore_patterns("traces"))
+    tensors = tensors_of(folder)
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def written(checkpoint: Path, folder: Path, lora: Path | None = None) -> dict[str, np.ndarray]:
+    """Return the float32 tensors that an export of the checkpoint writes."""
+    source = source_from_checkpoint(checkpoint, lora)
+    records = tensor_records_from_plan(source.planned, "float32")
+    write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
+    data = (folder / "data").read_bytes()
+    return {
+        name: np.frombuffer(data, np.float32, each.length // 4, each.offset).reshape(each.shape)
+        for name, each in records.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tensor_of_the_checkpoint_is_used_once(name: str) -> None:
+    source = source_from_checkpoint(RECORDED / name, None)
+    rows: dict[str, list[range]] = {}
+    for weight in source.planned:
+        for part in weight.parts:
+            rows.setdefault(part.source, []).append(range(part.first, part.first + part.rows))
+    assert set(rows) == set(source.stored)
+    for tensor, ranges in rows.items():
+        covered = [row for each in sorted(ranges, key=lambda each: each.start) for row in each]
+        assert covered == list(range(source.stored[tensor].shape[0]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_expert_is_written_transposed(tmp_path: Path, name: str) -> None:
+    tensors, found = tensors_of(RECORDED / name), written(RECORDED / name, tmp_path)
+    stacked = [each for each in found if ".mlp.experts." in each]
+    assert len(stacked) == 6  # two sparse layers
+    for each in stacked:
+        layer, part = each.split(".")[1], each.split(".")[4]
+        for expert, matrix in enumerate(found[each]):
+            source = tensors[f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight"]
+            np.testing.assert_array_equal(matrix, source.numpy().T)
+    sparse = 1 if name == "llada2" else 0
+    router = tensors[f"model.layers.{sparse}.mlp.gate.weight"].numpy()
+    np.testing.assert_array_equal(found[f"layers.{sparse}.mlp.router.weight"], router.T)
+
+
+def test_rows_of_a_fused_tensor_are_query_key_and_value(tmp_path: Path) -> None:
+    tensors, found = tensors_of(RECORDED / "llada2"), written(RECORDED / "llada2", tmp_path)
+    fused = tensors["model.layers.2.attention.query_key_value.weight"].numpy()
+    for part, rows in (("query", slice(0, 128)), ("key", slice(128, 192)), ("value", slice(192, 256))):
+        np.testing.assert_array_equal(found[f"layers.2.attention.{part}.weight"], fused[rows].T)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "model.layers.1.attention.query_key_value",
+        "model.layers.2.mlp.experts.5.down_proj",
+        "model.layers.1.mlp.gate",
+        "model.layers.1.mlp.shared_experts.up_proj",
+    ],
+)
+def test_an_adapter_changes_its_matrix_only(tmp_path: Path, target: str) -> None:
+    base = tensors_of(RECORDED / "llada2")
+    outputs, inputs = base[f"{target}.weight"].shape
+    down, up = torch.randn(4, inputs), torch.randn(outputs, 4)
+    lora = tmp_path / "lora"
+    lora.mkdir()
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": [target]}
+    (lora / "adapter_config.json").write_text(json.dumps(config))
+    names = (f"base_model.model.{target}.lora_{part}.weight" for part in "AB")
+    save_file(dict(zip(names, (down, up), strict=True)), lora / "adapter_model.safetensors")
+
+    def merge(tensors: Tensors) -> None:
+        tensors[f"{target}.weight"] += 2 * (up @ down)
+
+    expected = written(changed(tmp_path / "merged", merge), tmp_path)
+    found = written(RECORDED / "llada2", tmp_path, lora)
+    plain = written(RECORDED / "llada2", tmp_path)
+    assert any(not np.array_equal(found[name], plain[name]) for name in found)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+
+
+def set_nan(name: str) -> Callable[[Tensors], object]:
+    def change(tensors: Tensors) -> None:
+        tensors[name][0, 0] = torch.nan
+
+    return change
+
+
+def _another_shape(tensors: Tensors) -> None:
+    tensors[EXPERT] = tensors[EXPERT][:16].clone()
+
+
+def _one_more(tensors: Tensors) -> None:
+    tensors[EXPERT.replace(".3.", ".16.")] = tensors[EXPERT].clone()
+
+
+def _integer_bias(tensors: Tensors) -> None:
+    tensors["model.layers.1.mlp.gate.expert_bias"] = torch.zeros(16, dtype=torch.int32)
+
+
+def _short_bias(tensors: Tensors) -> None:
+    tensors["model.layers.1.mlp.gate.expert_bias"] = torch.zeros(15)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(EXPERT), r"has no tensor model\.layers\.1\.mlp\.experts\.3\.up_proj"),
+        (_another_shape, r"experts\.3\.up_proj\.weight has the shape \[16, 96\]"),
+        (_one_more, r"has the tensor model\.layers\.1\.mlp\.experts\.16\.up_proj\.weight, which"),
+        (set_nan(ROUTER), r"the tensor model\.layers\.1\.mlp\.gate\.weight has values that are NaN"),
+        (set_nan(EXPERT), r"the tensor model\.layers\.1\.mlp\.experts\.3\.up_proj\.weight has values that are NaN"),
+        (_integer_bias, r"expert_bias"),
+        (_short_bias, r"expert_bias has the shape \[15\]"),
+    ],
+)
+def test_bad_files_are_refused_and_leave_nothing(
+    tmp_path: Path, change: Callable[[Tensors], object], message: str
+) -> None:
+    checkpoint = changed(tmp_path / "checkpoint", change)
+    with pytest.raises(BadInputError, match=message):
+        bundle_from_checkpoint(checkpoint, tmp_path / "bundle")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_all_or_no_expert_matrices_of_a_layer_are_quantized() -> None:
+    plan = source_from_checkpoint(RECORDED / "llada2", None).planned
+    with pytest.raises(BadInputError, match=r"only some of the matrices layers\.1\.mlp\.experts"):
+        quantized_plan(plan, QuantizationChoice("int4", exclude=("*.experts.down.weight",)))
+    chosen = quantized_plan(plan, QuantizationChoice("int4", exclude=("layers.1.mlp.experts.*",)))
+    kinds = {weight.name: weight.quantized for weight in chosen if ".experts." in weight.name}
+    assert {kind for name, kind in kinds.items() if name.startswith("layers.1.")} == {None}
+    assert {kind for name, kind in kinds.items() if name.startswith("layers.2.")} == {"int4"}
+    assert not any(weight.quantized for weight in chosen if ".router." in weight.name)
