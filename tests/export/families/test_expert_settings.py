@@ -100,10 +100,12 @@ def test_merged_experts_are_refused_by_model_type(tmp_path: Path) -> None:
 def test_dense_layers_are_read(tmp_path: Path) -> None:
     changes = {"decoder_sparse_step": 2, "mlp_only_layers": []}
     moe = config_from_checkpoint(config_with(tmp_path, "sdar_moe", **changes)).dimensions.moe
-    assert moe is not None and moe.dense_layers == [0, 2]
+    assert moe is not None
+    assert moe.dense_layers == [0, 2]
 
 
 @pytest.mark.parametrize("per_token", [1, 4])
 def test_a_single_expert_is_not_divided_by_its_own_score(tmp_path: Path, per_token: int) -> None:
     moe = config_from_checkpoint(config_with(tmp_path, "llada2", num_experts_per_tok=per_token)).dimensions.moe
-    assert moe is not None and moe.normalize == (per_token > 1)
+    assert moe is not None
+    assert moe.normalize == (per_token > 1)

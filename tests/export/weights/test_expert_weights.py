@@ -44,6 +44,7 @@ def written(checkpoint: Path, folder: Path, lora: Path | None = None) -> dict[st
     records = tensor_records_from_plan(source.planned, "float32")
     write_weights(folder / "data", source.planned, records, source.stored, source.adapter, lambda _done: None)
     data = (folder / "data").read_bytes()
+    (folder / "data").unlink()
     return {
         name: np.frombuffer(data, np.float32, each.length // 4, each.offset).reshape(each.shape)
         for name, each in records.items()

@@ -1,0 +1,95 @@
+"""Mixtures of experts in numpy and torch against transformers' networks, with a changed router as a control."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify.differences import SPARSE_RMS_TOLERANCES, tolerance_of
+from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
+from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.verify.session_check import report_from_session
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.session import open_session
+
+RECORDED = Path(__file__).parents[2] / "reference" / "moe"
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return llada2 with int4 matrices, except for the key of one layer."""
+    choice = QuantizationChoice("int4", exclude=("layers.1.attention.key.weight",))
+    return bundle_from_checkpoint(RECORDED / "llada2", tmp_path_factory.mktemp("int4") / "bundle", quantization=choice)
+
+
+@pytest.mark.parametrize("name", ["sdar_moe", "llada_moe"])
+def test_numpy_computes_what_transformers_does(tmp_path: Path, name: str) -> None:
+    bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle")
+    report = report_from_bundle(bundle, checkpoint=RECORDED / name, device="numpy")
+    assert report.ok, report.errors
+    assert {error.reference for error in report.errors} == {"numpy", "transformers"}
+
+
+def test_integers_of_fused_and_stacked_matrices_are_compared(quantized: Bundle) -> None:
+    report = report_from_bundle(quantized, checkpoint=RECORDED / "llada2", device="numpy")
+    assert report.ok, report.errors
+    assert max(error.difference.relative for error in report.errors if error.reference == "transformers") < 1e-3
+
+
+def _swap_experts(weights: Weights) -> None:
+    names = [f"model.layers.2.mlp.experts.{expert}.up_proj.weight" for expert in (3, 4)]
+    weights[names[0]], weights[names[1]] = weights[names[1]], weights[names[0]]
+
+
+def _turn_value_rows(weights: Weights) -> None:
+    name = "model.layers.2.attention.query_key_value.weight"
+    weights[name] = torch.cat([weights[name][:192], weights[name][192:].flip(0)])
+
+
+@pytest.mark.parametrize("change", [_swap_experts, _turn_value_rows])
+def test_other_weights_are_found(quantized: Bundle, change: Callable[[Weights], None]) -> None:
+    weights = weights_from_origin(quantized.manifest, RECORDED / "llada2", None)
+    assert all(error.ok for error in errors_of_weights(quantized, weights))
+    change(weights)
+    assert not errors_of_weights(quantized, weights)[0].ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scale": 1.0},
+        {"normalize": False},
+        {"groups": 1, "groups_per_token": 1},
+        {"groups_per_token": 1},
+        {"score": "softmax"},
+        {"bias": False},
+        {"experts_per_token": 3},
+        {"shared_size": 0},
+    ],
+)
+def test_another_router_is_found(quantized: Bundle, change: dict[str, object]) -> None:
+    manifest = quantized.manifest
+    weights = dequantized_weights(quantized, weights_from_origin(manifest, RECORDED / "llada2", None))
+    reference = reference_from_weights(manifest, RECORDED / "llada2", weights)
+    assert manifest.dimensions.moe is not None
+    moe = msgspec.structs.replace(manifest.dimensions.moe, **change)
+    dimensions = msgspec.structs.replace(manifest.dimensions, moe=moe)
+    changed = Bundle(quantized.path, msgspec.structs.replace(manifest, dimensions=dimensions))
+    session = open_session(changed, "numpy")
+    exact = msgspec.structs.replace(manifest, quantization=None)  # numpy rounds nothing
+    try:
+        assert not report_from_session(session, exact, [reference]).ok
+    finally:
+        session.close()
+
+
+def test_rounded_experts_are_judged_by_the_root_mean_square(quantized: Bundle) -> None:
+    tolerance = tolerance_of(quantized.manifest)
+    assert (tolerance.limit, tolerance.by_rms) == (SPARSE_RMS_TOLERANCES["int4"], True)
+    assert not tolerance_of(msgspec.structs.replace(quantized.manifest, quantization=None)).by_rms
