@@ -14,6 +14,7 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass
 from lopa.export.graph.expert_split import join_experts
@@ -46,7 +47,8 @@ def _batch_experts(model: onnx.ModelProto) -> None:
     """Replace the products of single experts by batched products."""
     joined = ir.from_proto(model)
     if join_experts(joined):
-        model.CopyFrom(ir.to_proto(BatchedExpertsPass()(joined).model))
+        named = ir.passes.Sequential(BatchedExpertsPass(), common.NameFixPass())
+        model.CopyFrom(ir.to_proto(named(joined).model))
 
 
 def let_attention_decompose(model: onnx.ModelProto) -> None:
