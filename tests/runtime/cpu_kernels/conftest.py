@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.runtime.cpu_kernels.kernel_sessions import available_sets
 
 from lopa.runtime.cpu_kernels.kernel_library import KernelLibrary, kernel_library
-from tests.runtime.cpu_kernels.kernel_sessions import available_sets
 
 
 @pytest.fixture

@@ -8,9 +8,6 @@ import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, numpy_helper
-
-from lopa.runtime.contract import Float32
-from lopa.runtime.cpu_kernels.kernel_library import BLOCK, KernelLibrary
 from tests.runtime.cpu_kernels.kernel_sessions import (
     MICROSOFT,
     NEEDS_KERNELS,
@@ -20,6 +17,9 @@ from tests.runtime.cpu_kernels.kernel_sessions import (
     run,
     session,
 )
+
+from lopa.runtime.contract import Float32
+from lopa.runtime.cpu_kernels.kernel_library import BLOCK, KernelLibrary
 
 pytestmark = NEEDS_KERNELS
 
