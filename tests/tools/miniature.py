@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 from tools.checkpoint.likeness import LIKENESSES, Likeness
 
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 
 MINIATURE = Likeness(
     ModelDimensions(
@@ -26,6 +26,19 @@ MINIATURE = Likeness(
 )
 
 
+def _fewer(moe: MixtureOfExperts) -> MixtureOfExperts:
+    """Return 8 small experts with the features of `moe`, of which each token has 2."""
+    return msgspec.structs.replace(
+        moe,
+        experts=8,
+        experts_per_token=2,
+        expert_size=32,
+        shared_size=32 if moe.shared_size else 0,
+        groups=4 if moe.groups > 1 else 1,
+        groups_per_token=2 if moe.groups > 1 else 1,
+    )
+
+
 def _smaller(likeness: Likeness) -> Likeness:
     """Return a likeness with MINIATURE's sizes and ids, and the features of its own layers."""
     full = likeness.dimensions
@@ -38,7 +51,11 @@ def _smaller(likeness: Likeness) -> Likeness:
         rms_norm_eps=full.rms_norm_eps,
         qkv_bias=full.qkv_bias,
         qk_norm=full.qk_norm,
+        partial_rotary_size=None if full.partial_rotary_size is None else 12,
+        moe=None if full.moe is None else _fewer(full.moe),
     )
+    if likeness.family == "llada-moe":  # its config.json has no head size, and no dense size without dense layers
+        sizes = msgspec.structs.replace(sizes, head_size=16, intermediate_size=32)
     return replace(
         likeness,
         dimensions=sizes,

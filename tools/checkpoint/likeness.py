@@ -1,4 +1,7 @@
-"""Published checkpoints that can be imitated: sizes, token ids and config.json, without weights."""
+"""Published checkpoints that can be imitated: sizes, token ids and config.json, without weights.
+
+Sizes of mixtures of experts are those of their published config.json, except where a comment says otherwise.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,7 +11,8 @@ import msgspec
 
 from lopa.export.families import FAMILIES
 from lopa.export.families.family import Architecture
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions, reasons_against_network
+from lopa.runtime.errors import BadInputError
 from tools.checkpoint import published_config
 
 Heads = tuple[int, int, int]
@@ -125,7 +129,86 @@ LIKENESSES: dict[str, Likeness] = {
         mask_text="<[MASK_TOKEN]>",
         names_mask=False,
     ),
+    "llada2-mini": Likeness(
+        _sizes(
+            *(157184, 2048, 5120, 20, (16, 4, 128), 32768),
+            rope_theta=6e5,
+            qkv_bias=False,
+            qk_norm=True,
+            partial_rotary_size=64,
+            moe=MixtureOfExperts(
+                experts=256,
+                experts_per_token=8,
+                expert_size=512,
+                shared_size=512,
+                dense_layers=[0],
+                score="sigmoid",
+                normalize=True,
+                bias=True,
+                groups=8,
+                groups_per_token=4,
+                scale=2.5,
+            ),
+        ),
+        mask=156895,
+        eos=156892,
+        bos=None,
+        family="llada2-moe",
+        config=published_config.llada2_moe,
+        names_mask=False,
+        adapted=LAYER_MATRICES[3:4],
+    ),
+    # Assumed: the layers of Qwen3-30B-A3B and the positions of SDAR-1.7B.
+    "sdar-30b-a3b": Likeness(
+        _sizes(
+            *(151936, 2048, 6144, 48, (32, 4, 128), 32768),
+            qkv_bias=False,
+            qk_norm=True,
+            moe=MixtureOfExperts(experts=128, experts_per_token=8, expert_size=768, score="softmax", normalize=True),
+        ),
+        mask=151669,
+        eos=151643,
+        bos=None,
+        family="sdar-moe",
+        config=published_config.sdar_moe,
+        ends=(151645,),
+        adapted=LAYER_MATRICES[:4],
+    ),
+    "llada-moe-7b": Likeness(
+        _sizes(
+            *(157184, 2048, 1024, 16, (16, 16, 128), 8192),  # positions are assumed
+            rope_theta=5e4,
+            rms_norm_eps=1e-5,
+            qkv_bias=False,
+            qk_norm=True,
+            moe=MixtureOfExperts(experts=64, experts_per_token=8, expert_size=1024, score="softmax", normalize=False),
+        ),
+        mask=156895,
+        eos=156892,
+        bos=None,
+        family="llada-moe",
+        config=published_config.llada_moe,
+        names_mask=False,
+        adapted=LAYER_MATRICES[:4],
+    ),
 }
+
+
+def shallower(likeness: Likeness, layers: int) -> Likeness:
+    """Return the likeness with its first `layers` layers only.
+
+    Raises BadInputError unless the model has that many layers, one of them with experts if it has any.
+    """
+    full = likeness.dimensions
+    if not 1 <= layers <= full.layers:
+        raise BadInputError(f"{layers} layers", expected=f"1 to {full.layers}", remedy="correct the number of layers")
+    moe = full.moe
+    if moe is not None:
+        moe = msgspec.structs.replace(moe, dense_layers=[i for i in moe.dense_layers if i < layers])
+    sizes = msgspec.structs.replace(full, layers=layers, moe=moe)
+    for received, expected in reasons_against_network(sizes):
+        raise BadInputError(received, expected=expected, remedy="take more layers")
+    return replace(likeness, dimensions=sizes)
 
 
 def config_from_likeness(likeness: Likeness) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Make a checkpoint of a published architecture with seeded random weights, to test size, memory and time.
 
-Usage: python -m tools.checkpoint.make --like dream-7b OUT [--lora] [--seed N] [--max-shard-bytes N]
+Usage: python -m tools.checkpoint.make --like dream-7b OUT [--layers N] [--lora] [--seed N]
+    [--max-shard-bytes N]
 
 OUT contains config.json, bfloat16 shards with their index, and a small tokenizer. With --lora it also contains the PEFT
 adapter OUT/lora. Weights are generated during writing, so memory does not grow with the model. The generated text is
@@ -24,6 +25,7 @@ from tools.checkpoint.likeness import (
     Likeness,
     config_from_likeness,
     generation_config_from_likeness,
+    shallower,
 )
 from tools.checkpoint.shards import Shards, index_of_shards, shards_from_tensors, size_of_shard, write_shard
 from tools.checkpoint.tensors import (
@@ -125,6 +127,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--like", required=True, type=click.Choice(list(LIKENESSES)), help="Published model to imitate.")
+@click.option("--layers", type=click.IntRange(min=1), help="Number of layers.  [default: all of the published model]")
 @click.option("--lora", is_flag=True, help="Also create the adapter OUT/lora.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the weights.")
 @click.option(
@@ -134,11 +137,14 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     show_default=True,
     help="Maximum bytes of a shard.",
 )
-def main(out: Path, like: str, lora: bool, seed: int, max_shard_bytes: int) -> None:
+def main(out: Path, like: str, layers: int | None, lora: bool, seed: int, max_shard_bytes: int) -> None:
     """Create the checkpoint folder OUT with random weights."""
     with exit_on_error(), StageProgress(bytes_text) as progress:
+        likeness = LIKENESSES[like]
+        if layers is not None:
+            likeness = shallower(likeness, layers)
         checkpoint_from_likeness(
-            LIKENESSES[like], out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
+            likeness, out, lora=lora, seed=seed, max_shard_bytes=max_shard_bytes, progress=progress
         )
 
 

@@ -5,7 +5,7 @@ Token ids are not included, nor entries that would run a checkpoint's own code.
 
 from typing import Any
 
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 
 _LLADA_OFF = (
     *("alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias"),
@@ -39,6 +39,81 @@ def sdar(sizes: ModelDimensions) -> dict[str, Any]:
         "attention_bias": False,
         "block_size": 4,
         "head_dim": sizes.head_size,
+    }
+
+
+def sdar_moe(sizes: ModelDimensions) -> dict[str, Any]:
+    """Return a config.json with blocks of 4, as in the recorded checkpoint."""
+    moe = _experts(sizes)
+    return {
+        **sdar(sizes),
+        "architectures": ["SDARMoeForCausalLM"],
+        "model_type": "sdar_moe",
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": moe.dense_layers,
+        "moe_intermediate_size": moe.expert_size,
+        "norm_topk_prob": moe.normalize,
+        "num_experts": moe.experts,
+        "num_experts_per_tok": moe.experts_per_token,
+    }
+
+
+def llada2_moe(sizes: ModelDimensions) -> dict[str, Any]:
+    """Return a config.json like LLaDA2.0-mini's. Its first layers are dense."""
+    moe = _experts(sizes)
+    return {
+        **_transformers(sizes),
+        "architectures": ["LLaDA2MoeModelLM"],
+        "model_type": "llada2_moe",
+        "first_k_dense_replace": len(moe.dense_layers),
+        "head_dim": sizes.head_size,
+        "max_window_layers": 28,
+        "moe_intermediate_size": moe.expert_size,
+        "moe_router_enable_expert_bias": moe.bias,
+        "n_group": moe.groups,
+        "norm_head": False,
+        "norm_softmax": False,
+        "norm_topk_prob": True,
+        "num_experts": moe.experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "num_shared_experts": moe.shared_size // moe.expert_size,
+        "partial_rotary_factor": sizes.rotary_size / sizes.head_size,
+        "rotary_dim": sizes.rotary_size,
+        "routed_scaling_factor": moe.scale,
+        "router_dtype": "fp32",
+        "score_function": moe.score,
+        "sliding_window": 4096,
+        "topk_group": moe.groups_per_token,
+        "use_bias": False,
+        "use_qkv_bias": sizes.qkv_bias,
+        "using_split_qkv_in_self_attention": False,
+    }
+
+
+def llada_moe(sizes: ModelDimensions) -> dict[str, Any]:
+    """Return a config.json like LLaDA-MoE-7B-A1B's. It has the model_type of dense LLaDA."""
+    moe = _experts(sizes)
+    config = _transformers(sizes)
+    del config["intermediate_size"]
+    return config | {
+        "architectures": ["LLaDAMoEModelLM"],
+        "model_type": "llada",
+        "attention_bias": False,
+        "clip_qkv": None,
+        "dense_intermediate_size": sizes.intermediate_size,
+        "expert_intermediate_size": moe.expert_size,
+        "moe_layer_freq": [int(i not in moe.dense_layers) for i in range(sizes.layers)],
+        "moe_router_enable_expert_bias": False,
+        "moe_router_score_function": moe.score,
+        "norm_topk_prob": None,
+        "num_experts": moe.experts,
+        "num_experts_per_tok": moe.experts_per_token,
+        "partial_rotary_factor": 1,
+        "qk_layernorm": sizes.qk_norm,
+        "routed_scaling_factor": 1,
+        "router_num_group": None,
+        "router_topk_group": None,
+        "shared_expert_intermediate_size": None,
     }
 
 
@@ -94,6 +169,13 @@ def llada(sizes: ModelDimensions) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "vocab_size": sizes.vocab_size,
     }
+
+
+def _experts(sizes: ModelDimensions) -> MixtureOfExperts:
+    """Return the experts of a sparse network. Raises ValueError for a dense one."""
+    if sizes.moe is None:
+        raise ValueError("received dense layers, expected a mixture of experts")
+    return sizes.moe
 
 
 def _qwen2(sizes: ModelDimensions) -> dict[str, Any]:

@@ -8,7 +8,7 @@ with the number of layers. The stream thus grows by a small factor over any numb
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 import ml_dtypes
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from lopa.export.families.dream import DREAM
 from lopa.export.families.family import Architecture
-from lopa.runtime.bundle.manifest import ModelDimensions
-from lopa.runtime.bundle.network import EMBEDDING, HEAD, TensorSpec, network_from_dimensions
+from lopa.export.weights.plan import PlannedWeight, weight_plan_from_network
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
+from lopa.runtime.bundle.network import HEAD, network_from_dimensions
 
 Words = npt.NDArray[np.uint16]
 ITEM_SIZE = 2
@@ -53,6 +54,11 @@ _MLP_SHARE = 6.0
 """Variance that all MLPs together add to the stream."""
 _ACTIVATED_SQUARE = 0.3558
 """Mean of silu(z)^2 for a standard normal z."""
+_ROUTER_DEVIATION = 1.5
+"""Deviation of the router's logits, so that rows choose different experts."""
+_ROUTER_BIAS = 0.02
+"""Deviation of the bias that is added to the router's scores."""
+_SIMULATED_ROWS = 1000
 _NORM_DEVIATION = 0.1
 _LORA_SHARE = 0.2
 """Deviation of an adapter's product, relative to its matrix."""
@@ -94,19 +100,16 @@ def tensors_from_dimensions(
 
     With `tied` there is no head. The embedding then has the head's deviation, and the layers' shares are scaled alike.
     """
-    outer, network = architecture.outer_names, network_from_dimensions(sizes)
-    head = _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size)
-    stream = head if tied else 1.0
-    tensors = [RandomTensor(outer[EMBEDDING], network.embedding.shape, stream)]
-    spreads = _spreads(sizes, stream)
-    for i, layer in enumerate(network.layers):
-        prefix = architecture.layer_prefix.format(layer=i)
-        tensors += [
-            _layer_tensor(prefix + architecture.layer_names[name], name.rpartition(".")[0], tensor, spreads)
-            for name, tensor in layer.tensors.items()
-        ]
-    tensors.append(RandomTensor(outer["final_norm.weight"], network.final_norm.shape, _NORM_DEVIATION, mean=1.0))
-    return tensors if tied else [*tensors, RandomTensor(outer[HEAD], network.head.shape[::-1], head)]
+    network = network_from_dimensions(sizes)
+    spreads = _spreads(sizes, _stream_deviation(sizes, tied=tied))
+    tensors: dict[str, RandomTensor] = {}
+    for weight in weight_plan_from_network(network, architecture, tied=tied):
+        if not (tied and weight.name == HEAD):
+            # Query, key and value may be one tensor. It has the deviation of values, since norms scale the others.
+            tensors |= {
+                part.source: _random_tensor(part.source, part.source_shape, weight, spreads) for part in weight.parts
+            }
+    return list(tensors.values())
 
 
 def lora_tensors_from_dimensions(
@@ -114,7 +117,7 @@ def lora_tensors_from_dimensions(
 ) -> list[RandomTensor]:
     """Return both factors, with PEFT's names, of an adapter for the matrices `modules` of every layer."""
     tensors = []
-    spreads = _spreads(sizes, _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0)
+    spreads = _spreads(sizes, _stream_deviation(sizes, tied=tied))
     for i, layer in enumerate(network_from_dimensions(sizes).layers):
         for name, tensor in layer.tensors.items():
             module = name.removesuffix(".weight")
@@ -133,8 +136,7 @@ def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
 
     They depend only on the seed and the tensor's name.
     """
-    table = _quantiles() * np.float32(tensor.deviation) + np.float32(tensor.mean)
-    words = table.astype(ml_dtypes.bfloat16).view(np.uint16)
+    words = _words(tensor.deviation, tensor.mean)
     generator = np.random.Generator(np.random.SFC64([seed, *tensor.name.encode()]))
     for start in range(0, tensor.items, _PIECE_ITEMS):
         items = min(_PIECE_ITEMS, tensor.items - start)
@@ -142,33 +144,75 @@ def pieces_of_tensor(tensor: RandomTensor, seed: int) -> Iterator[Words]:
         yield words[draws.view(np.uint16)[:items]]
 
 
-def _layer_tensor(source: str, module: str, tensor: TensorSpec, spreads: Mapping[str, _Spread]) -> RandomTensor:
-    """Return the tensor `source` of a checkpoint, which belongs to `module` of a layer."""
-    if tensor.role == "norm":
+def _random_tensor(
+    source: str, shape: tuple[int, ...], weight: PlannedWeight, spreads: Mapping[str, _Spread]
+) -> RandomTensor:
+    """Return the tensor `source` of a checkpoint, which is a part of `weight` or contains it."""
+    parts = weight.name.split(".")
+    module = ".".join(parts[2:-1] if parts[0] == "layers" else parts[:-1])
+    if weight.tensor.role == "norm":
         # The deviation of a score is the product of the gains of the query and key norms.
         mean = math.sqrt(_SCORE_DEVIATION) if module in ("attention.query_norm", "attention.key_norm") else 1.0
-        return RandomTensor(source, tensor.shape, _NORM_DEVIATION, mean)
-    if tensor.role == "bias":
-        return RandomTensor(source, tensor.shape, spreads[module].bias)
-    inputs, outputs = tensor.shape
-    return RandomTensor(source, (outputs, inputs), spreads[module].gain / math.sqrt(inputs))
+        return RandomTensor(source, shape, _NORM_DEVIATION, mean)
+    if weight.tensor.role == "bias":
+        return RandomTensor(source, shape, spreads[module].bias)
+    if weight.tensor.role == "embedding":
+        return RandomTensor(source, shape, spreads[module].gain)
+    return RandomTensor(source, shape, spreads[module].gain / math.sqrt(shape[-1]))
+
+
+def _stream_deviation(sizes: ModelDimensions, *, tied: bool) -> float:
+    """Return the initial deviation of the residual stream, which is the embedding's."""
+    return _LOGIT_DEVIATION / math.sqrt(sizes.hidden_size) if tied else 1.0
 
 
 def _spreads(sizes: ModelDimensions, stream: float) -> dict[str, _Spread]:
-    """Return the deviations of a layer's linear modules. `stream` is the initial deviation of the residual stream."""
+    """Return the deviations of linear modules. `stream` is the initial deviation of the residual stream."""
     score_bias = _SCORE_BIAS if sizes.qkv_bias else 0.0
     # The deviation of a score is the product of the query's and the key's deviations, biases included.
     sharpness = math.sqrt(_SCORE_DEVIATION / (1 + score_bias**2))
     score = _Spread(sharpness, bias=score_bias * sharpness)
-    return {
+    mlp = stream * math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)
+    spreads = {
+        "embedding": _Spread(stream),
+        "head": _Spread(_LOGIT_DEVIATION),
         "attention.query": score,
         "attention.key": score,
         "attention.value": _Spread(1.0, bias=_VALUE_BIAS),
         "attention.output": _Spread(stream * math.sqrt(_ATTENTION_SHARE / sizes.layers / _ATTENDED_VARIANCE)),
         "mlp.gate": _Spread(1.0),
         "mlp.up": _Spread(1.0),
-        "mlp.down": _Spread(stream * math.sqrt(_MLP_SHARE / sizes.layers / _ACTIVATED_SQUARE)),
+        "mlp.down": _Spread(mlp),
     }
+    if sizes.moe is not None:
+        # The shared expert and the others add equal shares.
+        share = math.sqrt(0.5) if sizes.moe.shared_size else 1.0
+        spreads |= {f"mlp.{kind}.{part}": _Spread(1.0) for kind in ("experts", "shared") for part in ("gate", "up")}
+        spreads["mlp.experts.down"] = _Spread(share * mlp / math.sqrt(_square_of_weights(sizes.moe)))
+        spreads["mlp.shared.down"] = _Spread(share * mlp)
+        spreads["mlp.router"] = _Spread(_ROUTER_DEVIATION, bias=_ROUTER_BIAS)
+    return spreads
+
+
+def _square_of_weights(moe: MixtureOfExperts) -> float:
+    """Return the mean over rows of the sum of the squared weights of a row's experts, by simulation without groups."""
+    logits = np.random.default_rng(0).standard_normal((_SIMULATED_ROWS, moe.experts)) * _ROUTER_DEVIATION
+    if moe.score == "sigmoid":
+        scores = 1 / (1 + np.exp(-logits))
+    else:
+        scores = np.exp(logits)
+        scores /= scores.sum(axis=-1, keepdims=True)
+    best = np.sort(scores, axis=-1)[:, -moe.experts_per_token :]
+    if moe.normalize:
+        best /= best.sum(axis=-1, keepdims=True)
+    return float(np.square(best * moe.scale).sum(axis=-1).mean())
+
+
+@lru_cache(maxsize=64)
+def _words(deviation: float, mean: float) -> Words:
+    """Return quantiles of a normal distribution as the bits of bfloat16 numbers. Experts share them."""
+    table = _quantiles() * np.float32(deviation) + np.float32(mean)
+    return table.astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
 @cache
