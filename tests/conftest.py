@@ -175,7 +175,7 @@ def tiny_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that exports a family: llada, sdar or fast_dllm_v2.
+    """Return a function that exports a family: llada, sdar, fast_dllm_v2, llada2, sdar_moe or llada_moe.
 
     It uses the recordings' checkpoints. By default a bundle has both dialects, and SDAR's also two stages. With
     options of _export_once it has one dialect and the requested features. Skip without torch.
@@ -187,12 +187,17 @@ def family_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pat
         return _export_once(
             tmp_path_factory,
             "-".join([family, *map(str, options.values())]),
-            checkpoint=Path(__file__).parent / "reference" / "families" / family,
+            checkpoint=_family_checkpoint(family),
             lora=None,
             **{"with_logits": False, **(options or usual)},
         )
 
     return made
+
+
+def _family_checkpoint(family: str) -> Path:
+    reference = Path(__file__).parent / "reference"
+    return next(path for path in (reference / "families" / family, reference / "moe" / family) if path.is_dir())
 
 
 @pytest.fixture(scope="session")

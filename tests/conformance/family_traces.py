@@ -1,11 +1,11 @@
 """Recorded traces of other families' published loops, and comparison with our steps.
 
-tests/reference/families/README.md describes the recordings.
+tests/reference/families/README.md and tests/reference/moe/README.md describe the recordings.
 """
 
 import gzip
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ from lopa.runtime.sessions.session import Session
 from lopa.runtime.strategy.views import Candidates
 
 FAMILIES = Path(__file__).resolve().parents[1] / "reference" / "families"
+MIXTURES = FAMILIES.parent / "moe"
+"""Recordings of mixtures of experts."""
+ROUTE_TIE = 1e-5
+"""Recorded margins of routers below this may choose other experts with another float32 rounding."""
 PROBABILITY_TOLERANCE = 2e-4
 
 Header = Mapping[str, Any]
@@ -63,7 +67,7 @@ def _fast(header: Header) -> dict[str, Any]:
     caches = {"generate": "none", "generate_with_prefix_cache": "prefix", "generate_with_dual_cache": "dual"}
     return {
         "strategy": "threshold",
-        "cache": caches[params["function"]],
+        "cache": caches[params.get("function", "generate")],
         "block_size": params["block_length"],
         "skip_threshold": params["threshold"],
         "max_new_tokens": params["gen_length"],
@@ -124,6 +128,53 @@ def _fast_v2(header: Header) -> dict[str, Any]:
     }
 
 
+def _llada2_0(header: Header) -> dict[str, Any]:
+    """Return the options of LLaDA2.0's generate; `minimal_topk` limits the number of steps."""
+    params = header["params"]
+    block = params["block_length"]
+    steps = min(params["steps"], params["gen_length"] // params.get("minimal_topk", 1))
+    return {
+        **_llada2(header),
+        # More steps than positions leave the last ones without a minimum; no mask is left by then.
+        "block_steps": min(steps, block),
+    }
+
+
+def _llada2_1(header: Header) -> dict[str, Any]:
+    """Return the options of LLaDA2.1's generate, which edits. `num_to_transfer` is a minimum per step."""
+    params = header["params"]
+    block, minimum = params["block_length"], params.get("num_to_transfer", 1)
+    if block % minimum:
+        raise BadInputError(
+            f"num_to_transfer {minimum} with blocks of {block}",
+            expected="a divisor of the block's length, which block_steps can express",
+            remedy="record with another num_to_transfer",
+        )
+    return {
+        **_llada2(header),
+        "block_steps": block // minimum,
+        "editing_threshold": params["editing_threshold"],
+        "editing_limit": params.get("max_post_steps", 16),
+    }
+
+
+def _llada2(header: Header) -> dict[str, Any]:
+    params = header["params"]
+    drawn = {"temperature": params.get("temperature", 0.0), "top_k": params.get("top_k") or 0}
+    if params.get("top_p") not in (None, 1, 1.0):
+        drawn["top_p"] = params["top_p"]
+    return {
+        "strategy": "threshold",
+        "window": "block_causal",
+        "alignment": "absolute",
+        "block_size": params["block_length"],
+        "skip_threshold": params["threshold"],
+        "max_new_tokens": params["gen_length"],
+        "eos_early_stop": params.get("eos_early_stop", False),
+        **(drawn if params.get("temperature") else {}),
+    }
+
+
 _LENGTHS = {"gen_length", "block_length", "steps"}
 _SUB_BLOCKS = {
     "block_size",
@@ -134,6 +185,9 @@ _SUB_BLOCKS = {
     "temperature",
     "top_p",
 }
+_LLADA2 = {"gen_length", "block_length", "threshold", "eos_early_stop", "temperature", "top_k", "top_p"}
+_EVERY_STEP = ("llada2.0_generate", "llada2.1_generate")
+"""Loops of which every forward is recorded, also one that changes nothing."""
 _LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
     "official": (_official, _LENGTHS),
     "fast": (_fast, _LENGTHS | {"function", "threshold"}),
@@ -147,6 +201,8 @@ _LOOPS: Mapping[str, tuple[Callable[[Header], dict[str, Any]], set[str]]] = {
     ),
     "batch_sample": (_fast_v2, _SUB_BLOCKS),
     "generate": (_fast_v2, _SUB_BLOCKS),
+    "llada2.0_generate": (_llada2_0, _LLADA2 | {"steps", "minimal_topk"}),
+    "llada2.1_generate": (_llada2_1, _LLADA2 | {"editing_threshold", "max_post_steps", "num_to_transfer"}),
 }
 """Function that returns the options in our terms, and the names of known options, by recorded loop."""
 
@@ -178,31 +234,48 @@ def manifest_of(manifest: Manifest, header: Header) -> Manifest:
     return msgspec.structs.replace(manifest, special_tokens=tokens)
 
 
-def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]]) -> Comparison:
-    """Compare our unmasking steps, and the ids behind the prompt after each step, with the recorded ones."""
+def compared(trace: dict[str, Any], header: Header, own: list[tuple[Step, list[int]]], answer: list[int]) -> Comparison:
+    """Compare our steps that changed something, and the ids behind the prompt after each step, with the recorded ones.
+
+    Every step of LLaDA2's loops is compared, and then the answer.
+    """
     found = Comparison()
-    mask = header["mask"]
-    recorded = [step for step in trace["steps"] if step["fills"]]
+    mask, every = header["mask"], header["loop"] in _EVERY_STEP
+    recorded = [step for step in trace["steps"] if every or step["fills"]]
+    own = [pair for pair in own if every or len(pair[0].unmasked.positions)]
     for number, expected in enumerate(recorded):
         if number == len(own):
             found.mismatch = f"prompt {trace['i']}: {number} unmasking steps, recorded {len(recorded)}"
             return found
         step, state = own[number]
         found.steps += 1
-        margins = [value for value in expected["margins"].values() if value is not None]
-        near_tie = min(margins, default=1.0) < NEAR_TIE
-        found.near_ties += near_tie
+        ties = near_ties(expected["margins"])
+        near_tie = bool(ties)
+        found.near_ties += any(name != "route" for name in ties)
+        found.route_ties += "route" in ties
         wrong = _difference(expected, step, state, mask)
         if wrong is not None:
             if near_tie:
                 found.diverged_at = number
+                found.named = f"prompt {trace['i']} step {number}: {', '.join(ties)}"
             else:
                 found.mismatch = f"prompt {trace['i']} step {number}: {wrong}"
             return found
+    if every and answer != trace["generated_ids"]:
+        found.mismatch = f"prompt {trace['i']}: answer {answer}, recorded {trace['generated_ids']}"
     # A loop that returned early, or raised an error, has no end to compare.
     if header["loop"] != "generate" and "error" not in trace and len(own) != len(recorded):
         found.mismatch = f"prompt {trace['i']}: {len(own)} unmasking steps, recorded {len(recorded)}"
     return found
+
+
+def near_ties(margins: Mapping[str, float | None]) -> list[str]:
+    """Return the names of the margins at which another rounding may choose otherwise."""
+    return [
+        name
+        for name, margin in margins.items()
+        if margin is not None and margin < (ROUTE_TIE if name == "route" else NEAR_TIE)
+    ]
 
 
 def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: int) -> str | None:
@@ -211,6 +284,10 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     theirs = sorted((position, token) for position, token, _ in expected["fills"])
     if ours != theirs:
         return f"fills {ours}, recorded {theirs}"
+    ours = [list(each) for each in _edits(step)]
+    theirs = sorted(each[:3] for each in expected.get("edits", []))
+    if ours != theirs:
+        return f"edits {ours}, recorded {theirs}"
     found, wanted = (_without_masks_behind(ids, mask) for ids in (state, expected["state"]))
     if found != wanted:
         first = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)
@@ -221,6 +298,11 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     for position, _, probability in expected["fills"]:
         if abs(probability_of[position] - probability) > PROBABILITY_TOLERANCE:
             return f"probability {probability_of[position]} of position {position}, recorded {probability}"
+    for probability, (*_, wanted_probability) in zip(
+        step.edited.probabilities.tolist(), sorted(expected.get("edits", [])), strict=True
+    ):
+        if abs(probability - wanted_probability) > PROBABILITY_TOLERANCE:
+            return f"probability {probability} of an edit, recorded {wanted_probability}"
     if "states" in expected:
         blocks = [[block.masks, block.state.value, block.complete] for block in step.branches[-1].blocks]
         before = [each[1:] for each in expected["states"]]
@@ -231,6 +313,11 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     return None
 
 
+def _edits(step: Step) -> Iterator[tuple[int, int, int]]:
+    edited = step.edited
+    return zip(edited.positions.tolist(), edited.before.tolist(), edited.tokens.tolist(), strict=True)
+
+
 def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
     end = len(ids)
     while end and ids[end - 1] == mask:
@@ -238,17 +325,27 @@ def _without_masks_behind(ids: list[int], mask: int) -> list[int]:
     return ids[:end]
 
 
-def unmasking_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
-    """Return the steps that unmasked something, each with the resulting ids behind the prompt.
+def all_steps(decoding: Decoding, trace: Header) -> list[tuple[Step, list[int]]]:
+    """Return the steps, each with the resulting ids behind the prompt.
 
     If tokens were drawn, recorded draws replace ours.
     """
     found: list[tuple[Step, list[int]]] = []
-    with _recorded_draws(lambda: trace["steps"][min(len(found), len(trace["steps"]) - 1)]["proposal"]):
+    reached = 0
+
+    def proposal() -> list[tuple[int, int, float]]:
+        """Return the recorded draws of the step, with those of edits."""
+        step = trace["steps"][min(reached, len(trace["steps"]) - 1)]
+        kept = [[position, token, 1.0] for position, token in enumerate(decoding.anchor.tokens.tolist())]
+        edits = [[position, token, p] for position, _, token, p in step.get("edits", [])]
+        return [*(kept if "edits" in step else []), *step["proposal"], *edits]
+
+    every = trace["steps"] and "block" in trace["steps"][0]
+    with _recorded_draws(proposal):
         while decoding.stop_reason is None:
             step = decoding.step()
-            if len(step.unmasked.positions):
-                found.append((step, decoding.generated().tolist()))
+            reached += bool(every or len(step.unmasked.positions))
+            found.append((step, decoding.generated().tolist()))
     return found
 
 
@@ -316,8 +413,10 @@ def family_comparisons(
         if only is not None and trace["i"] not in only:
             continue
         decoding = Decoding(session, number, np.array(trace["prompt_ids"], np.int64), plan_of(config), own)
-        steps = unmasking_steps(decoding, trace)
+        steps = all_steps(decoding, trace)
         session.release(number)
-        found.append(compared(trace, header, steps))
-        found[-1].decided = [[step.unmasked.positions.tolist(), step.unmasked.tokens.tolist()] for step, _ in steps]
+        found.append(compared(trace, header, steps, decoding.committed().tolist()))
+        found[-1].decided = [
+            [step.unmasked.positions.tolist(), step.unmasked.tokens.tolist(), list(_edits(step))] for step, _ in steps
+        ]
     return found

@@ -68,8 +68,12 @@ class Comparison:
 
     steps: int = 0
     near_ties: int = 0
+    route_ties: int = 0
+    """Steps at which a router's choice of experts is a near-tie."""
     diverged_at: int | None = None
     mismatch: str | None = None
+    named: str | None = None
+    """Names of the margins at which the comparison ended, or None."""
     decided: list[Any] = field(default_factory=list)
     """The choices of each step, then the ids, to compare two runs of a prompt."""
 

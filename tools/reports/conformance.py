@@ -5,9 +5,9 @@ Usage: python -m tools.reports.conformance BUNDLE [DEVICE] [--devices 1,2,4] [--
 
 Without --traces, it replays the recordings of Dream's loops with BUNDLE, the bundle of the embedded model.
 
-With --traces, it replays the recordings FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families).
-BUNDLE is then a folder of their bundles. A missing BUNDLE/FAMILY is exported from the checkpoint FOLDER/FAMILY, or from
-that of tests/reference/families.
+With --traces, it replays the recordings FOLDER/FAMILY/traces/*.jsonl.gz of other families (tests/reference/families,
+tests/reference/moe). BUNDLE is then a folder of their bundles. A missing BUNDLE/FAMILY is exported from the checkpoint
+FOLDER/FAMILY, or from that of tests/reference.
 
 {} in DEVICE stands for the index of a session: ascend:{} becomes ascend:0, ascend:1 and so on.
 """
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import click
-from tests.conformance.family_traces import FAMILIES, checkpoint_of, family_comparisons, family_trace_files
+from tests.conformance.family_traces import FAMILIES, MIXTURES, checkpoint_of, family_comparisons, family_trace_files
 from tests.conformance.recorded import Comparison, comparisons_of_file, trace_files
 
 from lopa.bench.machine import date_now, machine_line, machine_now
@@ -31,7 +31,8 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.state.batch import SharingTest
 
 _HEADER = (
-    *("configuration", "devices", "traces", "steps", "near-ties", "diverged at a near-tie", "mismatches"),
+    *("configuration", "devices", "traces", "steps", "near-ties", "near-ties of routing"),
+    *("diverged at a near-tie", "mismatches"),
     "differs from the first number of devices",
 )
 Found = Sequence[Comparison]
@@ -101,6 +102,8 @@ def _print_table(recordings: Iterator[_Recording], device: str, counts: Sequence
             for each in found:
                 if each.mismatch is not None:
                     click.echo(f"{name} on {count}: {each.mismatch}", err=True)
+                if each.named is not None:
+                    click.echo(f"{name} on {count}: diverged at a near-tie: {each.named}", err=True)
     for count in counts:
         click.echo(f"| all | {count} | " + " | ".join(map(str, sums[count])) + " |")
     return sum(row[-2] for row in sums.values())
@@ -134,7 +137,8 @@ def _export_if_missing(path: Path, family: Path) -> Path:
     if not path.exists():
         from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 
-        checkpoint = family if (family / "config.json").exists() else FAMILIES / family.name
+        folders = (family, FAMILIES / family.name, MIXTURES / family.name)
+        checkpoint = next((folder for folder in folders if (folder / "config.json").exists()), family)
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaying sampled tokens needs the logits.
         bundle_from_checkpoint(checkpoint, path, dialects=("standard", "portable"), with_logits=True)
@@ -151,6 +155,7 @@ def _row(found: Found, first: Found) -> list[int]:
         len(found),
         sum(each.steps for each in found),
         sum(each.near_ties for each in found),
+        sum(each.route_ties for each in found),
         sum(each.diverged_at is not None for each in found),
         sum(each.mismatch is not None for each in found),
         sum(each.decided != other.decided for each, other in zip(found, first, strict=True)),

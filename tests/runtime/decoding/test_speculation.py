@@ -8,6 +8,7 @@ import pytest
 from tests.plans import branch_of, context_of
 
 from lopa.runtime.decoding import speculation
+from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.speculation import Verified, accepted_draft, drafts, verify
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.context import Context
@@ -36,9 +37,9 @@ def verified(branches: tuple[int, ...], steps: int) -> Verified:
 def test_verification_continues_from_the_last_draft_that_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[int, int, int]] = []
 
-    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int]]:
+    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int], EditedTokens]:
         used.append((state, number, step))
-        return state + 1 if state != 11 else state + 2, [state]
+        return state + 1 if state != 11 else state + 2, [state], EditedTokens()
 
     monkeypatch.setattr(speculation, "strategy_step", strategy_step)
     monkeypatch.setattr(speculation, "_agrees", lambda draft, state, _: draft == state)
@@ -55,13 +56,13 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replace the strategy by one whose states are numbers and that unmasks nothing from 5 on. Return its steps."""
     steps: list[int] = []
 
-    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int]]:
+    def strategy_step(_: Any, state: int, number: int, step: int, __: Any) -> tuple[int, list[int], EditedTokens]:
         assert number == 1, "statistics are those of the last verified step"
         steps.append(step)
-        return state + 1, [state] if state < 5 else []
+        return state + 1, [state] if state < 5 else [], EditedTokens()
 
     monkeypatch.setattr(speculation, "strategy_step", strategy_step)
-    monkeypatch.setattr(speculation, "stop_reason", lambda *_: None)
+    monkeypatch.setattr(speculation, "stop_reason", lambda *_, **__: None)
     monkeypatch.setattr(speculation, "_fits_anchor", lambda *_: True)
     return steps
 
@@ -69,7 +70,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def drafted(branches: int) -> tuple[Any, ...]:
     states: Any = (2, 3)
     context = context_of(speculative=True, branches=branches, **OPTIONS)
-    return drafts(Verified(states, (), (0, 1)), NO_SCORES, 9, context)
+    return drafts(Verified(states, (), (0, 1), ()), NO_SCORES, 9, context)
 
 
 def test_drafts_end_at_their_number_or_where_no_step_follows(counting: list[int]) -> None:
@@ -82,7 +83,7 @@ def test_drafts_end_where_nothing_is_masked_or_rows_would_differ(
     counting: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(speculation, "stop_reason", lambda state, _: "length" if state == 5 else None)
+        patched.setattr(speculation, "stop_reason", lambda state, *_, **__: "length" if state == 5 else None)
         assert drafted(9) == (4,)
     monkeypatch.setattr(speculation, "_fits_anchor", lambda draft, anchor, _: draft < 5 and anchor == 3)
     assert drafted(9) == (4,)

@@ -21,7 +21,7 @@ def test_a_changed_decision_is_reported(family_bundle: Callable[..., Path], tmp_
     done = CliRunner().invoke(main, [str(bundle.parent), "cpu", "--traces", str(tmp_path), "--dialect", "portable"])
     assert done.exit_code == 1
     steps = len(first["steps"]) + 2
-    assert f"| sdar mine | 1 | 2 | {steps} | 0 | 0 | 1 | 0 |" in done.stdout
+    assert f"| sdar mine | 1 | 2 | {steps} | 0 | 0 | 0 | 1 | 0 |" in done.stdout
     assert f"sdar mine on 1: prompt {second['i']} step 1: fills [(" in done.stderr
     empty = CliRunner().invoke(main, [str(bundle.parent), "cpu", "--traces", str(tmp_path / "sdar")])
     assert empty.exit_code == 2

@@ -83,10 +83,18 @@ def record_from_step(step: Step) -> dict[str, Any]:
             for position, token in zip(step.unmasked.positions, step.unmasked.tokens, strict=True)
         ],
         "table": _table(step),
+        **({"edited": _edits(step)} if len(step.edited) else {}),
         **({"remasked": step.remasked.tolist()} if len(step.remasked) else {}),
         "seconds": step.seconds,
         **({} if step.split is None else {"split": asdict(step.split)}),
     }
+
+
+def _edits(step: Step) -> list[list[int]]:
+    """Return position, old token and new token of every edit."""
+    edited = step.edited
+    columns = (edited.positions.tolist(), edited.before.tolist(), edited.tokens.tolist())
+    return [list(each) for each in zip(*columns, strict=True)]
 
 
 def _table(step: Step) -> dict[str, list[Any]]:

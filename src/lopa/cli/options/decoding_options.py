@@ -37,8 +37,11 @@ _ADVANCED: Mapping[str, tuple[str, ...]] = {
         "confidence",
         "remask_threshold",
         "remask_limit",
+        "editing_threshold",
+        "editing_limit",
         "deduplicate_rows",
         "reference",
+        "eos_early_stop",
     ),
     BLOCKS: (
         "block_size",

@@ -128,7 +128,6 @@ class RoundedProducts:
         self._model = model
         self._kind = kind
         self._rows: dict[ir.Value, _RoundedRows] = {}
-        self._constants: dict[str, ir.Value] = {}
 
     def replace(self, product: ir.Node, weight: list[ir.Node]) -> None:
         """Replace MatMul(x, W) by MatMul(rounded rows of x, weight) * scales of the rows, all in float32.
@@ -157,8 +156,11 @@ class RoundedProducts:
                 _replace_value(narrowed.outputs[0], result)
         self._model.graph.remove(product, safe=True)
 
-    def _rounded_rows(self, before: ir.Node, factor: ir.Value) -> _RoundedRows:
-        """Insert the nodes that round the rows of `factor` before the node `before`, and return their outputs."""
+    def integers_of_rows(self, before: ir.Node, factor: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Insert the nodes that round the rows of `factor` before the node `before`.
+
+        Return the integers [.., rows, inputs] and the scales of the rows, float32 [.., rows, 1].
+        """
         owner = factor.producer()
         name = f"{owner.name if owner is not None else before.name}/rows"
 
@@ -167,19 +169,32 @@ class RoundedProducts:
             before.prepend(node)
             return node.outputs[0]
 
-        one, zero = self._constant("one", np.float32(1.0)), self._constant("zero", self._kind.zeros())
         x = factor if factor.dtype == ir.DataType.FLOAT else add("Cast", [factor], {"to": ir.DataType.FLOAT})
         last_axis = self._constant("last_axis", np.array([-1], np.int64))
         magnitude = add("ReduceMax", [add("Abs", [x]), last_axis], {"keepdims": 1})
         not_zero = add("Max", [magnitude, self._constant("least", np.float32(MIN_MAGNITUDE))])
         scales = add("Mul", [not_zero, self._constant("step", np.float32(1.0 / self._kind.max_magnitude))])
-        integers = add("QuantizeLinear", [add("Div", [x, scales]), one, zero])
-        return _RoundedRows(add("DequantizeLinear", [integers, one, zero]), scales)
+        return add("QuantizeLinear", [add("Div", [x, scales]), *self.one_and_zero]), scales
+
+    @property
+    def one_and_zero(self) -> list[ir.Value]:
+        """Scale and zero point of rounded rows for QuantizeLinear and DequantizeLinear."""
+        return [self._constant("one", np.float32(1.0)), self._constant("zero", self._kind.zeros())]
+
+    def _rounded_rows(self, before: ir.Node, factor: ir.Value) -> _RoundedRows:
+        """Insert the nodes that round the rows of `factor` before the node `before`, and return their outputs."""
+        integers, scales = self.integers_of_rows(before, factor)
+        owner = integers.producer()
+        name = (owner.name or "").removesuffix("QuantizeLinear") if owner is not None else ""
+        widened = ir.node("DequantizeLinear", [integers, *self.one_and_zero], name=f"{name}DequantizeLinear")
+        before.prepend(widened)
+        return _RoundedRows(widened.outputs[0], scales)
 
     def _constant(self, key: str, number: np.generic | npt.NDArray[np.generic]) -> ir.Value:
-        if key not in self._constants:
-            self._constants[key] = initializer(self._model, ir.tensor(np.asarray(number), name=f"quantize.{key}"))
-        return self._constants[key]
+        """Return a constant that all rounded rows of the model share."""
+        name = f"quantize.{key}"
+        known = self._model.graph.initializers.get(name)
+        return initializer(self._model, ir.tensor(np.asarray(number), name=name)) if known is None else known
 
 
 def initializer(model: ir.Model, tensor: ir.TensorProtocol) -> ir.Value:

@@ -1,6 +1,7 @@
 """Reference for complete sequences under any mask: a network of transformers with a checkpoint's weights.
 
-Biases and norms of the layers determine whether it is Qwen2, Qwen3 or Llama. It shares no code with lopa's own network.
+Biases and norms of the layers determine whether it is Qwen2, Qwen3 or Llama. For mixtures of experts it is GLM-4-MoE if
+the router has a sigmoid, and Qwen3-MoE otherwise. It shares no code with lopa's own network.
 """
 
 from collections.abc import Mapping
@@ -9,13 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from torch import nn
+from transformers import (
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRotaryEmbedding
 
 from lopa.export.json_file import json_object_from_file
 from lopa.export.verify.cases import Sequences
+from lopa.export.verify.reference_layout import weights_in_layout
 from lopa.export.verify.reference_names import names_of_architecture
 from lopa.export.verify.reference_weights import weights_from_files
 from lopa.export.verify.session_check import WholeForward
@@ -35,6 +51,16 @@ class _Network:
 _LLAMA = _Network(LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
 _QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
 _QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
+_QWEN3_MOE = _Network(Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3MoeRotaryEmbedding)
+_GLM4_MOE = _Network(Glm4MoeConfig, Glm4MoeForCausalLM, Glm4MoeRotaryEmbedding)
+
+
+class _NoSharedExpert(nn.Module):
+    """Shared expert of a layer without one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return zeros in the shape of `x`."""
+        return torch.zeros_like(x)
 
 
 class TransformersReference:
@@ -92,9 +118,8 @@ def reference_from_weights(
 
     Raises BadInputError for tensors that do not fit it.
     """
-    names = names_of_architecture(manifest.architecture)
     model = empty_network(manifest.dimensions, manifest.architecture, checkpoint, attention="eager")
-    load_weights(model, {names.tensor(name): tensor for name, tensor in weights.items()}, source=checkpoint)
+    load_weights(model, weights_of_network(model, manifest.architecture, weights), source=checkpoint)
     return TransformersReference(model)
 
 
@@ -104,19 +129,39 @@ def empty_network(dimensions: ModelDimensions, architecture: str, checkpoint: Pa
     `attention` names one of transformers' implementations.
     """
     settings = names_of_architecture(architecture).settings(_config_file(checkpoint))
-    network = _QWEN3 if dimensions.qk_norm else _QWEN2 if dimensions.qkv_bias else _LLAMA
+    network = _network_of(dimensions)
     heads = settings["num_attention_heads"]
     assumed = {"head_dim": settings["hidden_size"] // heads, "num_key_value_heads": heads}
     config = network.config(**assumed | settings)
     config._attn_implementation = attention
+    config._experts_implementation = "eager"
     config.attention_bias = dimensions.qkv_bias
     with torch.device("meta"):
         model = network.model(config)
     for layer in model.model.layers:
         layer.self_attn.o_proj.register_parameter("bias", None)  # Qwen3Attention has four biases or none
+        if not dimensions.qk_norm and hasattr(layer.self_attn, "q_norm"):
+            layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()  # Qwen3-MoE always has both
+        if dimensions.moe is not None and not dimensions.moe.shared_size and hasattr(layer.mlp, "shared_experts"):
+            layer.mlp.shared_experts = _NoSharedExpert()
     # Rotary frequencies are computed, not loaded, and tensors on "meta" have no values.
     model.model.rotary_emb = network.rotary(config)
     return model.eval()
+
+
+def _network_of(dimensions: ModelDimensions) -> _Network:
+    if dimensions.moe is not None:
+        return _GLM4_MOE if dimensions.moe.score == "sigmoid" else _QWEN3_MOE
+    return _QWEN3 if dimensions.qk_norm else _QWEN2 if dimensions.qkv_bias else _LLAMA
+
+
+def weights_of_network(
+    network: Any, architecture: str, weights: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return `weights`, which have the checkpoint's names, under the names and in the layout of `network`."""
+    names, config = names_of_architecture(architecture), network.config
+    named = {names.tensor(name): tensor for name, tensor in weights.items()}
+    return weights_in_layout(named, (config.num_attention_heads, config.num_key_value_heads, config.head_dim))
 
 
 def load_weights(network: Any, weights: Mapping[str, torch.Tensor], *, source: Path) -> None:

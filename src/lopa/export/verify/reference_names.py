@@ -26,6 +26,18 @@ _SAME = (
     "rope_parameters",
     "tie_word_embeddings",
 )
+_QWEN3_MOE = (
+    *("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"),
+    *("decoder_sparse_step", "mlp_only_layers"),
+)
+_LLADA2_MODULES = {
+    "model.word_embeddings.": "model.embed_tokens.",
+    ".attention.query_layernorm.": ".self_attn.q_norm.",
+    ".attention.key_layernorm.": ".self_attn.k_norm.",
+    ".attention.query_key_value.": ".self_attn.qkv_proj.",
+    ".attention.dense.": ".self_attn.o_proj.",
+    ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
+}
 _LLADA_BLOCK_MODULES = {
     "attn_norm": "input_layernorm",
     "q_proj": "self_attn.q_proj",
@@ -49,7 +61,11 @@ class Names:
     head: str
     """Tensor that a checkpoint with tied embeddings lacks."""
     tensor: Callable[[str], str]
-    """Function from the checkpoint's tensor name to transformers'; unknown names stay unchanged."""
+    """Function from the checkpoint's tensor name to transformers'; unknown names stay unchanged.
+
+    Tensors of single experts and of fused query, key and value keep a name of their own
+    (lopa.export.verify.reference_layout).
+    """
     settings: Callable[[Settings], dict[str, Any]]
     """Function from config.json to the arguments of a transformers configuration; unknown settings are dropped."""
 
@@ -79,6 +95,53 @@ def _llada_settings(config: Settings) -> dict[str, Any]:
     }
 
 
+def _qwen3_moe_settings(config: Settings) -> dict[str, Any]:
+    return _same_settings(config) | {name: config[name] for name in _QWEN3_MOE if config.get(name) is not None}
+
+
+def _llada_moe_settings(config: Settings) -> dict[str, Any]:
+    """Return Qwen3-MoE's settings. The reference code never normalizes scores, whatever config.json says."""
+    frequencies = config.get("moe_layer_freq") or []
+    return _same_settings(config) | {
+        "intermediate_size": config.get("dense_intermediate_size") or config["expert_intermediate_size"],
+        "num_experts": config["num_experts"],
+        "num_experts_per_tok": config["num_experts_per_tok"],
+        "moe_intermediate_size": config["expert_intermediate_size"],
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [layer for layer, frequency in enumerate(frequencies) if frequency == 0],
+    }
+
+
+def _llada2_settings(config: Settings) -> dict[str, Any]:
+    """Return GLM-4-MoE's settings. The reference code does not divide the score of a single expert by itself."""
+    settings = _same_settings(config)
+    if settings.get("num_key_value_heads") == 0:
+        settings["num_key_value_heads"] = config["num_attention_heads"]
+    factor = config.get("partial_rotary_factor")
+    return settings | {
+        "n_routed_experts": config["num_experts"],
+        "n_shared_experts": config.get("num_shared_experts") or 0,
+        "first_k_dense_replace": config.get("first_k_dense_replace") or 0,
+        "partial_rotary_factor": 1.0 if factor is None else factor,
+        "norm_topk_prob": config["num_experts_per_tok"] > 1,
+        "use_qk_norm": True,
+        **{
+            name: config[name]
+            for name in (
+                *("num_experts_per_tok", "moe_intermediate_size"),
+                *("n_group", "topk_group", "routed_scaling_factor"),
+            )
+        },
+    }
+
+
+def _llada2_tensor(name: str) -> str:
+    for part, replacement in _LLADA2_MODULES.items():
+        name = name.replace(part, replacement)
+    return name
+
+
 def _llada_tensor(name: str) -> str:
     found = _LLADA_TENSOR.fullmatch(name)
     if found is None:
@@ -92,5 +155,8 @@ def _llada_tensor(name: str) -> str:
 
 _TRANSFORMERS = Names("model.embed_tokens.weight", "lm_head.weight", str, _same_settings)
 _OTHERS = {
-    "llada": Names("model.transformer.wte.weight", "model.transformer.ff_out.weight", _llada_tensor, _llada_settings)
+    "llada": Names("model.transformer.wte.weight", "model.transformer.ff_out.weight", _llada_tensor, _llada_settings),
+    "llada2-moe": Names("model.word_embeddings.weight", "lm_head.weight", _llada2_tensor, _llada2_settings),
+    "sdar-moe": Names("model.embed_tokens.weight", "lm_head.weight", str, _qwen3_moe_settings),
+    "llada-moe": Names("model.embed_tokens.weight", "lm_head.weight", str, _llada_moe_settings),
 }

@@ -170,5 +170,5 @@ def _reference_from_checkpoint(
     errors: tuple[OutputError, ...] = ()
     if bundle.manifest.quantization is not None:
         errors = errors_of_weights(bundle, weights)
-        weights.update(dequantized_weights(bundle))
+        weights = dequantized_weights(bundle, weights)
     return reference_from_weights(bundle.manifest, checkpoint, weights), errors

@@ -16,8 +16,8 @@ struct Avx2 : Ymm {
     }
 
     template <class Format>
-    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
-        unpack_with<Format>(_mm256_setzero_si256(), weights, stride, out, step);
+    static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+        unpack_with<Format>(_mm256_setzero_si256(), weights, stride, out);
     }
 };
 

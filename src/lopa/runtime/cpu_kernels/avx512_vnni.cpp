@@ -12,7 +12,7 @@ namespace {
 struct Avx512Vnni {
     using I = __m512i;
     using F = __m512;
-    static constexpr int kLanes = 16, kVectorsPerPass = 2;
+    static constexpr int kLanes = 16, kVectorsPerPass = 2, kDirectRows = 3;
 
     static I repeat(int32_t number) { return _mm512_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm512_load_si512(from); }
@@ -30,34 +30,26 @@ struct Avx512Vnni {
         _mm512_store_ps(sum, _mm512_fmadd_ps(product, _mm512_load_ps(scales), _mm512_load_ps(sum)));
     }
 
-    // Transposes of 4 inputs x 64 columns. Vector q has columns 16 L + 4 q + i in lane 4 L + i.
-    static void transpose(I a, I b, I c, I d, I* out, int64_t step) {
-        const I ab = _mm512_unpacklo_epi8(a, b), ab_high = _mm512_unpackhi_epi8(a, b);
-        const I cd = _mm512_unpacklo_epi8(c, d), cd_high = _mm512_unpackhi_epi8(c, d);
-        _mm512_store_si512(out, _mm512_unpacklo_epi16(ab, cd));
-        _mm512_store_si512(out + step, _mm512_unpackhi_epi16(ab, cd));
-        _mm512_store_si512(out + 2 * step, _mm512_unpacklo_epi16(ab_high, cd_high));
-        _mm512_store_si512(out + 3 * step, _mm512_unpackhi_epi16(ab_high, cd_high));
+    // Transposes of 4 inputs x 64 bytes. Vector q has bytes 16 L + 4 q + i in lane 4 L + i.
+    static void transpose(const I* rows, I* out) {
+        const I ab = _mm512_unpacklo_epi8(rows[0], rows[1]), ab_high = _mm512_unpackhi_epi8(rows[0], rows[1]);
+        const I cd = _mm512_unpacklo_epi8(rows[2], rows[3]), cd_high = _mm512_unpackhi_epi8(rows[2], rows[3]);
+        out[0] = _mm512_unpacklo_epi16(ab, cd), out[1] = _mm512_unpackhi_epi16(ab, cd);
+        out[2] = _mm512_unpacklo_epi16(ab_high, cd_high), out[3] = _mm512_unpackhi_epi16(ab_high, cd_high);
     }
 
-    // Unpack 4 inputs of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones.
+    // Unpack 4 inputs of a part of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones.
     template <class Format>
-    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
-        I first[4], second[4];
-        for (int i = 0; i < 4; ++i) {
-            if constexpr (std::is_same_v<Format, Int4>) {
-                const I low = _mm512_set1_epi8(15);
-                const I bytes = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), _mm512_set1_epi8(char(0x88)));
-                first[i] = _mm512_and_si512(bytes, low);
-                second[i] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
-            } else {
-                const I sign = _mm512_set1_epi8(char(0x80));
-                first[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), sign);
-                second[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride + 64), sign);
+    static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+        const I offset = _mm512_set1_epi8(char(std::is_same_v<Format, Int4> ? 0x88 : 0x80)), low = _mm512_set1_epi8(15);
+        I rows[4];
+        for (int i = 0; i < 4; ++i) rows[i] = _mm512_xor_si512(_mm512_loadu_si512(weights + i * stride), offset);
+        transpose(rows, out);
+        if constexpr (std::is_same_v<Format, Int4>)
+            for (int q = 0; q < 4; ++q) {
+                out[4 + q] = _mm512_and_si512(_mm512_srli_epi16(out[q], 4), low);
+                out[q] = _mm512_and_si512(out[q], low);
             }
-        }
-        transpose(first[0], first[1], first[2], first[3], out, step);
-        transpose(second[0], second[1], second[2], second[3], out + 4 * step, step);
     }
 
     static void widen(const uint16_t* halves, float* numbers) {

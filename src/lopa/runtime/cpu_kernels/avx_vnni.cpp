@@ -10,8 +10,8 @@ struct AvxVnni : Ymm {
     static I dot_small(I sum, I weights, I rows) { return dot(sum, weights, rows); }
 
     template <class Format>
-    static void unpack(const uint8_t* weights, int64_t stride, I* out, int64_t step) {
-        unpack_with<Format>(_mm256_set1_epi8(char(0x80)), weights, stride, out, step);
+    static void unpack(const uint8_t* weights, int64_t stride, I* out) {
+        unpack_with<Format>(_mm256_set1_epi8(char(0x80)), weights, stride, out);
     }
 };
 

@@ -74,6 +74,43 @@ struct Cursor {
     int64_t chunk = 0, block = 0, tile;
 };
 
+// Vectors that are unpacked together.
+template <class Format>
+constexpr int kPartVectors = std::is_same_v<Format, Int4> ? 8 : 4;
+
+template <class Isa>
+inline typename Isa::I repeat_four(const int8_t* numbers) {
+    int32_t four;
+    std::memcpy(&four, numbers, 4);
+    return Isa::repeat(four);
+}
+
+template <class Isa, class Format>
+inline typename Isa::I dot(typename Isa::I sum, typename Isa::I weights, typename Isa::I rows) {
+    if constexpr (std::is_same_v<Format, Int4>)
+        return Isa::dot_small(sum, weights, rows);
+    else
+        return Isa::dot(sum, weights, rows);
+}
+
+// Sums of a row that a block's products are added to.
+template <class Isa, class Format>
+inline typename Isa::I first_dots(const Product& product, int64_t block, int64_t row, const typename Format::Sum* sums) {
+    if constexpr (std::is_same_v<Format, Int4>)
+        return Isa::repeat(product.rounded.corrections[block * product.rows + row]);
+    else
+        return Isa::load(sums);
+}
+
+template <class Isa, class Format>
+inline void add_dots(typename Isa::I dots, const Product& product, int64_t block, int64_t row, const float* scales,
+                     typename Format::Sum* sums) {
+    if constexpr (std::is_same_v<Format, Int4>)
+        Isa::add_scaled(sums, dots, product.rounded.scales[block * product.rows + row], scales);
+    else
+        Isa::store(sums, dots);
+}
+
 template <class Isa, class Format, int Rows>
 inline void add_rows(const typename Isa::I* const* weights, const Product& product, int64_t block, int64_t row, const float* scales,
                      typename Format::Sum* sums) {
@@ -82,36 +119,58 @@ inline void add_rows(const typename Isa::I* const* weights, const Product& produ
     const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
     I dots[Rows][kWide];
     for (int r = 0; r < Rows; ++r)
-        for (int v = 0; v < kWide; ++v) {
-            if constexpr (std::is_same_v<Format, Int4>)
-                dots[r][v] = Isa::repeat(product.rounded.corrections[block * product.rows + row + r]);
-            else
-                dots[r][v] = Isa::load(sums + r * kTile + v * Isa::kLanes);
-        }
+        for (int v = 0; v < kWide; ++v)
+            dots[r][v] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + v * Isa::kLanes);
 #pragma GCC unroll 8
     for (int group = 0; group < kGroups; ++group)
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
-            int32_t four;
-            std::memcpy(&four, numbers + r * kBlock + 4 * group, 4);
-            const I repeated = Isa::repeat(four);
+            const I repeated = repeat_four<Isa>(numbers + r * kBlock + 4 * group);
 #pragma GCC unroll 2
-            for (int v = 0; v < kWide; ++v)
-                if constexpr (std::is_same_v<Format, Int4>)
-                    dots[r][v] = Isa::dot_small(dots[r][v], weights[v][group], repeated);
-                else
-                    dots[r][v] = Isa::dot(dots[r][v], weights[v][group], repeated);
+            for (int v = 0; v < kWide; ++v) dots[r][v] = dot<Isa, Format>(dots[r][v], weights[v][group], repeated);
         }
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 2
-        for (int v = 0; v < kWide; ++v) {
-            typename Format::Sum* sum = sums + r * kTile + v * Isa::kLanes;
-            if constexpr (std::is_same_v<Format, Int4>)
-                Isa::add_scaled(sum, dots[r][v], product.rounded.scales[block * product.rows + row + r], scales + v * Isa::kLanes);
-            else
-                Isa::store(sum, dots[r][v]);
+        for (int v = 0; v < kWide; ++v)
+            add_dots<Isa, Format>(dots[r][v], product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+}
+
+// Add the products of a block for so few rows that the unpacked weights stay in registers.
+template <class Isa, class Format, int Rows, class Prefetch>
+inline void add_few_rows(const uint8_t* weights, int64_t stride, const Product& product, int64_t block, int64_t row, const float* scales,
+                         typename Format::Sum* sums, const Prefetch& prefetch) {
+    using I = typename Isa::I;
+    constexpr int kVectors = kPartVectors<Format>;
+    const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
+    for (int64_t part = 0; part < Format::kTileBytes / int64_t{sizeof(I)}; ++part) {
+        const int64_t first = part * kVectors * Isa::kLanes;
+        I dots[Rows][kVectors];
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+            for (int v = 0; v < kVectors; ++v)
+                dots[r][v] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + first + v * Isa::kLanes);
+#pragma GCC unroll 8
+        for (int group = 0; group < kGroups; ++group) {
+            if (part == 0) prefetch(group);
+            I unpacked[kVectors];
+            Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, unpacked);
+#pragma GCC unroll 8
+            for (int r = 0; r < Rows; ++r) {
+                const I repeated = repeat_four<Isa>(numbers + r * kBlock + 4 * group);
+#pragma GCC unroll 8
+                for (int v = 0; v < kVectors; ++v) dots[r][v] = dot<Isa, Format>(dots[r][v], unpacked[v], repeated);
+            }
         }
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+            for (int v = 0; v < kVectors; ++v) {
+                const int64_t column = first + v * Isa::kLanes;
+                add_dots<Isa, Format>(dots[r][v], product, block, row + r, scales + column, sums + r * kTile + column);
+            }
+    }
 }
 
 // Copy of the part of a block that exists, in a tile of full size. Where nothing exists, numbers are zero.
@@ -124,21 +183,22 @@ inline void copy_partial(const Product& product, int64_t block, int64_t tile, ui
         std::memcpy(copy + k * Format::kTileBytes, product.weights + (block * kBlock + k) * stride + first, width);
 }
 
+// Copy of the scales of a tile that exist. The others are zero.
+template <class Number>
+inline const Number* pad_scales(const Number* stored, int64_t count, Number* padded) {
+    if (count == kTile) return stored;
+    std::fill_n(padded + count, kTile - count, Number{0});
+    std::memcpy(padded, stored, count * sizeof(Number));
+    return padded;
+}
+
 template <class Isa>
 inline void load_scales(const Product& product, int64_t first, int64_t count, float* scales) {
-    alignas(64) float padded[kTile] = {};
-    const float* stored = padded;
-    if (product.half_scales != nullptr) {
-        uint16_t halves[kTile] = {};
-        const uint16_t* from = product.half_scales + first;
-        if (count < kTile) from = static_cast<const uint16_t*>(std::memcpy(halves, from, count * sizeof *from));
-        Isa::widen(from, padded);
-    } else if (count < kTile) {
-        std::memcpy(padded, product.scales + first, count * sizeof(float));
-    } else {
-        stored = product.scales + first;
-    }
-    Isa::order_scales(stored, scales);
+    alignas(64) float floats[kTile];
+    uint16_t halves[kTile];
+    if (product.half_scales == nullptr) return Isa::order_scales(pad_scales(product.scales + first, count, floats), scales);
+    Isa::widen(pad_scales(product.half_scales + first, count, halves), floats);
+    Isa::order_scales(floats, scales);
 }
 
 inline void prefetch_scales(const Product& product, int64_t first) {
@@ -205,24 +265,44 @@ inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int
     } else {
         using I = typename Isa::I;
         constexpr int kVectors = kTile / Isa::kLanes, kWide = Isa::kVectorsPerPass;
-        alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
         alignas(64) float scales[kTile];
-        for (int group = 0; group < kGroups; ++group) {
-            for (int i = 0; i < 4; ++i) prefetch(4 * group + i);
-            Isa::template unpack<Format>(weights + 4 * group * stride, stride, unpacked + group, kGroups);
-        }
         if constexpr (std::is_same_v<Format, Int4>) {
             prefetch_scales(*ahead.strip.product, ahead.scale());
             load_scales<Isa>(product, at.scale(), width, scales);
+        }
+        const auto prefetch_group = [&](int64_t group) {
+            for (int64_t i = 0; i < 4; ++i) prefetch(4 * group + i);
+        };
+        const auto add_few = [&](auto count) {
+            add_few_rows<Isa, Format, count()>(weights, stride, product, block, row, scales, sums, prefetch_group);
+        };
+        if (rows == 1) return add_few(std::integral_constant<int, 1>());
+        if constexpr (Isa::kDirectRows >= 3) {
+            if (rows == 2) return add_few(std::integral_constant<int, 2>());
+            if (rows == 3) return add_few(std::integral_constant<int, 3>());
+        }
+        constexpr int kPart = kPartVectors<Format>;
+        alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
+        for (int group = 0; group < kGroups; ++group) {
+            prefetch_group(group);
+            for (int part = 0; part < kVectors / kPart; ++part) {
+                I vectors[kPart];
+                Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, vectors);
+                for (int v = 0; v < kPart; ++v) unpacked[(part * kPart + v) * kGroups + group] = vectors[v];
+            }
         }
         for (int v = 0; v < kVectors; v += kWide) {
             const I* matrix[kWide];
             for (int w = 0; w < kWide; ++w) matrix[w] = unpacked + (v + w) * kGroups;
             int64_t r = 0;
-            for (; r + 4 <= rows; r += 4)
-                add_rows<Isa, Format, 4>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
-            for (; r < rows; ++r)
-                add_rows<Isa, Format, 1>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+            const auto add = [&](auto count) {
+                add_rows<Isa, Format, count()>(matrix, product, block, row + r, scales + v * Isa::kLanes, sums + r * kTile + v * Isa::kLanes);
+                r += count();
+            };
+            while (r + 4 <= rows) add(std::integral_constant<int, 4>());
+            if (r + 3 == rows) add(std::integral_constant<int, 3>());
+            if (r + 2 == rows) add(std::integral_constant<int, 2>());
+            if (r + 1 == rows) add(std::integral_constant<int, 1>());
         }
     }
 }

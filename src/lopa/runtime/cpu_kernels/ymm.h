@@ -12,7 +12,7 @@ namespace {
 struct Ymm {
     using I = __m256i;
     using F = __m256;
-    static constexpr int kLanes = 8, kVectorsPerPass = 1;
+    static constexpr int kLanes = 8, kVectorsPerPass = 1, kDirectRows = 1;
 
     static I repeat(int32_t number) { return _mm256_set1_epi32(number); }
     static I load(const int32_t* from) { return _mm256_load_si256(reinterpret_cast<const I*>(from)); }
@@ -29,37 +29,27 @@ struct Ymm {
         _mm256_store_ps(sum, _mm256_fmadd_ps(product, _mm256_load_ps(scales), _mm256_load_ps(sum)));
     }
 
-    // Transposes of 4 inputs x 32 columns. Vector q has columns 16 L + 4 q + i in lane 4 L + i.
-    static void transpose(I a, I b, I c, I d, I* out, int64_t step) {
-        const I ab = _mm256_unpacklo_epi8(a, b), ab_high = _mm256_unpackhi_epi8(a, b);
-        const I cd = _mm256_unpacklo_epi8(c, d), cd_high = _mm256_unpackhi_epi8(c, d);
-        _mm256_store_si256(out, _mm256_unpacklo_epi16(ab, cd));
-        _mm256_store_si256(out + step, _mm256_unpackhi_epi16(ab, cd));
-        _mm256_store_si256(out + 2 * step, _mm256_unpacklo_epi16(ab_high, cd_high));
-        _mm256_store_si256(out + 3 * step, _mm256_unpackhi_epi16(ab_high, cd_high));
+    // Transposes of 4 inputs x 32 bytes. Vector q has bytes 16 L + 4 q + i in lane 4 L + i.
+    static void transpose(const I* rows, I* out) {
+        const I ab = _mm256_unpacklo_epi8(rows[0], rows[1]), ab_high = _mm256_unpackhi_epi8(rows[0], rows[1]);
+        const I cd = _mm256_unpacklo_epi8(rows[2], rows[3]), cd_high = _mm256_unpackhi_epi8(rows[2], rows[3]);
+        out[0] = _mm256_unpacklo_epi16(ab, cd), out[1] = _mm256_unpackhi_epi16(ab, cd);
+        out[2] = _mm256_unpacklo_epi16(ab_high, cd_high), out[3] = _mm256_unpackhi_epi16(ab_high, cd_high);
     }
 
-    // Unpack 4 inputs of a tile. int4: of every 8 vectors, which are 64 columns, 4 are the even columns and 4 the odd ones.
-    // int8 numbers get `sign`.
+    // Unpack 4 inputs of a part of a tile. int4: vectors 0 to 3 are the even columns, 4 to 7 the odd ones. int8 numbers get
+    // `sign`.
     template <class Format>
-    static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out, int64_t step) {
-        for (int64_t part = 0; part < Format::kTileBytes / 32; ++part) {
-            I first[4], second[4];
-            for (int i = 0; i < 4; ++i) {
-                const I bytes = _mm256_loadu_si256(reinterpret_cast<const I*>(weights + i * stride + 32 * part));
-                if constexpr (std::is_same_v<Format, Int4>) {
-                    const I low = _mm256_set1_epi8(15), moved = _mm256_xor_si256(bytes, _mm256_set1_epi8(char(0x88)));
-                    first[i] = _mm256_and_si256(moved, low);
-                    second[i] = _mm256_and_si256(_mm256_srli_epi16(moved, 4), low);
-                } else {
-                    first[i] = _mm256_xor_si256(bytes, sign);
-                }
+    static void unpack_with(I sign, const uint8_t* weights, int64_t stride, I* out) {
+        const I offset = std::is_same_v<Format, Int4> ? _mm256_set1_epi8(char(0x88)) : sign, low = _mm256_set1_epi8(15);
+        I rows[4];
+        for (int i = 0; i < 4; ++i) rows[i] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const I*>(weights + i * stride)), offset);
+        transpose(rows, out);
+        if constexpr (std::is_same_v<Format, Int4>)
+            for (int q = 0; q < 4; ++q) {
+                out[4 + q] = _mm256_and_si256(_mm256_srli_epi16(out[q], 4), low);
+                out[q] = _mm256_and_si256(out[q], low);
             }
-            constexpr int64_t vectors = std::is_same_v<Format, Int4> ? 8 : 4;
-            transpose(first[0], first[1], first[2], first[3], out + part * vectors * step, step);
-            if constexpr (std::is_same_v<Format, Int4>)
-                transpose(second[0], second[1], second[2], second[3], out + (part * vectors + 4) * step, step);
-        }
     }
 
     static void widen(const uint16_t* halves, float* numbers) {

@@ -6,7 +6,8 @@
 forward.
 2. The session computes the forward.
 3. `round` scores the branches and finds the winner. The session commits the winner's rows.
-4. `round` unmasks the tokens that the strategy chooses, and `remask` masks improbable ones again.
+4. `round` unmasks the tokens that the strategy chooses, `remask` masks improbable ones again, and `edit` replaces
+tokens.
 5. `round` makes the next branches: the anchor, and branches with one lookahead token each. With branches="auto",
 `branch_budget` chooses their number.
 

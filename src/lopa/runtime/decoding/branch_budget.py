@@ -58,7 +58,7 @@ class BranchBudget:
         left = int(np.count_nonzero(~anchor.unmasked))
         if not left:
             return 0
-        if left == 1 and not next_block_size(anchor, 1.0, context.plan):
+        if left == 1 and not context.plan.edits and not next_block_size(anchor, 1.0, context.plan):
             return 1  # the lookahead token is written at the last position, so no further forward is needed
         last, open_blocks = anchor.blocks[-1], anchor.due or anchor.active
         start = open_blocks[0].start if open_blocks else last.end

@@ -14,6 +14,7 @@ from lopa.runtime.contract import Float32, Int64, Statistics, WindowBatch
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
+from lopa.runtime.decoding.edit import join_edited
 from lopa.runtime.decoding.remask import remaskable_positions
 from lopa.runtime.decoding.round import join_unmasked, score_branches, scores_from_rows, spawn, unmask
 from lopa.runtime.decoding.speculation import drafts, verify
@@ -26,6 +27,7 @@ from lopa.runtime.state.branch import (
     answer_ids,
     final_length,
     first_branch,
+    is_end,
     published_stop_reason,
     stop_reason,
     unmasked_length,
@@ -97,6 +99,8 @@ class Decoding:
         self.window_tokens = 0
         """Maximum number of generated positions so far; the paper counts these."""
         self.stop_reason: StopReason | None = None
+        self._stopped_early_at: int | None = None
+        """Position of the end of text at which LLaDA2.0's loop stopped within a block, possibly in the prompt."""
         self._seconds: dict[str, float] = {}
         self._lap_began = 0.0
         layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
@@ -105,7 +109,8 @@ class Decoding:
         self._cached = np.arange(layout.first if prompt_cached else 0)
         """[P]: positions of the rows in the request's prefix in the session, in their order."""
         first = first_branch(prompt, layout, context, cached=prompt_cached)
-        self._branches = branches_of_round((replace(first, grammar=grammar),), context)
+        final_grammar = grammar if plan.edits else None
+        self._branches = branches_of_round((replace(first, grammar=grammar, final_grammar=final_grammar),), context)
         self._update_end((self.anchor,))
 
     def step(self) -> Step:
@@ -190,6 +195,8 @@ class Decoding:
         spawned = spawn(anchor, outcome, count, context)
         self._branches = spawned.branches
         self._update_end((self.anchor,))
+        if context.is_llada2 and context.plan.eos_early_stop and not context.plan.edits:
+            self._stop_early(outcome.unmasked.tokens)
         self._lap("spawn")
         return Step(
             self.steps,
@@ -205,6 +212,7 @@ class Decoding:
             scores.view.candidates,
             np.full(len(outcome.unmasked.positions), winner),
             None if self.stop_reason is None else self.anchor.lookahead,
+            outcome.edited,
         )
 
     def _speculative_round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
@@ -233,6 +241,7 @@ class Decoding:
             split,
             candidates=scores.view.candidates,
             unmasked_branches=np.repeat(verified.numbers, [len(each) for each in verified.unmasked]),
+            edited=join_edited(list(verified.edited)),
         )
 
     def _samples(self, windows: Windows) -> bool:
@@ -254,7 +263,21 @@ class Decoding:
         if self._context.plan.reference:
             self.stop_reason = published_stop_reason(self._branches, self.steps, self._context)
         else:
-            self.stop_reason = stop_reason(self.anchor, self._context.ends)
+            finished_blocks = self._context.plan.edits
+            self.stop_reason = stop_reason(self.anchor, self._context.ends, finished_blocks=finished_blocks)
+
+    def _stop_early(self, unmasked: Int64) -> None:
+        """Stop if a step unmasked an end of text and left nothing masked before the first one (LLaDA2.0).
+
+        The published code searches the prompt too: an end of text there leaves no answer. It does not cut an answer
+        that ends behind max_new_tokens.
+        """
+        anchor, ends = self.anchor, self._context.ends
+        if not is_end(unmasked, ends).any():
+            return
+        first = int(np.argmax(is_end(anchor.tokens, ends)))
+        if anchor.unmasked[self.prompt_length : first].all():
+            self.stop_reason, self._stopped_early_at = "eos", first
 
     def _lap(self, phase: str) -> None:
         """Record the time since the last lap as the step's `phase`."""
@@ -272,10 +295,14 @@ class Decoding:
 
     def committed(self) -> Int64:
         """Return the final generated ids, including an end of text that ends the answer."""
-        changes = self._context.plan.remasks and self.stop_reason not in ("eos", "length")
-        anchor = self.anchor
+        context, anchor = self._context, self.anchor
+        if self._stopped_early_at is not None:
+            return anchor.tokens[self.prompt_length : self._stopped_early_at + 1]
+        changes = (context.plan.remasks or context.plan.edits) and self.stop_reason not in ("eos", "length")
         length = final_length(anchor) if changes else unmasked_length(anchor)
-        return answer_ids(anchor, length, self._context.ends)
+        if context.is_llada2:
+            length = min(length, context.plan.max_new_tokens)
+        return answer_ids(anchor, length, context.answer_ends)
 
     def generated(self) -> Int64:
         """Return every generated position, masked ones as the mask token."""

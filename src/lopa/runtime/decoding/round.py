@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.candidates import candidates_from_rows
 from lopa.runtime.decoding.constrained import ConstrainedRun, possible_lookaheads, rows_at_first_masked
+from lopa.runtime.decoding.edit import EditedTokens, edit_branch
 from lopa.runtime.decoding.remask import remask_branch, remaskable_probabilities
 from lopa.runtime.state.branch import Branch, Lookahead, with_first_of_next_block, with_tokens
 from lopa.runtime.state.context import Context
@@ -39,6 +40,8 @@ class Scores:
     """[S]: probabilities of the anchor's remaskable tokens, from shadow rows."""
     step: int
     """Number of the strategy's step, which seeds draws."""
+    edit_candidates: tuple[Candidates, ...] = ()
+    """Candidates of each branch at its editable positions; empty if the decode does not edit."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class RoundOutcome:
     proposed: Candidates
     """[n]: candidates at `left`."""
     remasked: Int64
+    edited: EditedTokens = field(default_factory=EditedTokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,10 @@ class Proposals:
     step: int
     first_rows: RowStatistics | None = None
     """[1]: statistics at the first position of the next block, if a committed block predicts it; otherwise None."""
+    editable: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[m]: editable positions, ascending."""
+    edit_candidates: Candidates | None = None
+    """[m]: candidates at `editable`; None if the decode does not edit."""
 
 
 def score_branches(
@@ -125,7 +133,14 @@ def scores_from_rows(
     )
     confidences = tuple(_branch_confidence(each.confidences) for each in proposed)
     view = RoundView(windows.sampled, proposed, int(np.argmax(confidences)))
-    return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step)
+    edits = tuple(candidates[number, edit_columns(windows, number)] for number in range(len(windows.editable)))
+    return Scores(branches, windows, rows, view, confidences, np.empty(0, np.float32), step, edits)
+
+
+def edit_columns(windows: Windows, number: int) -> slice:
+    """Return the sampled columns of the editable positions of the branch with index `number`."""
+    first = windows.kept_columns + len(windows.sampled[number])
+    return slice(first, first + len(windows.editable[number]))
 
 
 def _branch_confidence(confidences: Float32) -> float:
@@ -139,8 +154,17 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
     positions = windows.sampled[number]
     rows = scores.rows[number, windows.kept_columns : windows.kept_columns + len(positions)]
     first = scores.rows[number, :1] if windows.kept_columns and hands_over(branch) else None
-    proposals = Proposals(positions, rows, scores.view.candidates[number], scores.view, number, scores.step, first)
-    chosen, unmasked, proposed = _unmask_branch(branch, proposals, context)
+    proposals = Proposals(
+        positions,
+        rows,
+        scores.view.candidates[number],
+        scores.view,
+        number,
+        scores.step,
+        first,
+        *_proposed_edits(scores, number, scores.step, context),
+    )
+    chosen, unmasked, proposed, edited = _unmask_branch(branch, proposals, context)
     remasked = np.empty(0, np.int64)
     if context.plan.remasks:
         written = (
@@ -151,7 +175,19 @@ def unmask(scores: Scores, number: int, context: Context) -> RoundOutcome:
     if chosen.grammar is not None:
         may &= possible_lookaheads(chosen, chosen.grammar, positions, proposed)
     left = np.flatnonzero(may)
-    return RoundOutcome(chosen, unmasked, positions[left], proposed[left], remasked)
+    return RoundOutcome(chosen, unmasked, positions[left], proposed[left], remasked, edited)
+
+
+def _proposed_edits(scores: Scores, number: int, step: int, context: Context) -> tuple[Int64, Candidates | None]:
+    """Return the editable positions of branch `number`, and its candidates there in step `step`, None without
+    editing."""
+    if not context.plan.edits:
+        return np.empty(0, np.int64), None
+    positions = scores.windows.editable[number]
+    if step == scores.step or not context.plan.temperature:
+        return positions, scores.edit_candidates[number]
+    rows = scores.rows[number, edit_columns(scores.windows, number)]
+    return positions, candidates_from_rows(rows, positions, context, step=step)
 
 
 def spawn(anchor: Branch, outcome: RoundOutcome, count: int, context: Context) -> NextBranches:
@@ -170,8 +206,8 @@ def spawn(anchor: Branch, outcome: RoundOutcome, count: int, context: Context) -
 
 def strategy_step(
     scores: Scores, state: Branch, number: int, step: int, context: Context
-) -> tuple[Branch, UnmaskedTokens]:
-    """Return the state after `state` in step `step` of the strategy alone, and the tokens that the step unmasks.
+) -> tuple[Branch, UnmaskedTokens, EditedTokens]:
+    """Return the state after `state` in step `step` of the strategy alone, and the tokens that it unmasks and edits.
 
     The statistics come from branch `number`. That branch is `state` itself or an earlier state from which it was
     drafted, so positions that `state` has unmasked since are not sampled again.
@@ -187,9 +223,18 @@ def strategy_step(
     else:
         candidates = candidates_from_rows(rows, positions, context, step=step)
     first = scores.rows[number, :1] if windows.kept_columns and hands_over(state) else None
-    proposals = Proposals(positions, rows, candidates, scores.view, number, step, first)
-    after, unmasked, _ = _unmask_branch(state, proposals, context)
-    return branches_of_round((next_anchor(after),), context)[0], unmasked
+    proposals = Proposals(
+        positions,
+        rows,
+        candidates,
+        scores.view,
+        number,
+        step,
+        first,
+        *_proposed_edits(scores, number, step, context),
+    )
+    after, unmasked, _, edited = _unmask_branch(state, proposals, context)
+    return branches_of_round((next_anchor(after),), context)[0], unmasked, edited
 
 
 def join_unmasked(steps: Sequence[UnmaskedTokens]) -> UnmaskedTokens:
@@ -227,13 +272,16 @@ def _rescore(
     return tuple(after), result
 
 
-def _unmask_branch(branch: Branch, proposals: Proposals, context: Context) -> tuple[Branch, UnmaskedTokens, Candidates]:
-    """Return the normalized `branch` after a step, the unmasked tokens, and the candidates [n] from which they were
-    chosen.
+def _unmask_branch(
+    branch: Branch, proposals: Proposals, context: Context
+) -> tuple[Branch, UnmaskedTokens, Candidates, EditedTokens]:
+    """Return the normalized `branch` after a step, the unmasked tokens, the candidates [n] from which they were chosen,
+    and the edited tokens.
     """
     positions, candidates = proposals.positions, proposals.candidates
     if proposals.first_rows is not None:
-        return *_with_first_of_next_block(branch, proposals.first_rows, proposals.step, context), candidates
+        longer, first = _with_first_of_next_block(branch, proposals.first_rows, proposals.step, context)
+        return longer, first, candidates, EditedTokens()
     if branch.grammar is None or not len(positions):
         chosen = _choose(branch, proposals, candidates, np.ones(len(positions), np.bool_), context)
     else:
@@ -245,7 +293,11 @@ def _unmask_branch(branch: Branch, proposals: Proposals, context: Context) -> tu
             candidates = candidates_from_rows(run.rows, positions, context, step=proposals.step)
     unmasked = _unmasked_tokens(positions[chosen], candidates[chosen], chosen)
     written = with_tokens(branch, unmasked.positions, unmasked.tokens, unmasked.logprobs, context)
-    return normalize_branch(written, context), unmasked, candidates
+    after, edited = normalize_branch(written, context), EditedTokens()
+    if proposals.edit_candidates is not None:
+        after, edited = edit_branch(branch, after, proposals.editable, proposals.edit_candidates, context)
+        after = normalize_branch(after, context) if len(edited) else after
+    return after, unmasked, candidates, edited
 
 
 def _choose(branch: Branch, proposals: Proposals, candidates: Candidates, allowed: Bool, context: Context) -> Bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.round import Scores, UnmaskedTokens, strategy_step
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch, stop_reason
@@ -28,23 +29,26 @@ class Verified:
     """Tokens that each step unmasked."""
     numbers: tuple[int, ...]
     """Index of the branch whose statistics each step used."""
+    edited: tuple[EditedTokens, ...]
+    """Tokens that each step edited."""
 
 
 def verify(branches: tuple[Branch, ...], scores: Scores, steps: int, context: Context) -> Verified:
     """Return the states that the strategy reaches with `branches`: drafts, then the anchor after the first `steps`
     steps."""
     chain = (branches[-1], *branches[:-1])
-    states, unmasked, numbers = list[Branch](), list[UnmaskedTokens](), list[int]()
+    states, unmasked, numbers, edited = list[Branch](), list[UnmaskedTokens](), list[int](), list[EditedTokens]()
     at: int | None = 0
     while at is not None:
         number = at - 1 if at else len(branches) - 1
         before = states[-1] if states else branches[-1]
-        state, each = strategy_step(scores, before, number, steps + len(states) + 1, context)
+        state, written, replaced = strategy_step(scores, before, number, steps + len(states) + 1, context)
         states.append(state)
-        unmasked.append(each)
+        unmasked.append(written)
+        edited.append(replaced)
         numbers.append(number)
         at = accepted_draft([_agrees(draft, state, context.plan) for draft in chain], at)
-    return Verified(tuple(states), tuple(unmasked), tuple(numbers))
+    return Verified(tuple(states), tuple(unmasked), tuple(numbers), tuple(edited))
 
 
 def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
@@ -59,17 +63,17 @@ def accepted_draft(agree: Sequence[bool], at: int) -> int | None:
 def drafts(verified: Verified, scores: Scores, steps: int, context: Context) -> tuple[Branch, ...]:
     """Return drafts of the strategy's next states, assuming that the model's statistics stay the same.
 
-    The strategy has made `steps` steps so far, including the steps of this round. A step that unmasks nothing, or
-    leaves nothing masked, ends the chain.
+    The strategy has made `steps` steps so far, including the steps of this round. A step that changes
+    nothing, or ends the answer, ends the chain.
     """
     found = list[Branch]()
     anchor = state = verified.states[-1]
     while len(found) < context.plan.lookaheads:
         steps += 1
-        state, unmasked = strategy_step(scores, state, verified.numbers[-1], steps, context)
+        state, unmasked, edited = strategy_step(scores, state, verified.numbers[-1], steps, context)
         if (
-            not len(unmasked)
-            or stop_reason(state, context.ends) is not None
+            not (len(unmasked) or len(edited))
+            or stop_reason(state, context.ends, finished_blocks=context.plan.edits) is not None
             or not _fits_anchor(state, anchor, context.plan)
         ):
             break

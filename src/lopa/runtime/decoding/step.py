@@ -6,6 +6,7 @@ import numpy as np
 
 from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
+from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.round import UnmaskedTokens
 from lopa.runtime.plan.renamed_options import warn_renamed
 from lopa.runtime.state.branch import Branch, Lookahead
@@ -39,6 +40,8 @@ class Step:
     """[unmasked tokens]: branch whose statistics each token comes from; with `speculative` a step may use several."""
     last: Lookahead | None = None
     """Lookahead token that completed the answer, which no later step verifies; None in other steps."""
+    edited: EditedTokens = field(default_factory=EditedTokens)
+    """Unmasked tokens that the step replaced."""
 
     @property
     def taken_back(self) -> Int64:

@@ -64,6 +64,10 @@ class GenerationConfig:
         remask_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text is
             then streamed by finished blocks. Default: 0.9 for wino, otherwise none.
         remask_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
+        editing_threshold: Replace an unmasked token of an unfinished block if another token's probability exceeds this
+            (LLaDA2.1). 0.0 replaces every token that is not the best, 1.0 none. Text is then streamed by finished
+            blocks. Default: none.
+        editing_limit: Maximum number of steps that edit a block after its last mask. Default: 16.
         cache: Cached keys and values: blocks (finished blocks); none, prefix or dual (Fast-dLLM, for models that attend
             to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.
         max_new_tokens: Maximum number of tokens to generate. Default: 256.
@@ -84,6 +88,8 @@ class GenerationConfig:
         speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens
             stay the same and need fewer forwards. Default: False.
         reference: Reproduce the published implementation, quirks included. Default: False.
+        eos_early_stop: Option of this name of LLaDA2's published code, in reference mode: stop at an end of text.
+            Default: False.
     """
 
     strategy: StrategyName | None = None
@@ -110,6 +116,8 @@ class GenerationConfig:
     distance_penalty: float | None = None
     remask_threshold: float | None = None
     remask_limit: int | None = None
+    editing_threshold: float | None = None
+    editing_limit: int | None = None
     cache: Cache | None = None
     max_new_tokens: int | None = None
     temperature: float | None = None
@@ -128,6 +136,7 @@ class GenerationConfig:
     deduplicate_rows: bool | None = None
     speculative: bool | None = None
     reference: bool = False
+    eos_early_stop: bool | None = None
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():

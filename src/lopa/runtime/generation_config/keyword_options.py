@@ -33,6 +33,8 @@ class GenerationOptions(TypedDict, total=False):
     distance_penalty: float | None
     remask_threshold: float | None
     remask_limit: int | None
+    editing_threshold: float | None
+    editing_limit: int | None
     cache: Cache | None
     max_new_tokens: int | None
     temperature: float | None
@@ -51,3 +53,4 @@ class GenerationOptions(TypedDict, total=False):
     deduplicate_rows: bool | None
     speculative: bool | None
     reference: bool
+    eos_early_stop: bool | None

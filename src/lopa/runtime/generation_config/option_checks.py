@@ -24,6 +24,8 @@ def check_together(options: Options, strategy: Strategy) -> None:
     _check_sliding(options)
     _check_speculative(options, strategy)
     _check_remasking(options, strategy)
+    _check_editing(options, strategy)
+    _check_early_stop(options)
     _check_branches(options, strategy)
     _check_grammar(options, strategy)
 
@@ -33,19 +35,34 @@ def grammars_given(options: Options) -> list[str]:
     return [name for name in GRAMMARS if options[name] is not None]
 
 
+def edits(options: Options) -> bool:
+    """Return True if unmasked tokens may be replaced. In reference mode a threshold of 1 counts too."""
+    threshold = options["editing_threshold"]
+    return threshold is not None and (threshold < 1 or options["reference"])
+
+
 def _check_parts_of_blocks(options: Options) -> None:
     for name in ("sub_block", "block_steps"):
         if options[name] is not None:
             check_int(name, options[name], min=1, max=options["block_size"])
 
 
-_OF_SOME_STRATEGIES = (*OWN_OPTIONS, "unmask_first_masked", "remask_limit", "remask_threshold")
+_OF_SOME_STRATEGIES = (
+    *OWN_OPTIONS,
+    "unmask_first_masked",
+    "remask_limit",
+    "remask_threshold",
+    "editing_limit",
+    "editing_threshold",
+)
 """Options that only some strategies have."""
 
 
 def _has_option(strategy: Strategy, name: str) -> bool:
     if name in ("remask_limit", "remask_threshold"):
         return strategy.remask is not None
+    if name in ("editing_limit", "editing_threshold"):
+        return strategy.edit is not None
     if name == "unmask_first_masked":
         return strategy.unmasks_first
     return any(option.name == name for option in strategy.options)
@@ -146,6 +163,46 @@ def _check_remasking(options: Options, strategy: Strategy) -> None:
                 expected="a loop that can remask tokens of unfinished blocks",
                 remedy="change one of the two options",
             )
+
+
+def _check_editing(options: Options, strategy: Strategy) -> None:
+    """Reject editing with remasking, and in loops whose unmasked tokens are final."""
+    if options["editing_threshold"] is None and options["editing_limit"] is not None:
+        raise BadInputError(
+            f"editing_limit {options['editing_limit']} without editing_threshold",
+            expected="both, or neither",
+            remedy="set editing_threshold, e.g. 0.9",
+        )
+    if not edits(options):
+        return
+    wrong = None
+    if _remasks(options, strategy):
+        wrong = "remask_threshold", "one of the two, since both correct unmasked tokens"
+    elif options["alignment"] == "sliding":
+        wrong = "alignment 'sliding'", "fixed blocks, since a sliding block commits rows in nearly every round"
+    elif options["cache"] == "sub_block":
+        wrong = "cache 'sub_block'", "another cache, since this one keeps rows of unfinished blocks"
+    elif options["reference"] and (strategy.name, options["alignment"]) != ("threshold", "absolute"):
+        wrong = (
+            f"strategy {strategy.name!r} and alignment {options['alignment']!r} in reference mode",
+            "strategy threshold and alignment absolute, as in LLaDA2.1's published loop",
+        )
+    if wrong is not None:
+        raise BadInputError(
+            f"cannot combine editing_threshold with {wrong[0]}",
+            expected=wrong[1],
+            remedy="remove editing_threshold, or change the other option",
+        )
+
+
+def _check_early_stop(options: Options) -> None:
+    """Reject eos_early_stop outside the published loops of LLaDA2."""
+    if options["eos_early_stop"] and not (options["reference"] and options["alignment"] == "absolute"):
+        raise BadInputError(
+            "cannot use eos_early_stop outside reference mode with alignment absolute",
+            expected="no eos_early_stop, since the default mode always stops at an end of text",
+            remedy="remove eos_early_stop",
+        )
 
 
 def _check_sliding(options: Options) -> None:

@@ -8,11 +8,12 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config.branch_choice import branch_choice, may_share_rows
 from lopa.runtime.generation_config.config import GenerationConfig
 from lopa.runtime.generation_config.merged_options import NOTHING, merged_options
-from lopa.runtime.generation_config.option_checks import Options, grammars_given
+from lopa.runtime.generation_config.option_checks import Options, edits, grammars_given
 from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, DecodingPlan
 from lopa.runtime.plan.choices import (
     DEFAULT_DISTANCE_PENALTY,
+    DEFAULT_EDITING_LIMIT,
     DEFAULT_ENTROPY_THRESHOLD,
     PUBLISHED_STEP_LIMIT,
     SharedRows,
@@ -61,6 +62,9 @@ def resolve(
         distance_penalty=_given_or(options["distance_penalty"], DEFAULT_DISTANCE_PENALTY),
         remask_threshold=_given_or(options["remask_threshold"], strategy.remask_threshold),
         remask_limit=_given_or(options["remask_limit"], max_new_tokens),
+        edits=edits(options),
+        editing_threshold=_given_or(options["editing_threshold"], 1.0),
+        editing_limit=_given_or(options["editing_limit"], DEFAULT_EDITING_LIMIT),
         cache=options["cache"],
         max_new_tokens=max_new_tokens,
         positions=max_new_tokens - (max_new_tokens % block_size if reference else 0),
@@ -73,13 +77,14 @@ def resolve(
         stop=options["stop"],
         has_grammar=bool(grammars_given(options)),
         stop_at_eos=options["stop_at_eos"],
-        drop_after_eos=options["drop_after_eos"] and options["stop_at_eos"] and not reference,
+        drop_after_eos=_drops_after_eos(options),
         logprobs=options["logprobs"],
         special_tokens=options["special_tokens"],
         time_limit=_given_or(options["time_limit"], math.inf),
         deduplicate_rows=_shared_rows(options["deduplicate_rows"], branches, devices),
         reference=reference,
-        step_limit=own_options["steps"] if strategy.whole and "steps" in own_options else PUBLISHED_STEP_LIMIT,
+        eos_early_stop=bool(options["eos_early_stop"]),
+        step_limit=_step_limit(options, strategy, own_options),
         overwrites_unmasked=reference and options["block_steps"] is not None,
     )
 
@@ -96,6 +101,28 @@ def _own_options(options: Options, strategy: Strategy) -> FrozenOptions:
     return FrozenOptions(
         {option.name: option.value(given.get(option.name), options["max_new_tokens"]) for option in strategy.options}
     )
+
+
+def _drops_after_eos(options: Options) -> bool:
+    """Return True if rows behind an unmasked end of text are dropped.
+
+    Editing may replace an end of text, which would bring the dropped positions back. With a grammar it never does.
+    """
+    if edits(options):
+        return bool(grammars_given(options))
+    return bool(options["drop_after_eos"] and options["stop_at_eos"] and not options["reference"])
+
+
+def _step_limit(options: Options, strategy: Strategy, own_options: Mapping[str, Any]) -> int:
+    """Return the maximum number of steps in reference mode."""
+    if strategy.whole and "steps" in own_options:
+        return int(own_options["steps"])
+    if not edits(options):
+        return PUBLISHED_STEP_LIMIT
+    # A block's steps without masks are limited, and each of the others unmasks a token.
+    limit: int = _given_or(options["editing_limit"], DEFAULT_EDITING_LIMIT)
+    blocks = int(options["max_new_tokens"] // options["block_size"] + 2)
+    return max(PUBLISHED_STEP_LIMIT, blocks * (int(options["block_size"]) + limit))
 
 
 def _shared_rows(requested: bool | None, branches: int, devices: Sequence[str]) -> SharedRows:

@@ -159,11 +159,18 @@ CHECKS: Mapping[str, Check] = {
             "unmask_first_masked",
             "reference",
             "deduplicate_rows",
+            "eos_early_stop",
         )
     },
     **{
         name: partial(check_float, name, min=0.0, max=1.0)
-        for name in ("block_add_threshold", "decoded_token_threshold", "skip_threshold", "remask_threshold")
+        for name in (
+            "block_add_threshold",
+            "decoded_token_threshold",
+            "skip_threshold",
+            "remask_threshold",
+            "editing_threshold",
+        )
     },
     **{
         name: partial(check_float, name, min=0.0, max=MAX_ENTROPY) for name in ("entropy_threshold", "distance_penalty")
@@ -171,6 +178,7 @@ CHECKS: Mapping[str, Check] = {
     **{name: partial(_own_value, option) for name, option in OWN_OPTIONS.items()},
     "strategy_options": checked_strategy_options,
     "remask_limit": partial(check_int, "remask_limit", min=0, max=MAX_POSITIONS),
+    "editing_limit": partial(check_int, "editing_limit", min=0, max=MAX_POSITIONS),
     "seed": checked_seed,
     "branches": checked_branches,
     "temperature": checked_temperature,

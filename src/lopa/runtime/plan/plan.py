@@ -46,6 +46,11 @@ class DecodingPlan:
     remask_threshold: float
     """Probability below which an unmasked position is remasked; 0 for no remasking."""
     remask_limit: int
+    edits: bool
+    """True if unmasked tokens of open blocks may be replaced."""
+    editing_threshold: float
+    """Probability above which another token replaces an unmasked one."""
+    editing_limit: int
     cache: Cache
     max_new_tokens: int
     positions: int
@@ -70,6 +75,7 @@ class DecodingPlan:
     """Seconds after which the committed text is returned; infinity for no limit."""
     deduplicate_rows: SharedRows
     reference: bool
+    eos_early_stop: bool
     step_limit: int
     """Maximum number of steps in reference mode."""
     overwrites_unmasked: bool

@@ -43,6 +43,10 @@ class Block:
     rounds: int = 0
     accepted: int | None = None
     """Number of positions unmasked in the last round; None before the first round. Only remasking strategies set it."""
+    edit_rounds: int = 0
+    """Rounds that began with nothing masked up to the block's end. Only decodes that edit count them."""
+    is_unsettled: bool = False
+    """True if the next round may still edit the block, so that it is not finished. Only decodes that edit set it."""
 
 
 Blocks = tuple[Block, ...]
@@ -87,6 +91,8 @@ class Branch:
     """Number of positions that were remasked."""
     grammar: BranchGrammar | None = None
     """Grammar state behind the last token before the first masked position; None without a grammar."""
+    final_grammar: BranchGrammar | None = None
+    """Grammar state behind finished blocks, from which text with edited tokens is read; None without either."""
 
     @cached_property
     def active(self) -> Blocks:
@@ -204,7 +210,7 @@ def unmasked_length(branch: Branch) -> int:
 
 
 def final_length(branch: Branch) -> int:
-    """Return `unmasked_length` limited to finished blocks. A strategy that remasks may change the other blocks."""
+    """Return `unmasked_length` limited to finished blocks. Remasking and editing may change the other blocks."""
     end = branch.active[0].start if branch.active else len(branch.tokens)
     return min(unmasked_length(branch), max(0, end - branch.layout.prompt))
 
@@ -231,9 +237,10 @@ def answer_ids(branch: Branch, length: int, ends: tuple[int, ...]) -> Int64:
     return ids[: int(np.argmax(found)) + 1] if found.any() else ids
 
 
-def stop_reason(branch: Branch, ends: tuple[int, ...]) -> StopReason | None:
-    """Return why `branch` is finished, or None if it is not."""
-    length, first = unmasked_length(branch), branch.layout.prompt
+def stop_reason(branch: Branch, ends: tuple[int, ...], *, finished_blocks: bool = False) -> StopReason | None:
+    """Return why `branch` is finished, or None if it is not. With `finished_blocks` only text of such blocks counts."""
+    length = final_length(branch) if finished_blocks else unmasked_length(branch)
+    first = branch.layout.prompt
     if is_end(branch.tokens[first : first + length], ends).any():
         return "eos"
     whole = first + length == len(branch.tokens) and len(branch.tokens) >= branch.layout.end
@@ -245,8 +252,8 @@ def published_stop_reason(branches: tuple[Branch, ...], steps: int, context: Con
     not."""
     if all(_published_is_done(branch, context) for branch in branches):
         anchor = branches[-1]
-        ids = answer_ids(anchor, unmasked_length(anchor), context.ends)
-        return "eos" if is_end(ids, context.ends).any() else "length"
+        ids = answer_ids(anchor, unmasked_length(anchor), context.answer_ends)
+        return "eos" if is_end(ids, context.answer_ends).any() else "length"
     return "step_limit" if steps >= context.plan.step_limit else None
 
 

@@ -1,10 +1,14 @@
 """The constants of a decode: plan, strategy and the model's special tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.strategy import Strategy, strategy_from_name
+
+LLADA2 = "llada2-moe"
+"""Architecture whose published loops differ from SDAR's (docs/concepts/decoding.md, "Reference mode")."""
 
 
 class ModelSizes(Protocol):
@@ -35,6 +39,10 @@ class Model(Protocol):
     """The properties of a model that a decode needs. A bundle's manifest implements it."""
 
     @property
+    def architecture(self) -> str:
+        """Name of the model's family."""
+
+    @property
     def dimensions(self) -> ModelSizes:
         """Model dimensions."""
 
@@ -56,20 +64,51 @@ class Context:
     mask_token: int
     pad_token: int
     ends: tuple[int, ...]
-    """Tokens that end the answer; empty with stop_at_eos off."""
+    """Tokens that end the decode; empty with stop_at_eos off."""
     prediction_shift: int
     vocab_size: int
+    only_answer_ends: tuple[int, ...] = ()
+    """Tokens that end the answer but not the decode."""
+    is_llada2: bool = False
+    """True if reference mode reproduces LLaDA2's published loops."""
+
+    @property
+    def answer_ends(self) -> tuple[int, ...]:
+        """Tokens behind which the answer is cut."""
+        return self.ends or self.only_answer_ends
 
 
 def context_from_model(plan: DecodingPlan, model: Model) -> Context:
-    """Return the context in which `model` decodes a request by `plan`."""
-    tokens = model.special_tokens
+    """Return the context in which `model` decodes a request by `plan`.
+
+    LLaDA2.0's published loop overwrites no unmasked token. LLaDA2.1's stops at an end of text only with eos_early_stop,
+    but its answer ends there. Raises BadInputError for editing with rows that predict the next position.
+    """
+    tokens, is_llada2 = model.special_tokens, plan.reference and model.architecture == LLADA2
+    check_editing(plan, model.prediction_shift)
+    ends = tokens.ends if plan.stop_at_eos else ()
+    goes_on = plan.reference and plan.edits and not plan.eos_early_stop
     return Context(
-        plan,
+        replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
         strategy_from_name(plan.strategy),
         tokens.mask,
         tokens.pad,
-        tokens.ends if plan.stop_at_eos else (),
+        () if goes_on else ends,
         model.prediction_shift,
         model.dimensions.vocab_size,
+        only_answer_ends=ends if goes_on else (),
+        is_llada2=is_llada2,
     )
+
+
+def check_editing(plan: DecodingPlan, prediction_shift: int) -> None:
+    """Raise BadInputError for a plan that edits tokens of a model whose rows predict the next position.
+
+    Such a row has not been trained to predict a position whose token it attends to.
+    """
+    if plan.edits and prediction_shift:
+        raise BadInputError(
+            "cannot use editing_threshold for a model whose rows predict the next position",
+            expected="a model whose rows predict their own positions, e.g. LLaDA2.1",
+            remedy="remove editing_threshold",
+        )

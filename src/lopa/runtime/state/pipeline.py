@@ -39,13 +39,15 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     """Return the normalized `branches` as a round verifies them, each with its next block open.
 
     Outside reference mode a branch with nothing masked continues alone, since it would win the round and unmask
-    nothing. A grammar also reads into a newly opened block.
+    nothing. If it may still be edited, its blocks stay active. A grammar also reads into a newly opened block.
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
     if not context.plan.reference:
         whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and len(branch.blocks) > 1)
         alone = next(whole, None)
-        if alone is not None:
+        if alone is not None and context.plan.edits:
+            branches, opened = (branches[alone],), (opened[alone],)
+        elif alone is not None:
             branches, opened = (branches[alone],), (with_finished_blocks_due(opened[alone], context),)
     if opened[-1].grammar is None:
         return opened
@@ -95,7 +97,8 @@ def with_next_block(branch: Branch, context: Context) -> Branch:
 def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
     """Return the size of the block to open when the unmasked share of the last block is `progress`; 0 for none.
 
-    A layout with `hands_over` needs the next block's first token before it opens. With cache sub_block the rows of
+    A layout with `hands_over` needs the next block's first token before it opens. If blocks are unmasked one by one,
+    the last one has to be finished, edits included. With cache sub_block the rows of
     finished blocks have to be committed first. For a sliding block the result is the number of positions that join it.
     """
     start, layout = branch.blocks[-1].end, branch.layout
@@ -103,8 +106,9 @@ def next_block_size(branch: Branch, progress: float, plan: DecodingPlan) -> int:
         front = branch.active[0].start if branch.active else start
         return 0 if branch.ended else layout.end_of_block(front) - start
     lacks_first = layout.hands_over and start > layout.unseen and not branch.unmasked[start:].any()
+    lacks_edits = plan.edits and plan.block_add_threshold >= 1 and branch.blocks[-1].state is BlockState.ACTIVE
     lacks_commit = plan.cache == "sub_block" and any(block.end > block.start for block in branch.due)
-    if lacks_first or lacks_commit or branch.ended or progress < plan.block_add_threshold:
+    if lacks_first or lacks_edits or lacks_commit or branch.ended or progress < plan.block_add_threshold:
         return 0
     return layout.end_of_block(start) - start
 
@@ -166,7 +170,11 @@ def _next_blocks(winner: Branch, unmasked: Bool) -> Blocks:
     """Return the blocks of a branch derived from `winner`; `unmasked` [positions] marks its unmasked positions."""
     if winner.layout.slides:
         return after_slide(winner.blocks, unmasked, winner.unmasked)
-    may_finish = frozenset(block.start for block in winner.active if winner.unmasked[block.start : block.end].all())
+    may_finish = frozenset(
+        block.start
+        for block in winner.active
+        if winner.unmasked[block.start : block.end].all() and not block.is_unsettled
+    )
     return after_round(winner.blocks, unmasked, may_finish)
 
 

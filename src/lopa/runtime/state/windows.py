@@ -44,9 +44,9 @@ class SharedRows:
 class Windows:
     """The windows of one request's branches, all on the same rows of its prefix cache.
 
-    The sampled columns begin with `kept_columns` columns, then come the columns of `sampled`. When finished rows are
-    committed and a row predicts the next position, column 0 belongs to the last committed row. It alone predicts the
-    first position behind it in all rounds until the next commit.
+    The sampled columns begin with `kept_columns` columns, then come the columns of `sampled` and `editable`. When
+    finished rows are committed and a row predicts the next position, column 0 belongs to the last committed row. It
+    alone predicts the first position behind it in all rounds until the next commit.
     """
 
     prefix: int
@@ -76,6 +76,9 @@ class Windows:
     remaskable: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[S]: unmasked positions of the anchor that shadow rows verify. Their columns follow the columns of its `sampled`
     positions (lopa.runtime.state.shadow_rows)."""
+    editable: tuple[Int64, ...] = ()
+    """Unmasked positions of each branch that the round may edit, ascending; empty if the decode does not edit. Their
+    columns follow the columns of the branch's `sampled` positions."""
     cached: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[prefix]: positions of the cached rows, as the model counts them, in the cache's order."""
     shared: SharedRows | None = None
@@ -87,6 +90,8 @@ class Windows:
         """Number of sampled rows of each branch without padding, [B]."""
         counts = np.array([self.kept_columns + len(each) for each in self.sampled])
         counts[-1] += len(self.remaskable)
+        if self.editable:
+            counts += [len(each) for each in self.editable]
         return counts
 
     @property
@@ -137,14 +142,16 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
         _predicted(sampled_positions(branch, plan), each, shift)
         for branch, each in zip(branches, branch_rows, strict=True)
     )
+    editable = tuple(editable_positions(branch) for branch in branches) if plan.edits else ()
+    predicted = tuple(map(np.concatenate, zip(sampled, editable, strict=True))) if editable else sampled
     kept = 1 if commit and anchor.is_final and shift else 0
     # Padding samples the window's first row, since a forward needs at least one sampled row.
     logits_positions = np.full(
-        (len(branches), max(1, kept + max(map(len, sampled)))), anchor.order[0] + shift, np.int64
+        (len(branches), max(1, kept + max(map(len, predicted)))), anchor.order[0] + shift, np.int64
     )
     logits_positions[:, :kept] = anchor.order[0] + commit
-    for row, each_sampled in enumerate(sampled):
-        logits_positions[row, kept : kept + len(each_sampled)] = each_sampled
+    for row, each_predicted in enumerate(predicted):
+        logits_positions[row, kept : kept + len(each_predicted)] = each_predicted
     logits_index = np.empty_like(logits_positions)
     # No row predicts the first position that has a row. Published quirks that sample this position use its own row.
     predicting = np.maximum(logits_positions - shift, branches[-1].layout.unseen)
@@ -163,6 +170,7 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
         np.maximum(logits_index, 0),
         from_kept_row,
         kept,
+        editable=editable,
         cached=anchor.cached - branches[-1].layout.unseen,
     )
 
@@ -232,6 +240,15 @@ def sampled_positions(branch: Branch, plan: DecodingPlan) -> Int64:
         spans = [np.arange(block.start, block.end) for block in branch.active]
         return np.concatenate([np.empty(0, np.int64), *spans])
     return np.flatnonzero(~branch.unmasked[: branch.blocks[-1].end])
+
+
+def editable_positions(branch: Branch) -> Int64:
+    """Return the positions that a round may edit, ascending: unmasked ones of active blocks behind the prompt."""
+    found = np.zeros(len(branch.tokens), np.bool_)
+    for block in branch.active:
+        found[block.start : block.end] = True
+    found[: branch.layout.prompt] = False
+    return np.flatnonzero(found & branch.unmasked)
 
 
 def _flags_at(flags: Bool, positions: Int64) -> Bool:

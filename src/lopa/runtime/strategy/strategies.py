@@ -34,6 +34,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             name="lopa",
             summary="decode as D2F, with lookahead branches that are verified in the same forward (LoPA)",
             remask=stages.least_probable,
+            edit=stages.other_token_above,
             pipelined=True,
             looks_ahead=True,
             default_branches=None,
@@ -43,18 +44,21 @@ STRATEGIES: Mapping[str, Strategy] = {
             name="d2f",
             summary="unmask tokens above a threshold, in several blocks at a time (D2F)",
             remask=stages.least_probable,
+            edit=stages.other_token_above,
             pipelined=True,
         ),
         Strategy(
             name="threshold",
             summary="unmask tokens above a threshold, block by block (Fast-dLLM)",
             remask=stages.least_probable,
+            edit=stages.other_token_above,
             block_steps=True,
         ),
         Strategy(
             name="vanilla",
             summary="unmask the most confident token per step, block by block",
             threshold=stages.never,
+            edit=stages.other_token_above,
             block_steps=True,
             unmasks_first=False,
         ),
@@ -63,6 +67,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             summary="unmask one token per step, from left to right",
             threshold=stages.never,
             rank=stages.left_to_right,
+            edit=stages.other_token_above,
             block_steps=True,
             unmasks_first=False,
             overwrites_unmasked=False,
@@ -73,6 +78,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             threshold=stages.if_best_is_certain,
             cut=stages.within_entropy_bound,
             remask=stages.least_probable,
+            edit=stages.other_token_above,
             pipelined=True,
             looks_ahead=True,
             options=(
@@ -135,6 +141,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             summary="unmask a fixed number of tokens per block and step",
             threshold=stages.never,
             minimum=stages.fixed_count,
+            edit=stages.other_token_above,
             options=(
                 OwnOption(
                     name="tokens_per_step",
@@ -151,6 +158,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             threshold=stages.no_threshold,
             rank=stages.by_probability,
             cut=stages.within_factor,
+            edit=stages.other_token_above,
             pipelined=True,
             options=(
                 OwnOption(
@@ -167,6 +175,7 @@ STRATEGIES: Mapping[str, Strategy] = {
             rescore=stages.with_divergences,
             eligible=stages.stable,
             threshold=stages.constant_inclusive,
+            edit=stages.other_token_above,
             pipelined=True,
             options=(
                 OwnOption(
@@ -181,12 +190,14 @@ STRATEGIES: Mapping[str, Strategy] = {
             name="credit",
             summary="unmask tokens above a threshold, with a bonus for tokens that stay the best (CreditDecoding)",
             rescore=stages.with_credit,
+            edit=stages.other_token_above,
             pipelined=True,
         ),
         Strategy(
             name="local_leap",
             summary="unmask tokens above a threshold that is lower near certain tokens (LocalLeap)",
             threshold=stages.lower_near_anchors,
+            edit=stages.other_token_above,
             pipelined=True,
         ),
     )

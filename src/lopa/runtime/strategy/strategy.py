@@ -1,4 +1,4 @@
-"""The record of a strategy: five stages, traits and options (docs/concepts/decoding.md, "Five stages").
+"""The record of a strategy: six stages, traits and options (docs/concepts/decoding.md, "Six stages").
 
 A step of a round goes through the stages in this order:
 
@@ -8,6 +8,7 @@ A step of a round goes through the stages in this order:
 4. `cut` returns how many of the certain positions are unmasked, by rank. `minimum` returns how many are unmasked in any
    case.
 5. `remask` returns the unmasked positions to mask again.
+6. `edit` returns the unmasked positions whose token is replaced by the new candidate.
 """
 
 import math
@@ -26,7 +27,7 @@ from lopa.runtime.strategy.credit import Credit, add_credit, credit_after
 from lopa.runtime.strategy.divergences import Divergences, divergences_after
 from lopa.runtime.strategy.schedule import ScheduleStep, count_of_step, drawn_in_step, next_step, noise_of_step
 from lopa.runtime.strategy.topk_ties import indices_of_topk
-from lopa.runtime.strategy.views import BlockView, Memory, RemaskView
+from lopa.runtime.strategy.views import BlockView, EditView, Memory, RemaskView
 
 LEAP_DISTANCE, LEAP_PROBABILITY = 4, 0.75
 """LocalLeap: positions to either side of an anchor, and the probability that suffices there."""
@@ -266,6 +267,15 @@ def remask_limit(before: int) -> int:
     return max(0, before - 1)
 
 
+# Stage 6: edit
+
+
+def other_token_above(view: EditView, plan: DecodingPlan) -> Bool:
+    """Return the positions whose candidate differs from their token and exceeds editing_threshold (LLaDA2.1)."""
+    found: Bool = (view.candidates.tokens != view.tokens) & (view.candidates.probabilities > plan.editing_threshold)
+    return found
+
+
 # The record of a strategy
 
 Rescore = Callable[
@@ -287,6 +297,9 @@ Minimum = Callable[[BlockView, DecodingPlan], int]
 """Function that returns the minimum number of positions that a complete block unmasks, certain or not."""
 Remask = Callable[[RemaskView, DecodingPlan], Bool]
 """Function that returns a mask [n], True for the positions of a block to mask again."""
+
+Edit = Callable[[EditView, DecodingPlan], Bool]
+"""Function that returns a mask [n], True for the positions of a block whose candidate replaces their token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +349,10 @@ class Strategy:
     minimum: Minimum = share_of_step
     remask: Remask | None = None
     """Stage 5. It is None if the strategy never remasks; the options remask_threshold and remask_limit are then
+    rejected.
+    """
+    edit: Edit | None = None
+    """Stage 6. It is None if the strategy never edits; the options editing_threshold and editing_limit are then
     rejected.
     """
 

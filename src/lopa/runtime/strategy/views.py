@@ -88,6 +88,16 @@ class RemaskView:
     """Maximum number of positions that the answer may still remask."""
 
 
+@dataclass(frozen=True)
+class EditView:
+    """The n unmasked positions of an active block that this step may edit, ascending. The prompt is not among them."""
+
+    tokens: Int64
+    """[n]: current tokens."""
+    candidates: Candidates
+    """[n]: tokens that the positions' own rows propose instead."""
+
+
 def match_positions(known: Int64, positions: Int64) -> tuple[Bool, Int64]:
     """Return which of `positions` [n] are among `known` [m], both ascending, and their indices there, [n].
 
