@@ -109,9 +109,9 @@ def test_finished_blocks_are_committed_once(family_bundle: Callable[..., Path]) 
 @pytest.mark.parametrize(
     ("name", "changed", "wrong"),
     [
-        (EDITS, {"editing_limit": 3}, "edits"),
+        (EDITS, {"editing_limit": 3}, "fills"),
         (EDITS, {"editing_threshold": 0.9}, "edits"),
-        ("v21_b8_t05_e00", {"editing_threshold": 0.01}, "edits"),
+        ("v21_b8_t05_e00", {"editing_threshold": 0.5}, "edits"),
         ("v20_b16_steps5", {"block_steps": 16}, "fills"),
         ("v20_b16_t09_early_stop", {"eos_early_stop": False}, "steps, recorded"),
         ("v20_b16_t09", {"max_new_tokens": 32}, "answer|steps, recorded"),

@@ -86,6 +86,34 @@ from lopa.runtime.strategy import STRATEGIES, OwnOption, Strategy, register_stra
         ({"remask_threshold": 0.5, "remask_limit": -1}, "invalid remask_limit -1"),
         ({"remask_threshold": 0.5, "remask_limit": 2.0}, "invalid remask_limit 2.0"),
         ({"remask_limit": 3}, "remask_limit 3 without remask_threshold"),
+        ({"editing_threshold": 1.5}, "invalid editing_threshold 1.5"),
+        ({"editing_threshold": -0.1}, "invalid editing_threshold -0.1"),
+        ({"editing_threshold": 0.5, "editing_limit": -1}, "invalid editing_limit -1"),
+        ({"editing_limit": 3}, "editing_limit 3 without editing_threshold"),
+        ({"strategy": "dream", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'dream'"),
+        ({"strategy": "wino", "editing_threshold": 0.5}, "cannot combine editing_threshold 0.5 with strategy 'wino'"),
+        (
+            {"editing_threshold": 0.0, "remask_threshold": 0.5},
+            "cannot combine editing_threshold with remask_threshold",
+        ),
+        (
+            {"strategy": "threshold", "editing_threshold": 0.5, "alignment": "sliding", "window": "causal"},
+            "cannot combine editing_threshold with alignment 'sliding'",
+        ),
+        (
+            {"strategy": "threshold", "editing_threshold": 0.5, "cache": "sub_block", "sub_block": 8},
+            "cannot combine editing_threshold with cache 'sub_block'",
+        ),
+        (
+            {"strategy": "d2f", "editing_threshold": 1.0, "reference": True},
+            "cannot combine editing_threshold with strategy 'd2f' and alignment 'prompt' in reference mode",
+        ),
+        ({"eos_early_stop": True}, "cannot use eos_early_stop outside reference mode with alignment absolute"),
+        (
+            {"eos_early_stop": True, "reference": True},
+            "cannot use eos_early_stop outside reference mode with alignment absolute",
+        ),
+        ({"eos_early_stop": 1}, "invalid eos_early_stop 1"),
         (
             {"strategy": "vanilla", "remask_threshold": 0.5},
             "cannot combine remask_threshold 0.5 with strategy 'vanilla'",
@@ -264,6 +292,8 @@ def test_options_that_a_sliding_block_does_not_support_are_rejected(options: dic
 def has_option(strategy: Strategy, name: str) -> bool:
     if name.startswith("remask"):
         return strategy.remask is not None
+    if name.startswith("editing"):
+        return strategy.edit is not None
     return strategy.unmasks_first if name == "unmask_first_masked" else name in {each.name for each in strategy.options}
 
 
@@ -271,13 +301,14 @@ def test_options_of_other_strategies_are_rejected() -> None:
     values: dict[str, Any] = {
         "gamma": 0.3, "tokens_per_step": 2, "factor": 0.5, "kl_threshold": 0.1, "alg": "origin", "steps": 3,
         "alg_temp": 0.2, "remask_threshold": 0.5, "remask_limit": 3, "unmask_first_masked": True,
+        "editing_threshold": 0.5, "editing_limit": 3,
     }  # fmt: skip
     assert {option.name for strategy in STRATEGIES.values() for option in strategy.options} <= values.keys()
     for strategy in STRATEGIES.values():
         for name, value in values.items():
             if has_option(strategy, name):
-                needed = {"remask_threshold": 0.5} if name == "remask_limit" else {}
-                found = plan(strategy=strategy.name, **{**needed, name: value})
+                needed = {"remask_limit": {"remask_threshold": 0.5}, "editing_limit": {"editing_threshold": 0.5}}
+                found = plan(strategy=strategy.name, **{**needed.get(name, {}), name: value})
                 assert (found.own[name] if name in found.own else getattr(found, name)) == value
                 continue
             with pytest.raises(BadInputError, match=f"{name} .* with strategy '{strategy.name}'") as caught:
@@ -322,6 +353,24 @@ def test_a_models_options_are_dropped_if_a_sliding_block_lacks_them() -> None:
     assert (found.sub_block, found.block_steps) == (32, 32)
     with pytest.raises(BadInputError, match="sub_block 8 with alignment 'sliding'"):
         resolve(GenerationConfig(**SLIDING, sub_block=8), own=own)
+
+
+def test_editing_options() -> None:
+    assert not plan().edits
+    assert plan(editing_threshold=0.0).edits, "0 replaces every token that is not the best"
+    assert plan(editing_threshold=0.5).editing_limit == 16
+    assert plan(editing_threshold=0.5, editing_limit=0).editing_limit == 0
+    assert not plan(editing_threshold=1.0).edits, "1 turns a default off"
+    published = {"strategy": "threshold", "alignment": "absolute", "reference": True}
+    assert plan(**published, editing_threshold=1.0).edits
+    assert plan(**published, editing_threshold=0.5, max_new_tokens=4096).step_limit > 4096
+    # An edit may replace an end of text; with a grammar it may not.
+    assert plan().drop_after_eos
+    assert not plan(editing_threshold=0.5).drop_after_eos
+    assert plan(editing_threshold=0.5, regex="a*").drop_after_eos
+    # A server's default gives way to what a request says.
+    found = resolve(GenerationConfig(strategy="wino"), defaults={"editing_threshold": 0.9, "editing_limit": 2})
+    assert (found.edits, found.remasks) == (False, True)
 
 
 def test_remasking_options() -> None:

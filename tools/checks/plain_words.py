@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RECORDINGS = (ROOT / "tests" / "reference", ROOT / "tests" / "reference" / "families")
+_REFERENCE = ROOT / "tests" / "reference"
+RECORDINGS = (_REFERENCE, _REFERENCE / "families", _REFERENCE / "moe")
 """Folders whose pages are copied with the recordings."""
 MAX_WORDS = 25
 """Maximum number of words in a sentence."""

@@ -46,6 +46,7 @@ from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -331,6 +332,7 @@ class Decoder:
                 expected="a model whose rows predict their own positions",
                 remedy="remove alignment, to use the bundle's own",
             )
+        check_editing(plan, self.bundle.manifest.prediction_shift)
         ids = ids_from_prompt(prompt, plan, self.tokenizer, self.bundle.manifest)
         due = None if deadline is None else submitted + deadline
         _LOG.debug("a request with %s", plan)

@@ -48,7 +48,7 @@ class PlainDecode:
 def llada2(network: PlainNetwork, prompt: list[int], rules: Rules, *, mask: int, end: int) -> PlainDecode:
     """Decode by the rules of LLaDA2.0, or by those of 2.1 with `editing`.
 
-    The default mode never proposes the mask, cuts the last block at the answer's end, and stops as soon as everything
+    The default mode never proposes the mask and cuts the last block at the answer's end. It stops as soon as everything
     before an end of text is final.
     """
     found, size, total = PlainDecode(), rules.block, len(prompt) + rules.new

@@ -142,7 +142,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_finished_blocks_need_no_edit_and_never_change(name: str, manifest: Manifest) -> None:
-    """In finished blocks no row proposes another token above the threshold, unless the block reached the limit.
+    """No row of a finished block proposes another token above the threshold, unless the block reached the limit.
 
     The plain network computes the final text in one pass.
     """

@@ -46,7 +46,7 @@ OF_STRATEGIES: dict[str, dict[str, Any]] = {
     "factor": {"factor": 1.5, "drop_after_eos": False, "window": "block_causal"},
     "klass": {"kl_threshold": 0.02, "confidence": "margin", "alignment": "absolute"},
     "credit": {"block_add_threshold": 0.3, "decoded_token_threshold": 0.8},
-    "local_leap": {"unmask_first_masked": True},
+    "local_leap": {"unmask_first_masked": True, "editing_threshold": 0.9, "editing_limit": 4},
 }
 
 
@@ -59,7 +59,16 @@ def test_every_strategy_and_its_options_may_be_the_default(strategy: str) -> Non
 
 def test_every_option_can_have_a_default_except_per_request_options() -> None:
     used = {"strategy", *(name for options in OF_STRATEGIES.values() for name in options)}
-    of_a_request = {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference"}
+    of_a_request = {
+        "seed",
+        "json_schema",
+        "regex",
+        "grammar",
+        "logprobs",
+        "special_tokens",
+        "reference",
+        "eos_early_stop",
+    }
     others = {"entropy_threshold", "distance_penalty", "strategy_options"}
     assert used | others == set(DEFAULT_OPTIONS)
     assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request

@@ -450,6 +450,11 @@ def check_default_options(
             "alignment 'sliding'",
             "prompt or absolute, because rows of this model predict the next position",
         ),
+        (
+            plan.edits and prediction_shift != 0,
+            f"editing_threshold {plan.editing_threshold}",
+            "no editing, because rows of this model predict the next position",
+        ),
     ):
         if wrong:
             raise BadInputError(

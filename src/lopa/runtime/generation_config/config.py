@@ -64,9 +64,9 @@ class GenerationConfig:
         remask_threshold: Remask unmasked tokens of an unfinished block whose probability falls below this. Text is
             then streamed by finished blocks. Default: 0.9 for wino, otherwise none.
         remask_limit: Maximum number of tokens that an answer remasks. Default: max_new_tokens.
-        editing_threshold: Replace an unmasked token of an unfinished block if another token's probability exceeds this
-            (LLaDA2.1). 0.0 replaces every token that is not the best, 1.0 none. Text is then streamed by finished
-            blocks. Default: none.
+        editing_threshold: Replace an unmasked token of an unfinished block by one whose probability exceeds this, as
+            LLaDA2.1 does. At 0.0 the most probable token always replaces it, at 1.0 never. Text is then streamed by
+            finished blocks. Default: none.
         editing_limit: Maximum number of steps that edit a block after its last mask. Default: 16.
         cache: Cached keys and values: blocks (finished blocks); none, prefix or dual (Fast-dLLM, for models that attend
             to the whole answer); sub_block (Fast-dLLM v2). Default: blocks.

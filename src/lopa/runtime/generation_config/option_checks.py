@@ -176,7 +176,7 @@ def _check_editing(options: Options, strategy: Strategy) -> None:
     if not edits(options):
         return
     wrong = None
-    if _remasks(options, strategy):
+    if options["remask_threshold"]:
         wrong = "remask_threshold", "one of the two, since both correct unmasked tokens"
     elif options["alignment"] == "sliding":
         wrong = "alignment 'sliding'", "fixed blocks, since a sliding block commits rows in nearly every round"

@@ -1,0 +1,21 @@
+"""lopa-export inspect of a mixture of experts, split into two stages."""
+
+from pathlib import Path
+
+from tests.cli.command import lopa_export
+
+RECORDED = Path(__file__).parents[2] / "reference" / "moe"
+
+
+def test_experts_and_stages_are_shown(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    made = lopa_export("onnx", str(RECORDED / "llada2"), "-o", str(bundle), "--stages", "2")
+    assert made.returncode == 0, made.stderr
+    shown = lopa_export("inspect", str(bundle))
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    experts = next(line for line in lines if line.startswith("experts"))
+    assert experts.split(maxsplit=1)[1] == (
+        "16 of 32, 4 per token, shared expert of 32, router sigmoid in 2 of 4 groups, dense layers 0"
+    )
+    assert len([line for line in lines if line.startswith("stage ")]) == 2

@@ -1,0 +1,262 @@
+"""Whole decodes that edit: random statistics compared with a plain version of the rule, then a model with experts."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.plans import plan_of
+from tests.runtime.decoding.test_remask_decodes import END, MASK, PROMPT, decoding_of, random_rows
+from tests.runtime.requests.batch_mates import alone, result_of
+
+from lopa.cli.files.trace_file import record_from_step
+from lopa.runtime import Decoder, DoneEvent, Engine, PromptRequest, TextEvent
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.state.layout import max_rows
+
+options = st.fixed_dictionaries(
+    {
+        "strategy": st.sampled_from(["d2f", "lopa", "threshold", "eb", "top_n", "credit"]),
+        "skip_threshold": st.sampled_from([0.0, 0.3, 0.6, 0.9]),
+        "editing_threshold": st.sampled_from([0.0, 0.2, 0.5, 0.9]) | st.floats(0, 0.99),
+        "editing_limit": st.sampled_from([None, 0, 1, 3]),
+        "block_size": st.sampled_from([4, 8, 16]),
+        "max_new_tokens": st.integers(1, 40),
+        "alignment": st.sampled_from(["prompt", "absolute"]),
+        "window": st.sampled_from(["full", "block_causal"]),
+        "block_add_threshold": st.sampled_from([0.0, 0.3, 1.0]),
+        "stop_at_eos": st.booleans(),
+        "logprobs": st.just(True),
+        "sub_block": st.sampled_from([None, 3]),
+    }
+)
+
+
+@given(given_options=options, ends=st.sampled_from([0.0, 0.05, 0.3]), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=150, deadline=None)
+def test_random_decodes_follow_the_rule_and_end(given_options: dict[str, Any], ends: float, seed: int) -> None:
+    more: dict[str, Any] = {"lopa": {"branches": 3}, "eb": {"branches": 2, "gamma": 1.0}}
+    plan = plan_of(**given_options, **more.get(given_options["strategy"], {}))
+    rng = np.random.default_rng(seed)
+    decoding = decoding_of(plan, 0)
+    streamed: list[int] = []
+    max_window, max_sampled = max_rows(PROMPT, plan)
+    while decoding.stop_reason is None:
+        blocks = len(decoding.anchor.blocks) - 1
+        windows = decoding.open_round()
+        assert windows.input_ids.shape[1] <= max_window
+        assert windows.logits_positions.shape[1] <= max_sampled
+        rows = random_rows(rng, windows, ends=ends)
+        step = decoding.finish_round(windows, rows, None)
+        # A round unmasks a position, or begins with nothing masked in the first open block.
+        assert decoding.steps <= plan.positions + blocks * (plan.editing_limit + 1), "it does not end"
+
+        winner, edited = step.branches[step.winner], step.edited
+        sampled = windows.sampled[step.winner]
+        expected = {}
+        for block in winner.active:
+            for position in range(max(block.start, PROMPT), block.end):
+                if not winner.unmasked[position]:
+                    continue
+                column = len(sampled) + windows.editable[step.winner].tolist().index(position)
+                token = int(rows.topk_ids[step.winner, column, 0])
+                p = np.exp(rows.topk_logprobs[step.winner, column, 0])
+                if token != winner.tokens[position] and p > np.float32(plan.editing_threshold):
+                    expected[position] = (int(winner.tokens[position]), token)
+        pairs = zip(edited.before.tolist(), edited.tokens.tolist(), strict=True)
+        assert dict(zip(edited.positions.tolist(), pairs, strict=True)) == expected
+        written = np.concatenate([edited.positions, step.unmasked.positions])
+        after = decoding.anchor
+        kept = np.setdiff1d(np.flatnonzero(winner.unmasked), written)
+        np.testing.assert_array_equal(after.tokens[kept], winner.tokens[kept])
+        assert after.unmasked[written].all()
+        assert MASK not in edited.tokens
+        text = slice(PROMPT, len(winner.tokens))
+        assert after.lookahead is not None or after.ended == (
+            plan.stop_at_eos and bool((after.tokens[text][after.unmasked[text]] == END).any())
+        )
+        committed = decoding.committed().tolist()
+        assert committed[: len(streamed)] == streamed
+        streamed = committed
+    assert len(streamed) <= plan.positions
+    if not plan.stop_at_eos:
+        assert len(streamed) == plan.positions
+    logprobs = decoding.logprobs()
+    assert logprobs is not None
+    assert np.isfinite(logprobs[: len(streamed)]).all()
+
+
+def test_rows_that_predict_the_next_position_are_rejected(decoder: Decoder) -> None:
+    plan = plan_of(editing_threshold=0.5)
+    with pytest.raises(BadInputError, match="rows predict the next position"):
+        decoding_of(plan, 1)
+    with pytest.raises(BadInputError, match="rows predict the next position"):
+        decoder.generate("a", editing_threshold=0.5)
+    assert decoder.generate("a", editing_threshold=1.0, max_new_tokens=4).tokens
+
+
+@pytest.fixture(scope="module")
+def editor(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
+    with Decoder.open(family_bundle("llada2", with_logits=True), ["cpu"], threads=1) as opened:
+        yield opened
+
+
+PROMPTS = ("Ann has 3 apples.", "Q: 2+2?\nAnswer:", "The", "Write")
+EAGER: dict[str, Any] = {"block_size": 8, "skip_threshold": 0.6, "editing_threshold": 0.3, "max_new_tokens": 29}
+CONFIGS: list[dict[str, Any]] = [
+    {},
+    {"editing_limit": 2, "stop_at_eos": False},
+    {"strategy": "lopa", "branches": 3, "deduplicate_rows": False},
+    {"strategy": "lopa", "branches": 4, "block_add_threshold": 0.3, "deduplicate_rows": True},
+    {"strategy": "d2f", "block_add_threshold": 0.3, "temperature": 0.7, "logprobs": True},
+    {"strategy": "vanilla", "speculative": True, "branches": 3},
+    {"regex": "[a-z ]{5,20}"},
+]
+
+
+def test_streamed_text_is_final(editor: Decoder) -> None:
+    for own in CONFIGS:
+        edits = 0
+        for prompt in PROMPTS:
+            steps: list[Step] = []
+            events = list(editor.stream(prompt, drafts=True, on_step=steps.append, **(EAGER | own)))
+            text = "".join(event.text for event in events if isinstance(event, TextEvent))
+            last = events[-1]
+            assert isinstance(last, DoneEvent)
+            assert text == last.result.text
+            edits += sum(len(step.edited) for step in steps)
+            records = [record_from_step(step) for step in steps]
+            assert sum(len(each.get("edited", [])) for each in records) == sum(len(step.edited) for step in steps)
+            if own.get("logprobs"):
+                assert last.result.logprobs is not None
+                assert np.isfinite(last.result.logprobs).all()
+        assert edits > 10
+
+
+def test_the_same_answers_on_every_device_and_in_any_batch(editor: Decoder) -> None:
+    requests = [PromptRequest(prompt, editor.config(**(EAGER | own))) for own in CONFIGS for prompt in PROMPTS]
+    expected = [alone(editor, each.prompt, each.config) for each in requests]
+    with Engine(editor, max_num_seqs=4, queue_limit=len(requests)) as engine:
+        for handle, result in zip(engine.submit_many(requests), expected, strict=True):
+            assert result_of(handle).token_ids == result.token_ids
+    bundle = editor.bundle.path
+    for devices in (["numpy"], ["cpu:0", "cpu:1"]):
+        with Decoder.open(bundle, devices, threads=1) as other:
+            assert [alone(other, each.prompt, each.config).token_ids for each in requests] == [
+                each.token_ids for each in expected
+            ]
+
+
+def test_a_time_limit_returns_finished_blocks_only(editor: Decoder) -> None:
+    found = editor.generate(PROMPTS[0], **(EAGER | {"time_limit": 1e-9}))
+    assert (found.stop_reason, found.steps, found.text) == ("time_limit", 1, "")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "answer": {"enum": ["yes", "no", "maybe"]}},
+    "required": ["name", "answer"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"strategy": "lopa", "branches": 3}, {"strategy": "d2f", "block_add_threshold": 0.3}]
+)
+def test_edits_keep_an_answer_valid(own: dict[str, Any], editor: Decoder) -> None:
+    """Every prefix of final text is one that the grammar allows, and edits change text that the grammar has read."""
+    pytest.importorskip("llguidance")
+    read = 0
+    for prompt in PROMPTS:
+        steps: list[Step] = []
+        config = {**EAGER, **own, "max_new_tokens": 48}
+        *_, done = editor.stream(prompt, editor.config(json_schema=SCHEMA, **config), on_step=steps.append)
+        assert isinstance(done, DoneEvent)
+        assert set(json.loads(done.result.text)) == {"name", "answer"}
+        found = editor.stream(prompt, editor.config(regex="[a-z]{2,4}( [a-z]{2,4}){3}", **config), on_step=steps.append)
+        *_, done = found
+        assert isinstance(done, DoneEvent)
+        assert re.fullmatch("[a-z]{2,4}( [a-z]{2,4}){3}", done.result.text)
+        for step in steps:
+            anchor = step.branches[step.winner]
+            assert anchor.grammar is not None
+            read += int((step.edited.positions < anchor.layout.prompt + anchor.grammar.length).sum())
+    assert read > 0
+
+
+def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
+    """A grammar that counts upwards: an edit before the first masked position is kept only if all text stays valid."""
+    from dataclasses import dataclass, replace
+
+    from tests.plans import branch_of, context_of
+
+    from lopa.runtime.contract import Bool
+    from lopa.runtime.decoding.edit import edit_branch
+    from lopa.runtime.state.branch import Branch
+    from lopa.runtime.strategy import Candidates
+
+    @dataclass(frozen=True)
+    class Rising:
+        """Tokens have to rise."""
+
+        last: int = 0
+        length: int = 0
+        ended: bool = False
+        remasked: int = 0
+
+        @property
+        def has_text(self) -> Bool:
+            return np.arange(100) > 2
+
+        def after(self, token: int, remaining: int) -> "Rising | None":  # noqa: ARG002
+            return replace(self, last=token, length=self.length + 1) if token > self.last else None
+
+        def with_rejected(self, count: int) -> "Rising":
+            return replace(self, remasked=self.remasked + count)
+
+    context = context_of(
+        strategy="threshold", block_size=8, max_new_tokens=8, editing_threshold=0.5, mask_token=2, ends=(0,)
+    )
+    branch: Branch = branch_of(np.array([7, 8]), context)
+    tokens, unmasked = branch.tokens.copy(), branch.unmasked.copy()
+    tokens[2:6], unmasked[2:6] = (10, 20, 30, 40), True
+    tokens[8], unmasked[8] = 60, True
+    grammar: Any = Rising(40, 4, remasked=3)
+    branch = replace(branch, tokens=tokens, unmasked=unmasked, grammar=grammar, final_grammar=Rising())  # type: ignore[arg-type]
+    positions = np.array([2, 3, 4, 5, 8])
+    proposed = np.array([25, 22, 21, 45, 1])  # too large for 20 behind it; fine; below 22; fine; no text
+    candidates = Candidates(proposed, np.full(5, 0.9, np.float32), np.full(5, 0.9, np.float32))
+    after, edited = edit_branch(branch, branch, positions, candidates, context)
+    assert edited.positions.tolist() == [3, 5]
+    assert (edited.before.tolist(), edited.tokens.tolist()) == ([20, 40], [22, 45])
+    assert after.tokens[2:9].tolist() == [10, 22, 30, 45, 2, 2, 60]
+    assert after.grammar == Rising(45, 4, remasked=3)
+    blocked = edit_branch(branch, branch, positions, candidates, context_of(editing_threshold=0.95, mask_token=2))[1]
+    assert len(blocked) == 0
+
+
+def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
+    from lopa.runtime.decoding.edit import EditedTokens, _edited_block
+    from lopa.runtime.state.branch import Block, BlockState
+
+    context: Any = SimpleNamespace(plan=SimpleNamespace(editing_limit=2))
+    block = Block(4, 8, masks=0, state=BlockState.ACTIVE, complete=True)
+    full: Any = SimpleNamespace(unmasked=np.ones(12, np.bool_))
+    edit = EditedTokens(np.array([2]), np.array([5]), np.array([6]), np.array([0.9], np.float32))
+    none = EditedTokens()
+    behind = EditedTokens(np.array([9]), np.array([5]), np.array([6]), np.array([0.9], np.float32))
+    assert not _edited_block(block, full, none, context).is_unsettled
+    assert not _edited_block(block, full, behind, context).is_unsettled
+    once = _edited_block(block, full, edit, context)
+    assert (once.is_unsettled, once.edit_rounds) == (True, 1)
+    assert not _edited_block(once, full, edit, context).is_unsettled, "at the limit"
+    masked: Any = SimpleNamespace(unmasked=np.arange(12) != 1)
+    assert _edited_block(block, masked, none, context).is_unsettled
+    assert _edited_block(block, masked, none, context).edit_rounds == 0
