@@ -1,6 +1,6 @@
 """Compare our CPU forward with those of other runtimes: same random checkpoint, tokens and rows.
 
-Usage: python -m tools.peers [prepare | measure] [--like NAME] [--work DIR] [--checkpoint DIR] [--bundle KIND=DIR]..
+Usage: python -m tools.peers [prepare | measure] [--like NAME] [--layers N] [--work DIR] [--checkpoint DIR] [--bundle KIND=DIR]..
     [--side NAME].. [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--forwards N] [--tokens-per-forward N]
     [--opening together|one-by-one] [--tidy] [--output DIR] [--name NAME]
 
@@ -30,14 +30,21 @@ from lopa.bench.report import check_output, files_of_report
 from lopa.bench.table import show_table
 from lopa.runtime.bundle.quantized_form import free_memory
 from lopa.runtime.errors import BadInputError, MissingBackendError
-from tools.checkpoint.likeness import LIKENESSES
+from tools.checkpoint.likeness import LIKENESSES, Likeness, shallower
 from tools.cli_errors import exit_on_error
 from tools.peers.materials import BUNDLES, Materials, check_prepared, prepare_materials, remove_models
 from tools.peers.measured import Peaks
 from tools.peers.opening_plan import OPENINGS, OpeningPlan, plan_of_openings
 from tools.peers.report import add_left_out, add_opening, add_piece, report_of_folder, tables_of_report
 from tools.peers.rounds import measure_opening, measure_peaks, measure_piece, prepare_answers, setting_now
-from tools.peers.sides import SIDES, Side, groups_of_sides, needed_materials, sides_of_large_models
+from tools.peers.sides import (
+    SIDES,
+    Side,
+    groups_of_sides,
+    needed_materials,
+    sides_of_large_models,
+    sides_of_sparse_models,
+)
 from tools.report import command_words
 
 
@@ -46,7 +53,7 @@ class _Plan:
     """A comparison as the command line describes it."""
 
     materials: Materials
-    like: str
+    likeness: Likeness
     sides: list[Side]
     opening: OpeningPlan
     threads: tuple[int, ...]
@@ -71,6 +78,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
         help="Published model whose sizes the random checkpoint has.",
     ),
+    click.option("--layers", type=click.IntRange(min=1), help="Number of its layers.  [default: all]"),
     click.option(
         "--work",
         type=click.Path(path_type=Path),
@@ -172,6 +180,7 @@ def main(part: str | None, **options: Any) -> None:
 
 def _plan(
     like: str,
+    layers: int | None,
     work: Path | None,
     checkpoint: Path | None,
     bundles: tuple[str, ...],
@@ -188,13 +197,16 @@ def _plan(
     name: str,
 ) -> _Plan:
     """Check the options and fill in the defaults."""
-    opened = plan_of_openings(opening, LIKENESSES[like].dimensions, free_memory())
+    likeness = LIKENESSES[like] if layers is None else shallower(LIKENESSES[like], layers)
+    opened = plan_of_openings(opening, likeness.dimensions, free_memory())
     default_sides = list(SIDES) if opened.together else sides_of_large_models()
+    if likeness.dimensions.moe is not None:
+        default_sides = sides_of_sparse_models()
     default_work = Path(".peers" if like == "dream-0.5b" else f".peers-{like}")
     prefix = prefix or opened.prefix
     return _Plan(
         materials=Materials(work or default_work, checkpoint, _given_bundles(bundles)),
-        like=like,
+        likeness=likeness,
         sides=[side for side in SIDES if side.name in names] or default_sides,
         opening=opened,
         threads=threads or opened.threads,
@@ -211,7 +223,7 @@ def _plan(
 def _prepare(plan: _Plan) -> None:
     missing = prepare_materials(
         plan.materials,
-        LIKENESSES[plan.like],
+        plan.likeness,
         needed_materials(plan.sides),
         lambda text: click.echo(text, err=True),
         renew=plan.opening.together,

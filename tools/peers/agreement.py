@@ -26,6 +26,10 @@ class SideAnswer:
     """Log-probability of the best token."""
     entropy: Float32
     """Entropy in nats."""
+    touched: float | None = None
+    """Mean share of the experts of a sparse layer that the windows' rows use. Only the reference of such a network has
+    it.
+    """
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import Likeness
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.genai_model import build_genai_model, install_genai_package
-from tools.peers.gguf_file import write_gguf_of_checkpoint
+from tools.peers.gguf_file import architectures_of_network, write_gguf_of_checkpoint
 from tools.peers.peer_command import run_or_missing
 
 BUNDLES: dict[str, QuantizationChoice | None] = {
@@ -70,6 +70,12 @@ class Materials:
     def dimensions(self) -> ModelDimensions:
         """Sizes of the checkpoint. Raises BadInputError if it is unreadable."""
         return config_from_checkpoint(self.checkpoint).dimensions
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Names of the checkpoint's architecture in llama.cpp. Raises BadInputError if it has none."""
+        config = config_from_checkpoint(self.checkpoint)
+        return architectures_of_network(config.architecture.name, config.dimensions)
 
     @property
     def answers(self) -> Path:

@@ -89,6 +89,11 @@ class Piece:
     """Skipped sides with the reason."""
 
     @property
+    def baseline(self) -> str:
+        """Name of the side that times are relative to: the first one."""
+        return self.sides[0].name
+
+    @property
     def shape(self) -> ForwardShape:
         """Shape of all steps."""
         return self.sides[0].step.shape

@@ -1,7 +1,8 @@
 """Answers that every side must agree with: transformers' network in float32, with the checkpoint's weights.
 
 Weights are read one layer at a time, so that a model larger than memory has a reference too. Nothing is cached: prefix
-and windows are one sequence under a mask, so the reference shares no cache handling with any side.
+and windows are one sequence under a mask, so the reference shares no cache handling with any side. Mixtures of
+experts have a reference in numpy.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from lopa.bench.speed.speed_measurement import torch_threads
 from lopa.export.source import ExportSource, source_from_checkpoint
 from tools.peers.agreement import SideAnswer, answer_from_logits
 from tools.peers.attention import Attention, positions_of_rows, visible_rows
+from tools.peers.sparse_reference import compute_sparse_answers
 from tools.peers.tokens import tokens_of_shape
 
 Case = tuple[ForwardShape, Attention]
@@ -33,7 +35,8 @@ def reference_answers(checkpoint: Path, cases: Sequence[Case], threads: int, fol
         folder.mkdir(parents=True, exist_ok=True)
         for case, answer in zip(missing, compute_answers(checkpoint, missing, threads), strict=True):
             partial = paths[case].with_suffix(".partial.npz")
-            np.savez(partial, best=answer.best, logprob=answer.logprob, entropy=answer.entropy)
+            touched = np.nan if answer.touched is None else answer.touched
+            np.savez(partial, best=answer.best, logprob=answer.logprob, entropy=answer.entropy, touched=touched)
             partial.replace(paths[case])
     return {case: _read(path) for case, path in paths.items()}
 
@@ -42,6 +45,8 @@ def compute_answers(checkpoint: Path, cases: Sequence[Case], threads: int) -> li
     """Return the answers of `cases` in order, from one pass over the checkpoint's weights."""
     source = source_from_checkpoint(checkpoint, None)
     vocabulary = source.config.dimensions.vocab_size
+    if source.config.dimensions.moe is not None:
+        return compute_sparse_answers(source, cases)
     with torch_threads(threads), torch.inference_mode():
         logits = _logits(source, [tokens_of_shape(vocabulary, shape) for shape, _ in cases], cases)
         return [answer_from_logits(each.numpy()) for each in logits]
@@ -96,4 +101,5 @@ def _key(checkpoint: Path, case: Case) -> str:
 
 def _read(path: Path) -> SideAnswer:
     with np.load(path) as found:
-        return SideAnswer(found["best"], found["logprob"], found["entropy"])
+        touched = float(found["touched"]) if "touched" in found else np.nan
+        return SideAnswer(found["best"], found["logprob"], found["entropy"], None if np.isnan(touched) else touched)

@@ -46,7 +46,9 @@ class _Result:
 def add_piece(folder: Path, name: str, piece: Piece, tokens_per_forward: float) -> PeerReport:
     """Add `piece` to the report NAME.json in `folder`, and write its tables again, atomically."""
     report = report_of_folder(folder, name)
-    report = replace(report, pieces=(*report.pieces, piece), tokens_per_forward=tokens_per_forward)
+    report = replace(
+        report, baseline=piece.baseline, pieces=(*report.pieces, piece), tokens_per_forward=tokens_per_forward
+    )
     return _written(folder, name, report)
 
 
@@ -79,7 +81,8 @@ def report_of_folder(folder: Path, name: str) -> PeerReport:
 
 
 def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
-    """Return each side's times divided by the baseline's of the same round, since slow phases affect both.
+    """Return each side's times divided by those of the piece's first side in the same round, since slow phases affect
+    both.
 
     The pieces have the same shape and number of threads.
     """
@@ -87,7 +90,7 @@ def ratios_to_baseline(pieces: Iterable[Piece]) -> dict[str, list[float]]:
     for piece in pieces:
         seconds = {side.name: side.step.seconds for side in piece.sides}
         for name, found in seconds.items():
-            ratios.setdefault(name, []).extend(map(truediv, found, seconds[BASELINE.name]))
+            ratios.setdefault(name, []).extend(map(truediv, found, seconds[piece.baseline]))
     return ratios
 
 
@@ -137,7 +140,7 @@ def _ratio_table(pieces: Sequence[Piece], where: str) -> Table:
     found = [ratios_to_baseline(same_shape) for same_shape in shapes.values()]
     names = _ordered({side.name for piece in pieces for side in piece.sides})
     return Table(
-        f"Time relative to {BASELINE.name} in the same round, median (minimum to maximum): {where}",
+        f"Time relative to {pieces[0].baseline} in the same round, median (minimum to maximum): {where}",
         ("side", *map(_shape_text, shapes)),
         tuple((name, *(_spread(each[name], 2) if name in each else "" for each in found)) for name in names),
     )
@@ -155,7 +158,7 @@ def _step_tables(results: Sequence[_Result], peaks: Peaks, tokens_per_forward: f
             steps.setdefault(result.name, []).extend(step for step in result.steps if step.shape == shape)
         rows = [(name, *_step_cells(steps[name], tokens_per_forward)) for name in _ordered(steps) if steps[name]]
         yield Table(
-            f"Step of {_shape_text(shape)}: {where}",
+            f"Step of {_shape_text(shape)}{_touched_text(steps.values())}: {where}",
             (
                 "side",
                 "ms, median (minimum to maximum)",
@@ -169,6 +172,12 @@ def _step_tables(results: Sequence[_Result], peaks: Peaks, tokens_per_forward: f
                 ("limit: int8 product, copy", "", f"{peaks.int8 / 1e9:.0f}", f"{peaks.bandwidth / 1e9:.1f}", ""),
             ),
         )
+
+
+def _touched_text(steps: Iterable[Sequence[Step]]) -> str:
+    """Return the share of experts that the windows use, or nothing without experts."""
+    shares = {step.work.touched for found in steps for step in found} - {None}
+    return f", {max(share for share in shares if share is not None):.0%} of the experts" if shares else ""
 
 
 def _step_cells(steps: Sequence[Step], tokens_per_forward: float) -> tuple[str, ...]:
@@ -230,7 +239,7 @@ def _agreement_table(results: Sequence[_Result]) -> Table:
             if result.name not in found or rows >= found[result.name][0]:
                 found[result.name] = rows, step.agreement
     return Table(
-        title="Agreement with transformers in float32 over the rows of the largest size",
+        title="Agreement with the reference in float32 over the rows of the largest size",
         columns=("side", "rows", "same best token", "mean log-probability error", "mean entropy error"),
         rows=tuple(
             (name, str(rows), f"{of.same_best:.1%}", f"{of.logprob_error:.1e}", f"{of.entropy_error:.1e}")

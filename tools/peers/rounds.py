@@ -27,8 +27,8 @@ from tools.peers.materials import Materials, versions_of_peers
 from tools.peers.measured import FIRST_TOKENS, Opening, OpeningCosts, Peaks, Piece, Setting, SideRounds, Step
 from tools.peers.reference import Case, reference_answers
 from tools.peers.side_process import SideProcess
-from tools.peers.side_work import work_of_side
-from tools.peers.sides import BASELINE, OURS, Side, command_of_side, files_of_side
+from tools.peers.side_work import SideWork, work_of_side
+from tools.peers.sides import OURS, Side, baseline_of_network, command_of_side, files_of_side
 from tools.peers.tokens import write_tokens
 
 _BUFFER = 16 << 20
@@ -52,7 +52,8 @@ def measure_piece(
 
     Raises CheckFailedError before any timing if a side disagrees.
     """
-    chosen = [BASELINE, *(side for side in sides if side is not BASELINE and side.computes_shape(shape))]
+    baseline = baseline_of_network(materials.dimensions)
+    chosen = [baseline, *(side for side in sides if side is not baseline and side.computes_shape(shape))]
     answers = prepare_answers(materials, chosen, [shape], threads)
     left_out: dict[str, str] = {}
     opened: dict[Side, SideProcess] = {}
@@ -65,7 +66,7 @@ def measure_piece(
             try:
                 process = _process(side, materials, threads, folder)
             except MissingBackendError as error:
-                if side.peer == OURS and side.weights is None:
+                if side is baseline or (side.peer == OURS and side.weights is None):
                     raise
                 left_out[side.name] = error.received
                 continue
@@ -79,7 +80,7 @@ def measure_piece(
     results = (
         SideRounds(
             side.name,
-            Step(shape, tuple(seconds[side]), found[side], work_of_side(side, materials.dimensions, shape)),
+            Step(shape, tuple(seconds[side]), found[side], _work(side, materials, shape, answers)),
             costs[side],
         )
         for side in opened
@@ -115,8 +116,12 @@ def measure_opening(
         for shape in shapes:
             agreement = _checked_agreement(process, side, tokens[shape], shape, answers)
             seconds = tuple(process.run() for _ in range(forwards))
-            steps.append(Step(shape, seconds, agreement, work_of_side(side, materials.dimensions, shape)))
+            steps.append(Step(shape, seconds, agreement, _work(side, materials, shape, answers)))
         return Opening(setting, side.name, turn, replace(costs, memory=process.memory()), tuple(steps))
+
+
+def _work(side: Side, materials: Materials, shape: ForwardShape, answers: Mapping[Case, SideAnswer]) -> SideWork:
+    return work_of_side(side, materials.dimensions, shape, answers[shape, side.attention].touched)
 
 
 def prepare_answers(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.bench.forward.work import ForwardShape
+from lopa.runtime.bundle.manifest import ModelDimensions
 from lopa.runtime.errors import MissingBackendError
 from tools.peers import python_side
 from tools.peers.attention import Attention
@@ -69,9 +70,25 @@ SIDES = (
 )
 BASELINE = SIDES[1]
 """Side that all times are relative to."""
+SPARSE_BASELINE = SIDES[4]
+"""Side that all times of a mixture of experts are relative to, since int8 would need twice the memory."""
 _BUNDLES = {"f32": "fp32", "bf16": "fp32", "int8": "int8", "int4": "int4"}
 _LARGE_PRECISIONS = ("int4", "int8")
 """Precisions of large models by default: floats would need too much memory and disk space."""
+
+
+def baseline_of_network(sizes: ModelDimensions) -> Side:
+    """Return the side that times of a network with `sizes` are relative to."""
+    return BASELINE if sizes.moe is None else SPARSE_BASELINE
+
+
+def sides_of_sparse_models() -> list[Side]:
+    """Return the default sides of a mixture of experts: int4 that every runtime reads as such."""
+    return [
+        side
+        for side in SIDES
+        if side.form in ("int4", "q4_0") and side.attention == "cached" and side.weights != "packed"
+    ]
 
 
 def groups_of_sides(sides: Sequence[Side]) -> list[list[Side]]:
@@ -107,7 +124,7 @@ def command_of_side(side: Side, materials: Materials, threads: int) -> Sequence[
                 raise MissingBackendError(
                     f"{path} does not exist", expected="llama.cpp, built", remedy="run python -m tools.peers prepare"
                 )
-        architecture = "dream" if side.attention == "whole" else "qwen2"
+        architecture = materials.architectures[side.attention == "whole"]
         return [str(program), "run", str(model), str(threads), architecture]
     folder = _folder_of_side(side, materials)
     if not folder.exists():

@@ -43,6 +43,18 @@ NUMBERS = {
     "sdar": (*_OF_TRANSFORMERS, "head_dim", "block_size"),
     "wedlm": (*_OF_TRANSFORMERS, "head_dim"),
     "stable-diffcoder": _OF_TRANSFORMERS,
+    "llada2-moe": (
+        *(name for name in _OF_TRANSFORMERS if name != "num_key_value_heads"),
+        *("head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group"),
+    ),
+    "sdar-moe": (
+        *(*_OF_TRANSFORMERS, "head_dim", "block_size"),
+        *("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"),
+    ),
+    "llada-moe": (
+        *(name for name in _OF_TRANSFORMERS if name != "intermediate_size"),
+        *("num_experts_per_tok", "expert_intermediate_size"),
+    ),
 }
 FLAGS = {
     "dream": ("tie_word_embeddings",),
@@ -51,6 +63,9 @@ FLAGS = {
     "sdar": ("tie_word_embeddings",),
     "wedlm": ("tie_word_embeddings", "attention_bias", "qk_norm"),
     "stable-diffcoder": ("tie_word_embeddings",),
+    "llada2-moe": ("tie_word_embeddings",),
+    "sdar-moe": ("tie_word_embeddings", "norm_topk_prob"),
+    "llada-moe": ("tie_word_embeddings", "qk_layernorm"),
 }
 ABSENT = {
     ("dream", "num_key_value_heads"): ("kv_heads", 4),
@@ -58,6 +73,9 @@ ABSENT = {
     ("sdar", "num_key_value_heads"): ("kv_heads", 4),
     ("wedlm", "num_key_value_heads"): ("kv_heads", 4),
     ("stable-diffcoder", "num_key_value_heads"): ("kv_heads", 4),
+    ("sdar-moe", "num_key_value_heads"): ("kv_heads", 4),
+    ("llada-moe", "num_key_value_heads"): ("kv_heads", 4),
+    ("sdar-moe", "decoder_sparse_step"): ("layers", 2),
     ("wedlm", "head_dim"): ("head_size", 16),
     ("llada", "n_kv_heads"): ("kv_heads", 4),
     ("llada", "embedding_size"): ("vocab_size", 640),

@@ -13,11 +13,14 @@ import pytest
 from tests.buckets import bucket
 from tests.export.tensorrt.interrupted_build import state_after_interrupt
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.progress import silent
 from lopa.export.tensorrt.builder import BuildRequest, BuiltPlan, plan_from_request
 from lopa.export.tensorrt.engine import EngineJob, engine_from_job, job_from_bundle
 from lopa.export.tensorrt.products import Products
 from lopa.export.tensorrt.rtx import target_of_rtx
+from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import ValueForm, inputs_of_graph, outputs_of_graph
 from lopa.runtime.contract.model_part import whole_model
@@ -27,6 +30,7 @@ from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, BuildFlags
 
 pytestmark = pytest.mark.tensorrt_rtx
 
+MOE = Path(__file__).parents[2] / "reference" / "moe"
 BUCKET = bucket(1, 2, 32, 64)
 BUCKETS = [BUCKET, bucket(1, 1, 96, 128)]
 PLAN_START = b"vtrt"
@@ -69,6 +73,28 @@ def test_a_bucket_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: Modul
 def test_a_bucket_of_layers_with_norms_of_queries_and_keys(wedlm: Bundle, real_rtx: ModuleType, tmp_path: Path) -> None:
     """Check also heads that are wider in total than the hidden size."""
     _checked_plan(real_rtx, _job(wedlm.path), tmp_path)
+
+
+@pytest.mark.parametrize("family", ["llada2", "sdar_moe", "llada_moe"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("float32", None), ("bfloat16", None), ("float32", "int8"), ("float32", "int4")]
+)
+def test_a_bucket_of_experts(
+    family: str, dtype: Dtype, kind: IntegerDtype | None, real_rtx: ModuleType, tmp_path: Path
+) -> None:
+    quantization = None if kind is None else QuantizationChoice(kind)
+    bundle = bundle_from_checkpoint(MOE / family, tmp_path / "bundle", dtype=dtype, quantization=quantization)
+    job = _job(bundle.path)
+    graph = onnx.load_model_from_string(job.model).graph
+    experts = [node.name for node in graph.node if node.op_type == "MatMul" and ".experts/" in node.name]
+    moe = bundle.manifest.dimensions.moe
+    assert moe is not None
+    # One product per matrix and sparse layer, with the records of all experts.
+    assert len(experts) == 3 * (bundle.manifest.dimensions.layers - len(moe.dense_layers))
+    records = bundle.manifest.tensors
+    stacked = {each.name: each for each in graph.initializer if each.name.endswith(".experts.gate.weight")}
+    assert {int(each.external_data[1].value) for each in stacked.values()} == {records[name].offset for name in stacked}
+    _checked_plan(real_rtx, job, tmp_path)
 
 
 def test_a_portable_graph_is_parsed(tiny_portable: Path, real_rtx: ModuleType) -> None:

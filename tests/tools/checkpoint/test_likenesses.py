@@ -1,27 +1,39 @@
-"""Likenesses of every family have the tensors of transformers' networks and a well-conditioned forward."""
+"""Likenesses of every family have the tensors of transformers' networks and a well-conditioned forward.
 
+Mixtures of experts are compared with the recorded checkpoints, and run in numpy.
+"""
+
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.tools.miniature import MINIATURES
-from tools.checkpoint.likeness import LIKENESSES, Likeness
+from tools.checkpoint.likeness import LIKENESSES, Likeness, config_from_likeness, shallower
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.checkpoint.tensors import tensors_from_dimensions
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.families.family import QWEN2_OUTER, QWEN3_LAYER
 from lopa.export.source import source_from_checkpoint
+from lopa.runtime.errors import BadInputError
 
 # Published parameter counts: LLaDA 8.02 billion, two of Qwen2.5, and Qwen3-1.7B with an untied head for SDAR.
+# Mixtures of experts: as in the issue's table of sizes, and Qwen3-30B-A3B for SDAR.
 PARAMETERS = {
     "llada-8b": 8_015_581_184,
     "fast-dllm-v2-1.5b": 1_543_714_304,
     "sdar-1.7b": 2_031_739_904,
     "wedlm-7b": 7_615_616_512,
 }
+SPARSE_PARAMETERS = {"llada2-mini": 16.3e9, "sdar-30b-a3b": 30.5e9, "llada-moe-7b": 7.36e9}
+RECORDED = Path(__file__).parents[2] / "reference" / "moe"
+DENSE = [name for name, likeness in LIKENESSES.items() if likeness.dimensions.moe is None]
+SPARSE = [name for name in LIKENESSES if name not in DENSE]
 
 
 def _network(likeness: Likeness) -> Any:
@@ -56,7 +68,7 @@ def _names_of_transformers(likeness: Likeness) -> dict[str, str]:
     return names
 
 
-@pytest.mark.parametrize("name", LIKENESSES)
+@pytest.mark.parametrize("name", DENSE)
 def test_checkpoints_have_the_tensors_of_the_network(name: str) -> None:
     likeness = LIKENESSES[name]
     tensors = tensors_from_dimensions(likeness.dimensions, likeness.architecture, tied=likeness.tied)
@@ -69,7 +81,23 @@ def test_checkpoints_have_the_tensors_of_the_network(name: str) -> None:
         assert sum(tensor.items for tensor in tensors) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("family", MINIATURES)
+@pytest.mark.parametrize("name", SPARSE)
+def test_checkpoints_have_the_tensors_of_the_recorded_ones(name: str) -> None:
+    """Compare names and shapes with a published-format checkpoint, whose sizes the likeness gets."""
+    likeness = LIKENESSES[name]
+    folder = RECORDED / likeness.family.replace("llada2-moe", "llada2").replace("-", "_")
+    sizes = config_from_checkpoint(folder).dimensions
+    made = {each.name: each.shape for each in tensors_from_dimensions(sizes, likeness.architecture)}
+    assert made == {each: tensor.shape for each, tensor in tensors_from_checkpoint(folder).items()}
+    recorded = json.loads((folder / "config.json").read_text())
+    written = config_from_likeness(replace(likeness, dimensions=sizes))
+    same = ("architectures", "model_type", "hidden_size", "num_experts", "num_experts_per_tok", "num_hidden_layers")
+    assert {each: written[each] for each in same} == {each: recorded[each] for each in same}
+    parameters = sum(each.items for each in tensors_from_dimensions(likeness.dimensions, likeness.architecture))
+    assert parameters == pytest.approx(SPARSE_PARAMETERS[name], rel=0.005)
+
+
+@pytest.mark.parametrize("family", [family for family, each in MINIATURES.items() if each.dimensions.moe is None])
 def test_the_forward_of_a_miniature_is_well_conditioned(tmp_path: Path, family: str) -> None:
     likeness = MINIATURES[family]
     checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
@@ -92,3 +120,21 @@ def test_the_forward_of_a_miniature_is_well_conditioned(tmp_path: Path, family: 
     assert (best[:, 0] - best[:, 1]).median() > 0.2
     assert len(set(logits[:24].argmax(-1).tolist())) >= 8
     assert len(set(logits[24:].argmax(-1).tolist())) >= 3, "rows of masks must not all predict the same"
+
+
+def test_a_shallower_likeness_keeps_its_first_layers() -> None:
+    likeness = LIKENESSES["llada2-mini"]
+    few = shallower(likeness, 4)
+    all_tensors = {
+        each.name: each.shape for each in tensors_from_dimensions(likeness.dimensions, likeness.architecture)
+    }
+    kept = {each.name: each.shape for each in tensors_from_dimensions(few.dimensions, few.architecture)}
+    assert kept == {name: shape for name, shape in all_tensors.items() if not _is_layer_from(name, 4)}
+    for layers in (0, 1, 21):  # layer 0 has no experts
+        with pytest.raises(BadInputError, match="layers"):
+            shallower(likeness, layers)
+
+
+def _is_layer_from(name: str, first: int) -> bool:
+    parts = name.split(".")
+    return parts[1] == "layers" and int(parts[2]) >= first

@@ -98,7 +98,8 @@ class _SplitLayer:
             return _Factor(list(parts), None)
         zero = self._rounding.one_and_zero
         widened = [
-            nodes.add("DequantizeLinear", [part, *zero], f"{name}.{expert}") for expert, part in enumerate(parts)
+            nodes.add("DequantizeLinear", [part, *zero], f"{name}.widened.{expert}")
+            for expert, part in enumerate(parts)
         ]
         return _Factor(widened, scales)
 

@@ -129,7 +129,12 @@ def _quantize(model: onnx.ModelProto, bundle: Bundle, products: Products) -> Non
         return magnitudes_of_columns(stored, float32_from_stored)
 
     tensors = network_from_dimensions(manifest.dimensions).tensors
-    names = [name for name in manifest.tensors if name in tensors and not tensors[name].is_float32]
+    # Stacked matrices of experts stay in floating point.
+    names = [
+        name
+        for name in manifest.tensors
+        if name in tensors and not tensors[name].is_float32 and len(tensors[name].shape) <= 2
+    ]
     quantize_products(model, products, names, magnitudes)
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "products.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr int64_t kWindowNumbers = 6 << 20;    // numbers of a buffer, at most: larger ones go back to the system after each use
 constexpr int64_t kMinWindowRows = 128;        // rows that are computed together, if there are as many
 constexpr int64_t kParallelNumbers = 1 << 15;  // numbers of a step from which threads pay
+constexpr int64_t kTasksPerThread = 4;         // of products, at least where the matrices allow it
 constexpr size_t kMaxInputs = 9;
 
 enum class Numbers { kInt4, kInt8, kFloat };
@@ -219,7 +221,7 @@ class Window {
     // gates_ = silu(rows @ gate) * (rows @ up), ordered for the last product.
     OrtStatus* compute_inner() {
         const auto compute = layer_.form.strip;
-        const Strips strips(layer_.inner, pairs_.chosen);
+        const Strips strips(layer_.inner, pairs_);
         const auto task = [&](int64_t index) {
             const Expert& expert = expert_at(strips, index);
             const auto [first, last] = strips.tiles(index);
@@ -254,7 +256,7 @@ class Window {
 
     OrtStatus* compute_down() {
         const auto compute = layer_.form.strip;
-        const Strips strips(layer_.hidden, pairs_.chosen);
+        const Strips strips(layer_.hidden, pairs_);
         const auto task = [&](int64_t index) {
             const Product down = product_of(layer_.form, layer_.down, expert_at(strips, index), inner_, results_.get());
             Product after = {};
@@ -276,8 +278,12 @@ class Window {
 
     // Strips of the products of all chosen experts with matrices of `columns` columns. Tasks go through them in order.
     struct Strips {
-        Strips(int64_t columns, int64_t experts)
-            : all((columns + kTile - 1) / kTile), width(strip_tiles(all * experts)), per_expert((all + width - 1) / width), experts(experts) {}
+        Strips(int64_t columns, const Pairs& pairs) : all((columns + kTile - 1) / kTile), experts(pairs.chosen) {
+            int64_t rows = 1;
+            for (int64_t i = 0; i < experts; ++i) rows = std::max(rows, pairs.experts[i].count);
+            width = std::min(all, strip_tiles(all * experts, rows, kTasksPerThread * std::max(1u, std::thread::hardware_concurrency())));
+            per_expert = (all + width - 1) / width;
+        }
 
         int64_t count() const { return experts * per_expert; }
         std::pair<int64_t, int64_t> tiles(int64_t index) const {
@@ -289,7 +295,7 @@ class Window {
             const auto [first, last] = tiles(index);
             return {&product, first, last};
         }
-        int64_t all, width, per_expert, experts;
+        int64_t all, experts, width, per_expert;  // tiles, experts, tiles of a strip, strips of an expert
     };
 
     const Expert& expert_at(const Strips& strips, int64_t index) const { return pairs_.experts[index / strips.per_expert]; }

@@ -55,7 +55,7 @@ OrtStatus* round_blocks(const Api& api, OrtKernelContext* context, const Product
 }
 
 OrtStatus* compute_strips(const Api& api, OrtKernelContext* context, const Product& product, ComputeStrip* compute) {
-    const int64_t tiles = strip_tiles(product.tiles());
+    const int64_t tiles = std::min<int64_t>(strip_tiles(product.tiles(), product.rows, 16), 4);
     const auto strip = [&](int64_t index) -> Strip {
         const int64_t first = index * tiles;
         if (first >= product.tiles()) return {};

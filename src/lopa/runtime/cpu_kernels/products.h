@@ -7,7 +7,9 @@ namespace lopa {
 
 constexpr int64_t kBlock = 32;         // inputs that share a scale in an int4 matrix, and inputs of one unpacking step
 constexpr int64_t kTile = 128;         // columns that are unpacked together: one cache line of int4 numbers per input
-constexpr int64_t kMaxStripTiles = 4;  // tiles of a strip: neighbouring lines of a page are used while its address is cached
+constexpr int64_t kMaxRows = 128;      // rows per pass
+constexpr int64_t kMaxStripTiles = 16;
+constexpr int64_t kMaxStripRows = 512;  // tiles times rows of a strip: the sums fit into the second-level cache
 
 // Rows rounded to 8 bits, ordered [block][row][kBlock], so that one block of all rows is contiguous.
 struct RoundedRows {
@@ -32,18 +34,23 @@ struct Product {
     int64_t tiles() const { return (columns + kTile - 1) / kTile; }
 };
 
-// Columns of the tiles [first, last) of a product, at most kMaxStripTiles.
+// Columns of the tiles [first, last) of a product, at most max_strip_tiles.
 struct Strip {
     const Product* product = nullptr;
     int64_t first = 0;
     int64_t last = 0;
 };
 
-// Number of tiles of a strip, given all tiles. Wide strips read memory in longer runs. Narrow ones share few tiles evenly
-// among threads.
-inline int64_t strip_tiles(int64_t tiles) {
-    const int64_t share = tiles / 16;
-    return share < 1 ? 1 : share < kMaxStripTiles ? share : kMaxStripTiles;
+inline int64_t max_strip_tiles(int64_t rows) {
+    const int64_t tiles = kMaxStripRows / (rows < 1 ? 1 : rows < kMaxRows ? rows : kMaxRows);
+    return tiles < kMaxStripTiles ? tiles : kMaxStripTiles;
+}
+
+// Number of tiles of a strip, given all tiles and the smallest number of tasks. Wide strips read memory in longer runs.
+// Narrow ones share few tiles evenly among threads.
+inline int64_t strip_tiles(int64_t tiles, int64_t rows, int64_t tasks) {
+    const int64_t share = tiles / tasks, most = max_strip_tiles(rows);
+    return share < 1 ? 1 : share < most ? share : most;
 }
 
 // Compute a strip. At its end, prefetch the weights of `next`, which the same thread probably computes then. It has the

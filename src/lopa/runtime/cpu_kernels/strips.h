@@ -14,8 +14,6 @@
 namespace lopa {
 namespace {
 
-constexpr int64_t kMaxRows = 128;  // rows per pass: their sums of a strip fit into the second-level cache
-constexpr int64_t kChunk = 8;      // blocks of a tile before the next tile: their pages stay in the address cache
 constexpr int64_t kGroups = kBlock / 4;
 constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
 
@@ -30,8 +28,8 @@ inline RowScale row_scale(int32_t largest_bits) {
     return {largest / 127.0f, largest < 1e-30f ? 0.0f : 127.0f / largest};
 }
 
-// Number type of sums between blocks, layout of a tile in memory, and blocks between prefetching and reading weights, which
-// is about the latency of memory.
+// Number type of sums between blocks, layout of a tile in memory, and blocks of tiles between prefetching and reading
+// weights, which is about the latency of memory.
 struct Int4 {
     using Sum = float;
     static constexpr int64_t kTileBytes = kTile / 2, kBlocksAhead = 4;
@@ -62,16 +60,36 @@ struct Cursor {
     int64_t scale() const { return block * strip.product->columns + tile * kTile; }
 
     void advance() {
-        const int64_t blocks = strip.product->blocks();
-        if (++block < std::min(blocks, chunk + kChunk)) return;
-        block = chunk;
         if (++tile < strip.last) return;
-        tile = strip.first, block = chunk = chunk + kChunk;
-        if (chunk >= blocks) *this = Cursor(next, {});
+        tile = strip.first;
+        if (++block == strip.product->blocks()) *this = Cursor(next, {});
     }
 
     Strip strip, next;
-    int64_t chunk = 0, block = 0, tile;
+    int64_t block = 0, tile;
+};
+
+// Prefetches a block of all tiles of a strip, row by row, in parts: one for each tile.
+template <class Format>
+struct Prefetcher {
+    static constexpr uint32_t kTileLines = Format::kTileBytes / 64;
+
+    explicit Prefetcher(const Cursor<Format>& at) : row_bytes(at.row_bytes()), lines(static_cast<uint32_t>(at.strip.last - at.strip.first) * kTileLines) {
+        const uint32_t first = static_cast<uint32_t>(at.tile - at.strip.first) * kBlock * kTileLines;
+        line = first % lines;
+        row = at.strip.product->weights + (at.block * kBlock + first / lines) * row_bytes + at.strip.first * Format::kTileBytes;
+    }
+
+    void fetch(uint32_t count) {
+        for (uint32_t i = 0; i < count; ++i) {
+            __builtin_prefetch(row + 64 * line);
+            if (++line == lines) line = 0, row += row_bytes;
+        }
+    }
+
+    const uint8_t* row;
+    int64_t row_bytes;
+    uint32_t lines, line;  // of a row of the strip
 };
 
 // Vectors that are unpacked together.
@@ -137,9 +155,9 @@ inline void add_rows(const typename Isa::I* const* weights, const Product& produ
 }
 
 // Add the products of a block for so few rows that the unpacked weights stay in registers.
-template <class Isa, class Format, int Rows, class Prefetch>
+template <class Isa, class Format, int Rows>
 inline void add_few_rows(const uint8_t* weights, int64_t stride, const Product& product, int64_t block, int64_t row, const float* scales,
-                         typename Format::Sum* sums, const Prefetch& prefetch) {
+                         typename Format::Sum* sums, Prefetcher<Format>& prefetcher) {
     using I = typename Isa::I;
     constexpr int kVectors = kPartVectors<Format>;
     const int8_t* numbers = product.rounded.numbers + (block * product.rows + row) * kBlock;
@@ -153,7 +171,7 @@ inline void add_few_rows(const uint8_t* weights, int64_t stride, const Product& 
                 dots[r][v] = first_dots<Isa, Format>(product, block, row + r, sums + r * kTile + first + v * Isa::kLanes);
 #pragma GCC unroll 8
         for (int group = 0; group < kGroups; ++group) {
-            if (part == 0) prefetch(group);
+            if (part == 0) prefetcher.fetch(4 * prefetcher.kTileLines);
             I unpacked[kVectors];
             Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, unpacked);
 #pragma GCC unroll 8
@@ -235,20 +253,17 @@ inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int
     alignas(64) uint8_t copy[kBlock * kTileBytes];
     const Product& product = *at.strip.product;
     const int64_t block = at.block, width = std::min(kTile, product.columns - at.tile * kTile);
-    const uint8_t *weights = at.weights(), *prefetched = ahead.weights();
+    const uint8_t* weights = at.weights();
     int64_t stride = at.row_bytes();
-    const int64_t prefetched_stride = ahead.row_bytes();
+    Prefetcher<Format> prefetcher(ahead);
     if (width < kTile || (block + 1) * kBlock > product.inputs) {
         copy_partial<Format>(product, block, at.tile, copy);
         weights = copy, stride = kTileBytes;
     }
-    const auto prefetch = [&](int64_t k) {
-        for (int64_t line = 0; line < kTileBytes; line += 64) __builtin_prefetch(prefetched + k * prefetched_stride + line);
-    };
     if constexpr (kIsFloat<Format>) {
         alignas(64) float widened[std::is_same_v<Format, Float16> ? kBlock * kTile : 1];
         for (int64_t k = 0; k < kBlock; ++k) {
-            prefetch(k);
+            prefetcher.fetch(prefetcher.kTileLines);
             if constexpr (std::is_same_v<Format, Float16>)
                 Isa::widen(reinterpret_cast<const uint16_t*>(weights + k * stride), widened + k * kTile);
         }
@@ -270,11 +285,8 @@ inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int
             prefetch_scales(*ahead.strip.product, ahead.scale());
             load_scales<Isa>(product, at.scale(), width, scales);
         }
-        const auto prefetch_group = [&](int64_t group) {
-            for (int64_t i = 0; i < 4; ++i) prefetch(4 * group + i);
-        };
         const auto add_few = [&](auto count) {
-            add_few_rows<Isa, Format, count()>(weights, stride, product, block, row, scales, sums, prefetch_group);
+            add_few_rows<Isa, Format, count()>(weights, stride, product, block, row, scales, sums, prefetcher);
         };
         if (rows == 1) return add_few(std::integral_constant<int, 1>());
         if constexpr (Isa::kDirectRows >= 3) {
@@ -284,7 +296,7 @@ inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int
         constexpr int kPart = kPartVectors<Format>;
         alignas(64) I unpacked[kVectors * kGroups];  // [vector][group]
         for (int group = 0; group < kGroups; ++group) {
-            prefetch_group(group);
+            prefetcher.fetch(4 * prefetcher.kTileLines);
             for (int part = 0; part < kVectors / kPart; ++part) {
                 I vectors[kPart];
                 Isa::template unpack<Format>(weights + 4 * group * stride + part * sizeof(I), stride, vectors);
@@ -333,23 +345,24 @@ inline void write_tile(const Product& product, int64_t tile, int64_t row, int64_
 template <class Isa, class Format>
 void compute_strip(const Strip& strip, const Strip& next) {
     using Sum = typename Format::Sum;
-    alignas(64) Sum sums[kMaxStripTiles][kMaxRows * kTile];
+    alignas(64) Sum all_sums[kMaxStripRows * kTile];
     const Product& product = *strip.product;
     for (int64_t row = 0; row < product.rows; row += kMaxRows) {
-        const int64_t rows = std::min(kMaxRows, product.rows - row);
+        const int64_t rows = std::min(kMaxRows, product.rows - row), width = strip.last - strip.first;
+        const auto sums = [&](int64_t tile) { return all_sums + (tile - strip.first) * rows * kTile; };
         for (int64_t tile = strip.first; tile < strip.last; ++tile)
             for (int64_t r = 0; r < rows; ++r) {
                 const Sum start = std::is_same_v<Format, Int8> ? static_cast<Sum>(product.rounded.corrections[row + r]) : 0;
-                std::fill_n(sums[tile - strip.first] + r * kTile, kTile, start);
+                std::fill_n(sums(tile) + r * kTile, kTile, start);
             }
         Cursor<Format> at(strip, {}), ahead(strip, row + rows < product.rows ? strip : next);
-        for (int64_t i = 0; i < Format::kBlocksAhead && !ahead.done(); ++i) ahead.advance();
+        for (int64_t i = 0; i < std::max(width, Format::kBlocksAhead / width * width) && !ahead.done(); ++i) ahead.advance();
         for (; product.inputs > 0 && !at.done(); at.advance()) {
-            add_block<Isa, Format>(at, ahead.done() ? at : ahead, row, rows, sums[at.tile - strip.first]);
+            add_block<Isa, Format>(at, ahead.done() ? at : ahead, row, rows, sums(at.tile));
             if (!ahead.done()) ahead.advance();
         }
         for (int64_t tile = strip.first; tile < strip.last; ++tile)
-            write_tile<Isa, Format>(product, tile, row, rows, sums[tile - strip.first]);
+            write_tile<Isa, Format>(product, tile, row, rows, sums(tile));
     }
 }
 
