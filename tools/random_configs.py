@@ -39,6 +39,11 @@ def random_config(rng: np.random.Generator, decoder: Decoder) -> GenerationConfi
         **blocks,
         **_own_options(rng, strategy),
         **remasking,
+        **(
+            {}
+            if published or remasking or blocks.get("cache") == "sub_block"
+            else _edit_options(rng, strategy, decoder)
+        ),
         unmask_first_masked=not published and strategy.unmasks_first and bool(rng.random() < 0.2),
         branches=int(rng.integers(1, 6)) if strategy.looks_ahead else None,
         block_size=block_size,
@@ -101,6 +106,13 @@ def _remask_options(rng: np.random.Generator, strategy: Strategy) -> dict[str, A
     if strategy.remask is None or rng.random() < 0.6:
         return {}
     return {"remask_threshold": float(rng.choice([0.3, 0.9])), "remask_limit": 5 if rng.random() < 0.5 else None}
+
+
+def _edit_options(rng: np.random.Generator, strategy: Strategy, decoder: Decoder) -> dict[str, Any]:
+    """Return random editing options, or none. Only models whose rows predict their own positions edit."""
+    if decoder.bundle.manifest.prediction_shift or strategy.edit is None or rng.random() < 0.6:
+        return {}
+    return {"editing_threshold": float(rng.choice([0.0, 0.5, 0.9])), "editing_limit": int(rng.integers(0, 4))}
 
 
 def random_prompt(rng: np.random.Generator, decoder: Decoder) -> tuple[int, ...]:

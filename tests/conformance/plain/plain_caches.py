@@ -59,14 +59,15 @@ class PlainCaches:
     def logits(self, branches: Sequence[State], due: tuple[int, int] | None, start: int) -> list[Array]:
         """Return [L + 1, V] for each branch, the anchor last: the logits that predict each position, NaN without one.
 
-        `due` is the range of positions that the round commits. `start` is the start of the first uncommitted block.
-        Both matter only for approximate caches of finished blocks.
+        `due` is the range of positions that the round commits. `start` is the start of the first uncommitted block, or
+        0 for the block of the first masked position. Both matter only for approximate caches.
         """
         setting = self._setting
         if setting.cache == "none" or (setting.cache == "blocks" and setting.window != "full"):
             return [self._one_pass(state) for state in branches]
         if setting.cache in ("prefix", "dual"):
-            return [self._around_block(state, branches[-1], number) for number, state in enumerate(branches)]
+            at = start or int(np.flatnonzero(~branches[-1].unmasked)[0])
+            return [self._around_block(state, at, number) for number, state in enumerate(branches)]
         if setting.cache == "sub_block":
             if due is not None:  # alone: the next block opens after the commit of its rows
                 return self._finished_blocks(branches, due, start)
@@ -100,15 +101,14 @@ class PlainCaches:
         logits, _ = self._network.rows(state.tokens[order], order, sees)
         return self._by_position(order, logits, len(order))
 
-    def _around_block(self, state: State, anchor: State, branch: int) -> Array:
-        """Return logits with rows that predict a block's positions computed in each of its rounds.
+    def _around_block(self, state: State, at: int, branch: int) -> Array:
+        """Return logits with rows that predict the positions of the block around `at` computed in each of its rounds.
 
         With the prefix cache all rows behind the block are computed too. Other rows are from the block's first round,
         which computes everything.
         """
         length, every = len(state.tokens), np.arange(len(state.tokens))
-        masked = np.flatnonzero(~anchor.unmasked)
-        start, end = self._setting.block_around(int(masked[0]), length)
+        start, end = self._setting.block_around(at, length)
         inside = (every >= start - self._setting.shift) & ((every < end) | (self._setting.cache == "prefix"))
         if self._part != (start,):
             assert branch == 0

@@ -31,7 +31,7 @@ from lopa.runtime.decoding.decoding import Decoding, Step
 from lopa.runtime.decoding.remask import remaskable_probabilities
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan import WHOLE_CACHES, DecodingPlan
 from lopa.runtime.row_sharing import always
 from lopa.runtime.sessions.host_session import HostSession
 from lopa.runtime.sessions.numpy_session import NumpyForward
@@ -125,7 +125,7 @@ def checked_steps(steps: Iterable[Step], caches: PlainCaches, plan: DecodingPlan
         logits = caches.logits(
             [State(branch.tokens, branch.unmasked) for branch in step.branches],
             (due[0].start, due[-1].end) if due else None,
-            (due or active)[0].start,
+            ((due if plan.cache not in WHOLE_CACHES else []) or active)[0].start,
         )
         caches.keep(step.winner)
         for number, (branch, sampled, found) in enumerate(

@@ -20,6 +20,8 @@ from lopa.runtime import Decoder, DoneEvent, Engine, PromptRequest, TextEvent
 from lopa.runtime.decoding.decoding import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.state.layout import max_rows
+from lopa.runtime.strategy import Candidates, EditView
+from lopa.runtime.strategy.strategy import other_token_above
 
 options = st.fixed_dictionaries(
     {
@@ -200,7 +202,6 @@ def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
     from lopa.runtime.contract import Bool
     from lopa.runtime.decoding.edit import edit_branch
     from lopa.runtime.state.branch import Branch
-    from lopa.runtime.strategy import Candidates
 
     @dataclass(frozen=True)
     class Rising:
@@ -216,6 +217,8 @@ def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
             return np.arange(100) > 2
 
         def after(self, token: int, remaining: int) -> "Rising | None":  # noqa: ARG002
+            if token == END:
+                return replace(self, length=self.length + 1, ended=True)
             return replace(self, last=token, length=self.length + 1) if token > self.last else None
 
         def with_rejected(self, count: int) -> "Rising":
@@ -238,8 +241,16 @@ def test_text_read_again_with_an_edit_has_to_be_valid() -> None:
     assert (edited.before.tolist(), edited.tokens.tolist()) == ([20, 40], [22, 45])
     assert after.tokens[2:9].tolist() == [10, 22, 30, 45, 2, 2, 60]
     assert after.grammar == Rising(45, 4, remasked=3)
+    ending = replace(candidates, tokens=np.array([25, 22, 21, END, 1]))
+    assert edit_branch(branch, branch, positions, ending, context)[1].positions.tolist() == [3], "no end of text"
     blocked = edit_branch(branch, branch, positions, candidates, context_of(editing_threshold=0.95, mask_token=2))[1]
     assert len(blocked) == 0
+
+
+def test_an_edit_needs_another_token_and_more_than_the_threshold() -> None:
+    probabilities = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(1)), 0.9], np.float32)
+    view = EditView(np.array([7, 7, 7]), Candidates(np.array([8, 8, 7]), probabilities, probabilities))
+    assert other_token_above(view, plan_of(editing_threshold=0.5)).tolist() == [False, True, False]
 
 
 def test_a_block_is_finished_when_nothing_before_its_end_changed() -> None:
