@@ -155,9 +155,7 @@ def _network_of(dimensions: ModelDimensions) -> _Network:
     return _QWEN3 if dimensions.qk_norm else _QWEN2 if dimensions.qkv_bias else _LLAMA
 
 
-def weights_of_network(
-    network: Any, architecture: str, weights: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def weights_of_network(network: Any, architecture: str, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return `weights`, which have the checkpoint's names, under the names and in the layout of `network`."""
     names, config = names_of_architecture(architecture), network.config
     named = {names.tensor(name): tensor for name, tensor in weights.items()}
