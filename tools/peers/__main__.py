@@ -1,8 +1,8 @@
 """Compare our CPU forward with those of other runtimes: same random checkpoint, tokens and rows.
 
-Usage: python -m tools.peers [prepare | measure] [--like NAME] [--layers N] [--work DIR] [--checkpoint DIR] [--bundle KIND=DIR]..
-    [--side NAME].. [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--forwards N] [--tokens-per-forward N]
-    [--opening together|one-by-one] [--tidy] [--output DIR] [--name NAME]
+Usage: python -m tools.peers [prepare | measure] [--like NAME] [--layers N] [--work DIR] [--checkpoint DIR]
+    [--bundle KIND=DIR].. [--side NAME].. [--threads N].. [--size BxW].. [--prefix P] [--rounds N] [--forwards N]
+    [--tokens-per-forward N] [--opening together|one-by-one] [--tidy] [--output DIR] [--name NAME]
 
 Without a command it runs both. `prepare` builds llama.cpp in --work, which takes minutes, and creates the checkpoint in
 every format. It skips the peers that this machine cannot build or import. The extra `test` installs OpenVINO.

@@ -207,7 +207,7 @@ def settings_from_dimensions(sizes: ModelDimensions) -> dict[str, Setting]:
         "rope.freq_base": float(sizes.rope_theta),
         "vocab_size": sizes.vocab_size,
     }
-    architectures = ARCHITECTURES
+    architectures: tuple[str, ...] = ARCHITECTURES
     if sizes.moe is not None:
         architectures = SPARSE_ARCHITECTURES
         about |= _settings_of_experts(sizes.moe)

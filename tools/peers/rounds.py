@@ -173,7 +173,7 @@ def _checked_agreement(
     process.windows(tokens, shape)
     process.run()
     agreement = agreement_of(process.answer(shape), answers[shape, side.attention])
-    check_agreement(side.name, side.precision, agreement)
+    check_agreement(side.name, side.precision, agreement, shape.branches * shape.window)
     return agreement
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lopa.bench.forward.work import ForwardShape
 from lopa.export.source import ExportSource
 from lopa.export.weights.plan import PlannedWeight, WeightPart
-from lopa.runtime.bundle.manifest import MixtureOfExperts
+from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 from lopa.runtime.contract import Bool, Float32
 from lopa.runtime.sessions.numpy_session import expert_weights, gated_mlp, rms_norm, rotated, rotation
 from tools.peers.agreement import SideAnswer, answer_from_logits
@@ -47,22 +47,9 @@ def compute_sparse_answers(source: ExportSource, cases: Sequence[tuple[ForwardSh
         sequences.append(_Sequence(shape, embedding[ids], cos, sin, visible_rows(shape, attention), []))
     del embedding
     for i in range(sizes.layers):
-        attention_weights = {
-            part: reader.tensor(f"layers.{i}.attention.{part}.weight") for part in ("query", "key", "value", "output")
-        }
-        norms = {part: reader.tensor(f"layers.{i}.{part}.weight") for part in ("attention_norm", "mlp_norm")}
-        if sizes.qk_norm:
-            norms |= {part: reader.tensor(f"layers.{i}.attention.{part}_norm.weight") for part in ("query", "key")}
-        for each in sequences:
-            normal = rms_norm(each.x, norms["attention_norm"], sizes.rms_norm_eps)
-            heads = {}
-            for part, count in (("query", sizes.heads), ("key", sizes.kv_heads), ("value", sizes.kv_heads)):
-                found = (normal @ attention_weights[part].T).reshape(-1, count, sizes.head_size).swapaxes(0, 1)
-                if part in norms:
-                    found = rms_norm(found, norms[part], sizes.rms_norm_eps)
-                heads[part] = found if part == "value" else rotated(found[None, None], each.cos, each.sin)[0, 0]
-            each.x = each.x + _attended(heads, each.visible) @ attention_weights["output"].T
-        normals = [rms_norm(each.x, norms["mlp_norm"], sizes.rms_norm_eps) for each in sequences]
+        _add_attention(reader, f"layers.{i}", sequences, sizes)
+        norm = reader.tensor(f"layers.{i}.mlp_norm.weight")
+        normals = [rms_norm(each.x, norm, sizes.rms_norm_eps) for each in sequences]
         if i in moe.dense_layers:
             added = _mlp(reader, f"layers.{i}.mlp", normals)
         else:
@@ -93,6 +80,26 @@ class _Reader:
     def _read(self, part: WeightPart) -> Float32:
         values: Float32 = self._source.stored[part.source].read().float().numpy()
         return values[part.first : part.first + part.rows]
+
+
+def _add_attention(reader: _Reader, layer: str, sequences: Sequence[_Sequence], sizes: ModelDimensions) -> None:
+    """Add the attention of `layer` to the rows of every sequence."""
+    norm = reader.tensor(f"{layer}.attention_norm.weight")
+    names = ("query", "key", "value", "output")
+    matrices = {part: reader.tensor(f"{layer}.attention.{part}.weight") for part in names}
+    head_norms = {
+        part: reader.tensor(f"{layer}.attention.{part}_norm.weight") for part in ("query", "key") if sizes.qk_norm
+    }
+    counts = {"query": sizes.heads, "key": sizes.kv_heads, "value": sizes.kv_heads}
+    for each in sequences:
+        normal = rms_norm(each.x, norm, sizes.rms_norm_eps)
+        heads: dict[str, Float32] = {}
+        for name, count in counts.items():
+            found: Float32 = (normal @ matrices[name].T).reshape(-1, count, sizes.head_size).swapaxes(0, 1)
+            if name in head_norms:
+                found = rms_norm(found, head_norms[name], sizes.rms_norm_eps)
+            heads[name] = found if name == "value" else rotated(found[None, None], each.cos, each.sin)[0, 0]
+        each.x = each.x + _attended(heads, each.visible) @ matrices["output"].T
 
 
 def _attended(heads: dict[str, Float32], visible: Bool) -> Float32:

@@ -101,8 +101,14 @@ def test_a_row_uses_its_share_of_the_experts(manifest: Manifest, monkeypatch: py
     assert work.float32 == 32 * (3 * (attention + scores) + dense_layer + 2 * sparse_layer) + 10 * HEAD_ROW
     lengths = {name: record.length for name, record in sparse.tensors.items() if name != "embedding.weight"}
     experts = sum(length for name, length in lengths.items() if ".experts." in name)
-    unused = experts - experts * CHOSEN // EXPERTS
-    assert work.moved == sum(lengths.values()) - unused + 32 * 4 * 192 + 4 * 6 * 64 * (64 + 32)
+    others = sum(lengths.values()) - experts + 32 * 4 * 192 + 4 * 6 * 64 * (64 + 32)
+    assert work.moved == pytest.approx(others + experts * (1 - (1 - CHOSEN / EXPERTS) ** 32), abs=6)
+    measured = work_of_forward(sparse, ForwardShape(1, 32, 64, wanted=10), touched=0.5)
+    assert measured.moved == others + experts // 2
+    assert measured.float32 == work.float32
+    one = work_of_forward(sparse, ForwardShape(1, 1, 64, wanted=1))
+    rest = sum(lengths.values()) - experts + 4 * 192 + 4 * 6 * 64 * (64 + 1)
+    assert one.moved == rest + experts * CHOSEN // EXPERTS
 
 
 def test_roofline_seconds() -> None:

@@ -56,6 +56,13 @@ def test_each_part_counts(wrong: dict[str, float], value: str) -> None:
     check_agreement("a side", "int4", Agreement(1.0, 0.0, 0.0))
 
 
+def test_one_row_may_differ_but_not_two() -> None:
+    check_agreement("a side", "f32", Agreement(0.0, 0.0, 0.0), rows=1)
+    check_agreement("a side", "f32", Agreement(7 / 8, 0.0, 0.0), rows=8)
+    with pytest.raises(CheckFailedError):
+        check_agreement("a side", "f32", Agreement(6 / 8, 0.0, 0.0), rows=8)
+
+
 def test_another_number_of_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match="149"):
         agreement_of(answer_from_logits(LOGITS[1:]), answer_from_logits(LOGITS))

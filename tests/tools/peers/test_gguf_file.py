@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
-from tests.tools.miniature import MINIATURE
+from tests.tools.miniature import MINIATURE, MINIATURES
 from tools.checkpoint.make import checkpoint_from_likeness
 from tools.peers.gguf_file import (
     ARCHITECTURES,
@@ -22,6 +22,7 @@ from tools.peers.gguf_file import (
     write_tensor,
 )
 
+from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.source import source_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
@@ -45,7 +46,7 @@ def read_gguf(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     settings = {}
     for _ in range(entries):
         name, kind = text(), number("I")
-        settings[name] = text() if kind == 8 else number({4: "I", 6: "f"}[kind])
+        settings[name] = text() if kind == 8 else number({4: "I", 6: "f", 7: "?"}[kind])
     places = {}
     for _ in range(tensors):
         name = text()
@@ -119,6 +120,52 @@ def test_a_checkpoint_has_the_tensors_of_torch(tmp_path: Path) -> None:
     assert set(found) == {gguf_name(name) for name in expected}
     for name, tensor in expected.items():
         np.testing.assert_array_equal(found[gguf_name(name)], tensor.numpy())
+
+
+def test_experts_are_stacked_and_the_rest_is_as_published(tmp_path: Path) -> None:
+    likeness = MINIATURES["llada2-moe"]
+    checkpoint_from_likeness(likeness, tmp_path / "checkpoint")
+    write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf", "f32", NO_PROGRAM)
+    with (tmp_path / "model.gguf").open("rb") as file:
+        settings, found = read_gguf(file)
+    stored = {
+        name: each.read().float().numpy() for name, each in tensors_from_checkpoint(tmp_path / "checkpoint").items()
+    }
+    assert sum(each.size for each in found.values()) == sum(each.size for each in stored.values())
+    layer = "model.layers.1."
+    for theirs, name in (
+        ("attn_qkv.weight", "attention.query_key_value.weight"),
+        ("attn_k_norm.weight", "attention.key_layernorm.weight"),
+        ("ffn_gate_inp.weight", "mlp.gate.weight"),
+        ("exp_probs_b.bias", "mlp.gate.expert_bias"),
+        ("ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"),
+    ):
+        np.testing.assert_array_equal(found[f"blk.1.{theirs}"], stored[layer + name])
+    for part in ("gate", "up", "down"):
+        experts = [stored[f"{layer}mlp.experts.{expert}.{part}_proj.weight"] for expert in range(8)]
+        np.testing.assert_array_equal(found[f"blk.1.ffn_{part}_exps.weight"], np.stack(experts))
+    assert settings["general.architecture"] == "bailingmoe2"
+    assert settings["bailingmoe2.expert_weights_norm"] is True
+    assert settings["bailingmoe2.rope.dimension_count"] == 12
+    assert (settings["bailingmoe2.expert_group_count"], settings["bailingmoe2.expert_group_used_count"]) == (4, 2)
+    matrices = [name for name, each in found.items() if each.ndim > 1 and name != "token_embd.weight"]
+    assert matrix_bytes(likeness.dimensions, "f32") == sum(found[name].nbytes for name in matrices)
+    unused = sum(found[name].nbytes for name in matrices if "_exps" in name) * 3 // 4
+    assert (
+        matrix_bytes(likeness.dimensions, "f32", touched=0.25) == sum(found[name].nbytes for name in matrices) - unused
+    )
+
+
+def test_routers_are_not_quantized() -> None:
+    assert tensor_type("blk.0.ffn_gate_inp.weight", (8, 64), "q4_0") is F32
+    assert tensor_type("blk.0.ffn_gate_exps.weight", (8, 32, 64), "q4_0").name == "q4_0"
+
+
+def test_experts_that_llama_cpp_routes_differently_are_rejected(tmp_path: Path) -> None:
+    checkpoint_from_likeness(MINIATURES["llada-moe"], tmp_path / "checkpoint")
+    with pytest.raises(BadInputError, match="llada-moe"):
+        write_gguf_of_checkpoint(tmp_path / "checkpoint", tmp_path / "model.gguf", "f32", NO_PROGRAM)
+    assert not (tmp_path / "model.gguf").exists()
 
 
 @pytest.mark.parametrize(

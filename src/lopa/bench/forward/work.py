@@ -30,11 +30,18 @@ class ForwardWork:
     float32: int
     int8: int
     moved: int
-    """Bytes moved: the used weights and every prefix row read once, and every new row written once."""
+    """Bytes moved: the used weights and every prefix row read once, and every new row written once.
+
+    Experts count with the share that all rows use together.
+    """
 
 
-def work_of_forward(manifest: Manifest, shape: ForwardShape) -> ForwardWork:
-    """Return the work of one forward. Products with integer matrices count as int8."""
+def work_of_forward(manifest: Manifest, shape: ForwardShape, touched: float | None = None) -> ForwardWork:
+    """Return the work of one forward. Products with integer matrices count as int8.
+
+    `touched` is the measured share of a layer's experts that the rows use. Without it the share is the expected one of
+    rows that choose independently. Rows of one text share more.
+    """
     sizes = manifest.dimensions
     rows = shape.branches * shape.window
     cache_item = stored_dtype(manifest.dtype).itemsize
@@ -44,7 +51,11 @@ def work_of_forward(manifest: Manifest, shape: ForwardShape) -> ForwardWork:
     int8, moved = 0, cache_row * (shape.prefix + rows)
     for name, tensor in network_from_dimensions(sizes).tensors.items():
         length = sum(manifest.tensors[each].length for each in (name, scale_name(name)) if each in manifest.tensors)
-        moved += rows * length // sizes.vocab_size if tensor.role == "embedding" else int(length * tensor.row_share)
+        if tensor.role == "embedding":
+            moved += rows * length // sizes.vocab_size
+        else:
+            is_stacked = tensor.row_share < 1
+            moved += int(length * (tensor.share_of_rows(rows) if touched is None or not is_stacked else touched))
         operations = int(tensor.row_operations * (shape.branches * shape.wanted if name == HEAD else rows))
         if manifest.has_integers(name):
             int8 += operations
