@@ -82,16 +82,17 @@ def agreement_of(answer: SideAnswer, reference: SideAnswer) -> Agreement:
     )
 
 
-def check_agreement(name: str, precision: str, found: Agreement, rows: int = _ROWS) -> None:
+def check_agreement(name: str, precision: str, found: Agreement, rows: int = _ROWS, *, routed: bool = False) -> None:
     """Raise CheckFailedError unless the side `name` agrees within the tolerance of its precision.
 
-    One of the `rows` may always have another best token, since a single row says little about near-ties.
+    One of the `rows` may always have another best token, since a single row says little about near-ties. With int4
+    experts that are `routed` all may: rounding changes the choice of random experts, and with it every logit.
     """
     tolerance = TOLERANCES[precision]
     differing = round((1 - found.same_best) * rows) if found.same_best >= 0 else rows
     # NaN fails every comparison, so the conditions are stated positively.
     agrees = (
-        (found.same_best >= tolerance.same_best or differing == 1)
+        (found.same_best >= tolerance.same_best or differing == 1 or (routed and precision == "int4"))
         and found.logprob_error <= tolerance.logprob_error
         and found.entropy_error <= tolerance.entropy_error
     )

@@ -173,7 +173,9 @@ def _checked_agreement(
     process.windows(tokens, shape)
     process.run()
     agreement = agreement_of(process.answer(shape), answers[shape, side.attention])
-    check_agreement(side.name, side.precision, agreement, shape.branches * shape.window)
+    reference = answers[shape, side.attention]
+    rows, routed = shape.branches * shape.window, reference.touched is not None
+    check_agreement(side.name, side.precision, agreement, rows, routed=routed)
     return agreement
 
 

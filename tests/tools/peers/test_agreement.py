@@ -63,6 +63,13 @@ def test_one_row_may_differ_but_not_two() -> None:
         check_agreement("a side", "f32", Agreement(6 / 8, 0.0, 0.0), rows=8)
 
 
+def test_routed_int4_is_compared_by_its_distributions() -> None:
+    check_agreement("a side", "int4", Agreement(0.0, 1.0, 1.0), routed=True)
+    for precision, found in (("int4", Agreement(0.0, 2.0, 1.0)), ("f32", Agreement(0.0, 0.0, 0.0))):
+        with pytest.raises(CheckFailedError):
+            check_agreement("a side", precision, found, routed=True)
+
+
 def test_another_number_of_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match="149"):
         agreement_of(answer_from_logits(LOGITS[1:]), answer_from_logits(LOGITS))
