@@ -284,10 +284,10 @@ def _difference(expected: dict[str, Any], step: Step, state: list[int], mask: in
     theirs = sorted((position, token) for position, token, _ in expected["fills"])
     if ours != theirs:
         return f"fills {ours}, recorded {theirs}"
-    ours = [list(each) for each in _edits(step)]
-    theirs = sorted(each[:3] for each in expected.get("edits", []))
-    if ours != theirs:
-        return f"edits {ours}, recorded {theirs}"
+    edits = [list(each) for each in _edits(step)]
+    recorded = sorted(each[:3] for each in expected.get("edits", []))
+    if edits != recorded:
+        return f"edits {edits}, recorded {recorded}"
     found, wanted = (_without_masks_behind(ids, mask) for ids in (state, expected["state"]))
     if found != wanted:
         first = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)

@@ -10,6 +10,7 @@ from lopa.runtime.errors import BadInputError
 AUTOREGRESSIVE = {
     "qwen2": ["dream", "fast-dllm-v2", "wedlm"],
     "qwen3": ["sdar", "wedlm"],
+    "qwen3_moe": ["sdar-moe"],
     "llama": ["stable-diffcoder"],
 }
 
@@ -27,7 +28,8 @@ def _refusal(config: JsonValues, requested: str | None = None) -> str:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_published_checkpoint_is_recognized_and_may_be_requested(name: str) -> None:
     family = FAMILIES[name]
-    for classes in (family.classes, (*family.classes, "Other"), () if not family.shares_model_type else family.classes):
+    alone = not family.shares_model_type and family.marker is None
+    for classes in (family.classes, (*family.classes, "Other"), () if alone else family.classes):
         for requested in (None, name):
             assert family_of_config(_config(family.model_type, *classes), requested) is family
 
@@ -44,13 +46,29 @@ def test_a_request_that_contradicts_the_files(name: str, other: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("other", FAMILIES)
 def test_model_type_of_one_family_and_class_of_another(name: str, other: str) -> None:
-    if name == other or FAMILIES[name].shares_model_type:
+    if FAMILIES[name].marker is not None:
+        name = "llada"  # without that entry, the model_type is the dense family's
+    if FAMILIES[name].shares_model_type or FAMILIES[name].model_type == FAMILIES[other].model_type:
         return
     config = _config(FAMILIES[name].model_type, *FAMILIES[other].classes)
     for requested in (None, name, other):
         message = _refusal(config, requested)
         assert name in message
         assert other in message
+
+
+def test_llada_and_its_mixture_of_experts_share_a_model_type() -> None:
+    dense, sparse = FAMILIES["llada"], FAMILIES["llada-moe"]
+    entries = {"model_type": "llada", "num_experts": 8}
+    for values, family in (
+        (entries, sparse),
+        ({**entries, "num_experts": 0}, dense),
+        ({**entries, "num_experts": None}, dense),
+        ({**entries, "architectures": list(sparse.classes)}, sparse),
+        ({**entries, "architectures": list(dense.classes)}, dense),  # its settings then name num_experts
+        ({"model_type": "lladamoe"}, sparse),
+    ):
+        assert family_of_config(JsonValues(values, "config.json", "look"), None) is family
 
 
 @pytest.mark.parametrize("model_type", AUTOREGRESSIVE)
@@ -77,7 +95,7 @@ def test_an_unknown_model_type_names_the_families(model_type: Any) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "words"),
-    [("sdar_moe", "mixture of experts"), ("llada2_moe", "mixture of experts"), ("diffusion_gemma", "random tokens")],
+    [("llada2_moe_veomni", "merged experts"), ("diffusion_gemma", "random tokens")],
 )
 def test_known_but_unsupported_diffusion_models(model_type: str, words: str) -> None:
     for requested in (None, "sdar", "llada"):

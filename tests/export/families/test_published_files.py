@@ -24,6 +24,10 @@ from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 
+MIXTURES = RECORDED.parent / "moe"
+SPARSE = {"llada2-moe": "llada2", "sdar-moe": "sdar_moe", "llada-moe": "llada_moe"}
+"""Folders of checkpoints of mixtures of experts by family."""
+
 
 @pytest.fixture(scope="session")
 def checkpoints(
@@ -37,6 +41,7 @@ def checkpoints(
         "sdar": RECORDED / "sdar",
         "wedlm": wedlm_checkpoint,
         "stable-diffcoder": stable_diffcoder_checkpoint,
+        **{name: MIXTURES / folder for name, folder in SPARSE.items()},
     }
 
 
@@ -50,15 +55,18 @@ def bundles(
     stable_diffcoder: Bundle,
 ) -> dict[str, Bundle]:
     """Return a float32 bundle of each checkpoint."""
-    dream = bundle_from_checkpoint(checkpoints["dream"], checkpoints["dream"].parent / "bundle")
-    return dict(zip(checkpoints, (dream, llada, fast_dllm_v2, sdar, wedlm, stable_diffcoder), strict=True))
+    folder = checkpoints["dream"].parent
+    dream = bundle_from_checkpoint(checkpoints["dream"], folder / "bundle")
+    sparse = [bundle_from_checkpoint(checkpoints[name], folder / name) for name in SPARSE]
+    return dict(zip(checkpoints, (dream, llada, fast_dllm_v2, sdar, wedlm, stable_diffcoder, *sparse), strict=True))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_tensor_has_one_place_in_the_bundle(checkpoints: dict[str, Path], name: str) -> None:
     source = source_from_checkpoint(checkpoints[name], None)
     stored = {*tensors_from_checkpoint(checkpoints[name])}
-    planned = [weight.source for weight in source.planned]
+    parts = [part for weight in source.planned for part in weight.parts]
+    planned = [part.source for part in parts if part.first == 0]  # other parts have rows behind the first ones
     if source.config.tied_embeddings:
         outer = FAMILIES[name].architecture.outer_names
         stored.discard(outer["head.weight"])  # it may be present with tied embeddings
@@ -91,15 +99,44 @@ def test_every_value_arrives(checkpoints: dict[str, Path], bundles: dict[str, Bu
             "layers.0.attention.query_norm.weight": "model.layers.0.self_attn.q_norm.weight",
             "layers.0.attention.key_norm.weight": "model.layers.0.self_attn.k_norm.weight",
         },
+        "llada2-moe": {
+            "layers.0.mlp.gate.weight": "model.layers.0.mlp.gate_proj.weight",
+            "layers.1.attention.output.weight": "model.layers.1.attention.dense.weight",
+            "layers.1.attention.query_norm.weight": "model.layers.1.attention.query_layernorm.weight",
+            "layers.1.mlp.router.weight": "model.layers.1.mlp.gate.weight",
+            "layers.1.mlp.router.bias": "model.layers.1.mlp.gate.expert_bias",
+            "layers.1.mlp.shared.gate.weight": "model.layers.1.mlp.shared_experts.gate_proj.weight",
+            "layers.2.mlp.shared.down.weight": "model.layers.2.mlp.shared_experts.down_proj.weight",
+            "final_norm.weight": "model.norm.weight",
+        },
+        "sdar-moe": {
+            "layers.1.mlp.gate.weight": "model.layers.1.mlp.gate_proj.weight",
+            "layers.2.mlp.router.weight": "model.layers.2.mlp.gate.weight",
+        },
+        "llada-moe": {"layers.1.mlp.router.weight": "model.layers.1.mlp.gate.weight"},
     }.get(name, {})
     of_qwen2 = {
         "layers.0.mlp.gate.weight": "model.layers.0.mlp.gate_proj.weight",
         "layers.0.mlp.up.weight": "model.layers.0.mlp.up_proj.weight",
         "layers.0.attention.value.weight": "model.layers.0.self_attn.v_proj.weight",
     }
-    for ours, theirs in (expected if name == "llada" else {**expected, **of_qwen2}).items():
+    for ours, theirs in (expected if name in ("llada", *SPARSE) else {**expected, **of_qwen2}).items():
         value = tensors[theirs] if ours == "embedding.weight" else tensors[theirs].T
         np.testing.assert_array_equal(stored[ours], value, err_msg=ours)
+    if name not in SPARSE:
+        return
+    layer, experts = (1 if name == "llada2-moe" else 0), "mlp.experts"
+    for part in ("gate", "up", "down"):
+        stacked = stored[f"layers.{layer}.{experts}.{part}.weight"]
+        assert len(stacked) == bundles[name].manifest.dimensions.moe.experts  # type: ignore[union-attr]
+        for expert, matrix in enumerate(stacked):
+            value = tensors[f"model.layers.{layer}.{experts}.{expert}.{part}_proj.weight"].T
+            np.testing.assert_array_equal(matrix, value, err_msg=f"{part} {expert}")
+    if name == "llada2-moe":
+        fused = tensors["model.layers.1.attention.query_key_value.weight"]
+        rows = np.split(fused, [128, 192])  # 4 query heads and 2 key-value heads of 32
+        for part, value in zip(("query", "key", "value"), rows, strict=True):
+            np.testing.assert_array_equal(stored[f"layers.1.attention.{part}.weight"], value.T, err_msg=part)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -122,6 +159,9 @@ DECODING: dict[str, dict[str, Any]] = {
     "sdar": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
     "wedlm": {"strategy": "threshold", "alignment": "sliding", "window": "causal", "block_size": 16, "add_bos": False},
     "stable-diffcoder": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.95, "add_bos": False},
+    "llada2-moe": {**_ABSOLUTE, "block_size": 32, "skip_threshold": 0.95, "add_bos": False},
+    "sdar-moe": {**_ABSOLUTE, "block_size": 4, "skip_threshold": 0.85, "add_bos": False},
+    "llada-moe": {"strategy": "threshold", "window": "full", "cache": "none", "add_bos": False},
 }
 
 
@@ -210,7 +250,7 @@ def test_weights_of_another_family(checkpoints: dict[str, Path], tmp_path: Path,
         ({"n_layers": None}, "n_layers = None"),
         ({"alibi": True}, "alibi = True"),
         ({"model_type": "sdar"}, "belong to llada and sdar"),
-        ({"model_type": "llada2_moe"}, "mixture of experts"),
+        ({"model_type": "llada2_moe"}, "belong to llada and llada2-moe"),
         ({"n_layers": 2}, "model.transformer.blocks.2"),
         ({"n_layers": 4}, "no tensor model.transformer.blocks.3.attn_norm.weight"),
         ({"include_qkv_bias": True}, "no tensor model.transformer.blocks.0.q_proj.bias"),

@@ -1,7 +1,7 @@
-"""Experts as batched products of all rows with stacked matrices: few nodes, for compilers of whole graphs.
+"""Experts as batched products of all rows with stacked matrices.
 
-Every expert computes every row, and weights of 0 remove what was not chosen. lopa.export.tensorrt uses this form,
-because TensorRT builds and launches at least one kernel per product.
+Every expert computes every row, and weights of 0 remove what was not chosen. The form has few nodes.
+lopa.export.tensorrt uses it, because TensorRT builds and launches at least one kernel per product.
 """
 
 import numpy as np

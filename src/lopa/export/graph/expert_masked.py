@@ -1,7 +1,7 @@
 """Experts of the portable dialect: every expert computes every row, and weights of 0 remove what was not chosen.
 
 All shapes are known without values. The last products of all experts are one product with their stacked matrices, which
-also adds them up, so no second copy of a matrix is stored. Work and weights read are E / k times those of chosen rows.
+also adds them up. No second copy of a matrix is stored. Work and weights read are E / k times those of chosen rows.
 """
 
 import numpy as np

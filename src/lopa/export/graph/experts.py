@@ -21,7 +21,7 @@ _MIN_SUM = 1e-20
 """Added to the sum that normalizes scores."""
 
 
-class Router(nn.Module):
+class ExpertRouter(nn.Module):
     """Choice of the experts that compute each row, and their weights, in float32."""
 
     def __init__(self, tensors: Mapping[str, TensorSpec], moe: MixtureOfExperts) -> None:

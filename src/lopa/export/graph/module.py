@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lopa.export.graph.experts import Experts, Router
+from lopa.export.graph.experts import ExpertRouter, Experts
 from lopa.runtime.bundle.manifest import MixtureOfExperts, ModelDimensions
 from lopa.runtime.bundle.network import LayerSpec, NetworkSpec, TensorSpec
 from lopa.runtime.contract import TOP_K
@@ -158,7 +158,7 @@ class GatedMlp(nn.Module):
 class SparseMlp(nn.Module):
     """Mixture of experts: the weighted sum of the experts that a router chooses for each row, plus a shared expert."""
 
-    router_type: ClassVar[type[Router]] = Router
+    router_type: ClassVar[type[ExpertRouter]] = ExpertRouter
 
     def __init__(self, layer: LayerSpec, moe: MixtureOfExperts, dtype: torch.dtype) -> None:
         super().__init__()

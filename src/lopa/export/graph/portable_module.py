@@ -8,7 +8,7 @@ The prefix is read once per request, not once per branch. lopa.runtime.contract.
 import torch
 from torch import Tensor, nn
 
-from lopa.export.graph.experts import Router
+from lopa.export.graph.experts import ExpertRouter
 from lopa.export.graph.module import (
     Attention,
     AttentionInputs,
@@ -59,7 +59,7 @@ class PortableAttention(Attention):
         return mixed.reshape(mixed.shape[0], heads, -1, self.head_size)
 
 
-class PortableRouter(Router):
+class PortableRouter(ExpertRouter):
     """Router in plain operators, with a Cast behind every TopK."""
 
     def best(self, scores: Tensor, count: int) -> Tensor:

@@ -71,7 +71,9 @@ def graph_from_dimensions(
         return model
     stacked = {name: matrix for name, matrix in quantized.items() if len(records[name].shape) > _MATRIX_AXES}
     model = QuantizedExpertsPass(stacked)(model).model
-    return QuantizedMatricesPass({name: quantized[name] for name in quantized.keys() - stacked})(model).model
+    return QuantizedMatricesPass({name: matrix for name, matrix in quantized.items() if name not in stacked})(
+        model
+    ).model
 
 
 def traced_graph(
