@@ -43,13 +43,15 @@ def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int |
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    graph, make_matrices = bundle.graph, None
+    graph, make_matrices, has_split_experts = bundle.graph, None, bundle.manifest.dimensions.moe is not None
     if providers[0][0] == _CPU:
         form = cpu_form(bundle)
         graph = bundle.cpu_graph(form) or bundle.graph
         if form == "unpacked":
             make_matrices = partial(unpack_matrices, bundle, part)
-    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), make_matrices)
+        has_split_experts = has_split_experts and form != "mapped"
+    opening = partial(_open_graph, reuse_memory=not has_split_experts, make_matrices=make_matrices)
+    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), opening)
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start; ONNX Runtime fell back to {session.get_providers()}",
@@ -148,11 +150,11 @@ def _shared_graph(
     weights: Path,
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
-    make_matrices: Callable[[], UnpackedMatrices] | None,
+    opening: Callable[[Path, list[tuple[str, dict[str, Any]]], _Threading], ort.InferenceSession],
 ) -> ort.InferenceSession:
-    """Return the graph that another session of this process already opened, or a new one.
+    """Return the graph that another session of this process already opened, or a new one from `opening`.
 
-    `make_matrices` returns the matrices that are not stored in a file. Several threads may call the graph's
+    Several threads may call the graph's
     `run_with_iobinding` at once, each with its own binding.
     """
     states = [path.stat() for path in (graph, weights)]
@@ -162,7 +164,7 @@ def _shared_graph(
     with _open_lock:
         session = _open_graphs.get(key)
         if session is None:
-            session = _open_graphs[key] = _open_graph(graph, providers, threads, make_matrices)
+            session = _open_graphs[key] = opening(graph, providers, threads)
     return session
 
 
@@ -170,9 +172,14 @@ def _open_graph(
     graph: Path,
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
+    *,
+    reuse_memory: bool,
     make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
+
+    `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
+    memory, and graphs with a product per expert open three to 18 times as fast.
 
     Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
     branches, so they stay on. Spinning threads are faster on exclusive cores (1.7 against 2.6 ms for the smallest
@@ -183,6 +190,7 @@ def _open_graph(
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
+    options.enable_mem_reuse = reuse_memory
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:
