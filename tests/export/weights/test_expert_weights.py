@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.export.weights.test_plan import ARCHITECTURE as TWO_KINDS
+from tests.export.weights.test_plan import SIZES as TWO_KINDS_SIZES
+from tests.two_kinds import network_of_two_kinds
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.checkpoint.lora import NO_ADAPTER
+from lopa.export.checkpoint.tensors import tensors_from_checkpoint
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import tensor_records_from_plan
+from lopa.export.weights.plan import source_shapes, tensor_records_from_plan, weight_plan_from_network
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.writer import write_weights
+from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.errors import BadInputError
 
 RECORDED = Path(__file__).parents[2] / "reference" / "moe"
@@ -77,6 +83,54 @@ def test_each_expert_is_written_transposed(tmp_path: Path, name: str) -> None:
     sparse = 1 if name == "llada2" else 0
     router = tensors[f"model.layers.{sparse}.mlp.gate.weight"].numpy()
     np.testing.assert_array_equal(found[f"layers.{sparse}.mlp.router.weight"], router.T)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_expert_is_quantized_by_itself(tmp_path: Path, name: str, kind: str, dtype: str) -> None:
+    """Every number is within half a step of its own scale, and every scale is the smallest that holds its numbers."""
+    bundle = bundle_from_checkpoint(
+        RECORDED / name,
+        tmp_path / "bundle",
+        dtype="float16" if dtype == "float16" else "float32",
+        quantization=QuantizationChoice("int8" if kind == "int8" else "int4"),
+    )
+    stored, tensors = weights_from_bundle(bundle), tensors_of(RECORDED / name)
+    sparse = 1 if name == "llada2" else 0
+    assert bundle.manifest.tensors[f"layers.{sparse}.mlp.router.weight"].dtype == "float32"
+    for part in ("gate", "up", "down"):
+        values, scales = (
+            stored[f"layers.{sparse}.mlp.experts.{part}.weight"],
+            stored.scales(f"layers.{sparse}.mlp.experts.{part}.weight"),
+        )
+        assert scales is not None
+        for expert in range(len(values)):
+            exact = tensors[f"model.layers.{sparse}.mlp.experts.{expert}.{part}_proj.weight"].numpy().T
+            steps = scales[expert].astype(np.float64).reshape(-1, exact.shape[1])
+            blocks = exact.reshape(len(steps), -1, exact.shape[1])
+            error = np.abs(values[expert].reshape(blocks.shape) - blocks) / steps[:, None]
+            assert error.max() <= 0.501
+            largest = np.abs(blocks).max(axis=1) / steps
+            assert largest.min() > (126.9 if kind == "int8" else 7.4)
+
+
+def test_experts_stacked_in_one_tensor_are_written(tmp_path: Path) -> None:
+    """A checkpoint may store [experts, outputs, inputs] under one name."""
+    network = network_of_two_kinds(TWO_KINDS_SIZES, inner=64)
+    plan = weight_plan_from_network(network, TWO_KINDS, tied=False)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in source_shapes(plan).items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    records = tensor_records_from_plan(plan, "float32")
+    write_weights(tmp_path / "data", plan, records, tensors_from_checkpoint(tmp_path), NO_ADAPTER, lambda _done: None)
+    data = (tmp_path / "data").read_bytes()
+    for layer in (1, 2):
+        for part in ("up", "down"):
+            record = records[f"layers.{layer}.mlp.experts.{part}.weight"]
+            found = np.frombuffer(data, np.float32, record.length // 4, record.offset).reshape(record.shape)
+            source = tensors[f"model.layers.{layer}.mlp.experts.{part}_proj"].numpy()
+            np.testing.assert_array_equal(found, source.swapaxes(1, 2))
 
 
 def test_rows_of_a_fused_tensor_are_query_key_and_value(tmp_path: Path) -> None:
