@@ -7,24 +7,16 @@ lopa.export.tensorrt uses it, because TensorRT builds and launches at least one 
 import numpy as np
 import onnx_ir as ir
 
-from lopa.export.graph.expert_layer import ExpertLayer, ExpertMatrix, LayerNodes, layer_from_node, reshaped
-from lopa.export.graph.experts import TRACED_DOMAIN
-from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts
-from lopa.export.graph.quantized_experts import expert_nodes
+from lopa.export.graph.expert_layer import ExpertLayer, ExpertMatrix, ExpertsPass, LayerNodes, reshaped
+from lopa.export.graph.quantize_pass import RoundedProducts
 
 
-class BatchedExpertsPass(ir.passes.InPlacePass):
+class BatchedExpertsPass(ExpertsPass):
     """Pass that replaces the nodes of experts by batched products."""
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes."""
-        nodes = expert_nodes(model)
-        rounding = RoundedProducts(model, AROUND_128)
-        for node in nodes:
-            layer = layer_from_node(node)
-            _BatchedLayer(layer, LayerNodes(model, node, layer.name), rounding).replace()
-        model.graph.opset_imports.pop(TRACED_DOMAIN, None)
-        return ir.passes.PassResult(model, modified=bool(nodes))
+    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
+        """Replace the node of one layer."""
+        _BatchedLayer(layer, nodes, rounding).replace()
 
 
 class _BatchedLayer:

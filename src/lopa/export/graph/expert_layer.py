@@ -4,6 +4,7 @@ A stacked matrix [E, inputs, outputs] is one record in the weights file. The mat
 record, so graphs of any form share the file.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from lopa.export.graph.quantize_pass import initializer
+from lopa.export.graph.experts import TRACED_DOMAIN
+from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer
+from lopa.export.graph.quantized_experts import expert_nodes
 
 _QUANTIZED_INPUTS = 9
 """Number of inputs of a node with quantized matrices."""
@@ -208,3 +211,21 @@ class LayerNodes:
         for value in matrices:
             if value.is_initializer() and not value.uses():
                 self.model.graph.initializers.pop(value.name or "")
+
+
+class ExpertsPass(ir.passes.InPlacePass):
+    """Pass that replaces the nodes of experts, one layer at a time. Each form is a subclass."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Replace the nodes."""
+        nodes = expert_nodes(model)
+        rounding = RoundedProducts(model, AROUND_128)
+        for node in nodes:
+            layer = layer_from_node(node)
+            self.replace(layer, LayerNodes(model, node, layer.name), rounding)
+        model.graph.opset_imports.pop(TRACED_DOMAIN, None)
+        return ir.passes.PassResult(model, modified=bool(nodes))
+
+    @abstractmethod
+    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
+        """Replace the node of one layer. `rounding` rounds rows of int8 experts."""

@@ -10,28 +10,22 @@ import onnx_ir as ir
 from lopa.export.graph.expert_layer import (
     ExpertLayer,
     ExpertMatrix,
+    ExpertsPass,
     LayerNodes,
-    layer_from_node,
     part_of_expert,
     reshaped,
 )
-from lopa.export.graph.experts import TRACED_DOMAIN
-from lopa.export.graph.quantized_experts import expert_nodes
+from lopa.export.graph.quantize_pass import RoundedProducts
 
 
-class MaskedExpertsPass(ir.passes.InPlacePass):
+class MaskedExpertsPass(ExpertsPass):
     """Pass that replaces the nodes of experts, in floating point, by products of all rows."""
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes. Raises PassError for quantized experts, which the dialect does not have."""
-        nodes = expert_nodes(model)
-        for node in nodes:
-            layer = layer_from_node(node)
-            if layer.gate.scales is not None:
-                raise ir.passes.PassError(f"{layer.name} has quantized experts, which are not portable")
-            _replace(layer, LayerNodes(model, node, layer.name))
-        model.graph.opset_imports.pop(TRACED_DOMAIN, None)
-        return ir.passes.PassResult(model, modified=bool(nodes))
+    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:  # noqa: ARG002
+        """Replace the node of one layer. Raises PassError for quantized experts, which the dialect does not have."""
+        if layer.gate.scales is not None:
+            raise ir.passes.PassError(f"{layer.name} has quantized experts, which are not portable")
+        _replace(layer, nodes)
 
 
 def _replace(layer: ExpertLayer, nodes: LayerNodes) -> None:

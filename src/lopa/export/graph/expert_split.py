@@ -11,14 +11,13 @@ import onnx_ir as ir
 from lopa.export.graph.expert_layer import (
     ExpertLayer,
     ExpertMatrix,
+    ExpertsPass,
     LayerNodes,
-    layer_from_node,
     part_of_expert,
     stacked_from_part,
 )
 from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
-from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts, initializer
-from lopa.export.graph.quantized_experts import expert_nodes
+from lopa.export.graph.quantize_pass import RoundedProducts, initializer
 
 _PARTS = "rows_of_experts"
 _ROWS, _IDS, _WEIGHTS = "rows", "ids", "weights"
@@ -36,18 +35,12 @@ class _Factor:
     """Scales [pairs, 1] of rounded rows; None for rows that are not rounded."""
 
 
-class SplitExpertsPass(ir.passes.InPlacePass):
+class SplitExpertsPass(ExpertsPass):
     """Pass that replaces the nodes of experts by sorted rows and products of single experts."""
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replace the nodes."""
-        nodes = expert_nodes(model)
-        rounding = RoundedProducts(model, AROUND_128)
-        for node in nodes:
-            layer = layer_from_node(node)
-            _SplitLayer(layer, LayerNodes(model, node, layer.name), rounding).replace()
-        model.graph.opset_imports.pop(TRACED_DOMAIN, None)
-        return ir.passes.PassResult(model, modified=bool(nodes))
+    def replace(self, layer: ExpertLayer, nodes: LayerNodes, rounding: RoundedProducts) -> None:
+        """Replace the node of one layer."""
+        _SplitLayer(layer, nodes, rounding).replace()
 
 
 class _SplitLayer:
