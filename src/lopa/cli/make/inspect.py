@@ -13,6 +13,7 @@ from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts, SpecialTokens, scale_name
+from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.errors import CheckFailedError
@@ -82,7 +83,7 @@ def _summary(bundle: Bundle) -> str:
         ("model", f"{manifest.architecture}, {parameters:,} parameters, {manifest.dtype}"),
         ("quantized", _quantization(bundle)),
         ("layers", f"{model.layers} of hidden size {model.hidden_size}, MLP {model.intermediate_size}"),
-        *([] if model.moe is None else [("experts", _experts(model.moe))]),
+        *([] if model.moe is None else [("experts", _experts(model.moe)), ("", _touched_experts(manifest))]),
         ("attention", f"{model.heads} heads, {model.kv_heads} key-value heads of {model.head_size}"),
         ("positions", f"{model.max_positions}, RoPE theta {model.rope_theta:g}"),
         ("vocabulary", f"{model.vocab_size}; {_special(tokens)}"),
@@ -122,6 +123,16 @@ def _experts(moe: MixtureOfExperts) -> str:
     if moe.dense_layers:
         parts.append("dense layers " + ", ".join(map(str, moe.dense_layers)))
     return ", ".join(parts)
+
+
+def _touched_experts(manifest: Manifest) -> str:
+    """Return the expected share of a layer's experts that windows of some sizes read."""
+    layers = network_from_dimensions(manifest.dimensions).layers
+    stacked = next(layer.tensors["mlp.experts.gate.weight"] for layer in layers if layer.kind == "sparse")
+    block = manifest.decoding.block_size
+    sizes = {"1 row": 1, f"a block of {block}": block, f"4 branches of {block}": 4 * block}
+    shares = (f"{name} {stacked.share_of_rows(rows):.0%}" for name, rows in sizes.items())
+    return "read by " + ", ".join(shares) + " (if rows choose independently)"
 
 
 def _quantization(bundle: Bundle) -> str:
