@@ -19,7 +19,7 @@ def test_experts_and_stages_are_shown(tmp_path: Path) -> None:
         "16 of 32, 4 per token, shared expert of 32, router sigmoid in 2 of 4 groups, dense layers 0"
     )
     touched = lines[lines.index(experts) + 1]  # of 16 experts a row uses 4
-    assert touched.split() == (
-        "read by 1 row 25%, a block of 32 100%, 4 branches of 32 100% (if rows choose independently)".split()
+    assert touched.strip() == (
+        "read by 1 row 25%, a block of 32 100%, 4 branches of 32 100% (if rows choose independently)"
     )
     assert len([line for line in lines if line.startswith("stage ")]) == 2
