@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from lopa.runtime.accelerator.device_memory import Buffer, DeviceMemory
+from lopa.runtime.accelerator.device_memory import Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.bundle.buckets import ShapeBucket
 
@@ -43,3 +43,20 @@ class AnyShapeForward(DeviceForward, Protocol):
 
     def sizes_of(self, bucket: ShapeBucket) -> Mapping[str, int]:
         """Return the bytes of every input and output except the prefix, by name, for any shape."""
+
+
+@runtime_checkable
+class HostBoundForward(DeviceForward, Protocol):
+    """A forward whose library copies small arrays itself. Only the prefix and the new rows are device memory."""
+
+    def run(
+        self,
+        bucket: ShapeBucket,
+        inputs: Mapping[str, Array],
+        buffers: Mapping[str, Buffer],
+        outputs: Mapping[str, Array],
+    ) -> None:
+        """Run a forward and fill the host arrays `outputs`. `inputs` are host arrays.
+
+        `buffers` has the prefix and the new rows by name.
+        """

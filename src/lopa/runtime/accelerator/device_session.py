@@ -12,7 +12,7 @@ import numpy as np
 from lopa.runtime import contract
 from lopa.runtime.accelerator.buffers import ForwardBuffers
 from lopa.runtime.accelerator.device_cache import DeviceCache, buffers_of_rows, row_bytes
-from lopa.runtime.accelerator.device_forward import DeviceForward
+from lopa.runtime.accelerator.device_forward import DeviceForward, HostBoundForward
 from lopa.runtime.accelerator.device_memory import (
     Buffer,
     DeviceMemory,
@@ -218,17 +218,22 @@ class DeviceSession:
         lengths = [self.prefix_length(request) for request in batch.requests]
         mask = _prefix_mask(lengths, bucket.requests, bucket.prefix)
         padded = padded_batch(batch, bucket)
-        for name, array in forward.form.inputs(padded, mask).items():
-            memory.upload(place[name].address, array)
-        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
-        forward.enqueue(bucket, {**place, **forward.form.past(past)})
+        inputs = forward.form.inputs(padded, mask)
         rows = (bucket.requests, bucket.branches, bucket.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
         }
-        for name, target in outputs.items():
-            memory.download(target, place[name].address)
-        memory.synchronize()
+        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
+        buffers = {**place, **forward.form.past(past)}
+        if isinstance(forward, HostBoundForward):
+            forward.run(bucket, inputs, buffers, outputs)
+        else:
+            for name, array in inputs.items():
+                memory.upload(place[name].address, array)
+            forward.enqueue(bucket, buffers)
+            for name, target in outputs.items():
+                memory.download(target, place[name].address)
+            memory.synchronize()
         real = map(slice, batch.logits_index.shape)
         return _statistics_from_outputs(outputs).part(*real)
 
