@@ -9,7 +9,10 @@ from lopa.runtime.bundle.buckets import ShapeBucket
 
 
 class DeviceForward(Protocol):
-    """One forward in the shape of a shape bucket, from device memory to device memory, without state per request."""
+    """One forward in the shape of a shape bucket, without state per request, over rows in device memory.
+
+    Each forward is a QueuedForward or a HostBoundForward.
+    """
 
     @property
     def memory(self) -> DeviceMemory:
@@ -27,14 +30,18 @@ class DeviceForward(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """Bytes of every input and output except the prefix, by name, enough for every shape bucket."""
 
+    def close(self) -> None:
+        """Free all resources except the memory. The queue must be empty."""
+
+
+class QueuedForward(DeviceForward, Protocol):
+    """A forward from device memory to device memory."""
+
     def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         """Enqueue a forward on the stream. `buffers` has every input and output of the contract by name.
 
         Each buffer has at least the size that the shape of `bucket` needs.
         """
-
-    def close(self) -> None:
-        """Free all resources except the memory. The queue must be empty."""
 
 
 @runtime_checkable

@@ -21,8 +21,10 @@ ALIGNMENT = 512
 class DeviceMemory(Protocol):
     """Memory of a device. Addresses are integers of the memory's own address space, sizes are bytes.
 
-    An address is the start of an allocation plus an offset. On CUDA and Ascend it is the device's own address. Other
-    memories choose the starts themselves, for allocations that they reach by a handle. All calls but `allocate` and `free` only enqueue work on the stream, in order with the forwards. `synchronize` waits
+    An address is the start of an allocation plus an offset. On CUDA and Ascend it is the device's own address. A memory
+    whose allocations have handles numbers them instead.
+
+    All calls but `allocate` and `free` only enqueue work on the stream, in order with the forwards. `synchronize` waits
     for it. It is not thread-safe.
     """
 
@@ -102,7 +104,7 @@ class BufferSet:
 
 
 class GrowingBuffers:
-    """Named arrays in one allocation, or in one each if the memory requires it. They are replaced when one must grow."""
+    """Named arrays in one allocation, or in one allocation each. They are replaced when an array must grow."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory

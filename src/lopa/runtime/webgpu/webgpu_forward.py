@@ -4,7 +4,6 @@ ONNX Runtime copies the small inputs and the statistics itself (HostBoundForward
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from lopa.runtime.accelerator.device_memory import Array, Buffer
 from lopa.runtime.accelerator.graph_form import GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
-from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.bundle.graph_signature import ArrayForm
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.sessions.onnxruntime_graph import quiet_run
 from lopa.runtime.webgpu.webgpu_graph import DEVICE
@@ -64,33 +63,29 @@ class WebGpuForward:
     ) -> None:
         """Run a forward and fill the host arrays `outputs`. Raises ONNX Runtime's exceptions."""
         assert self._session is not None  # DeviceSession does not call `run` after close()
-        binding = self._session.io_binding()
-        transfers = self.memory.transfers
+        binding, transfers = self._session.io_binding(), self.memory.transfers
         for name, array in inputs.items():
             binding.bind_cpu_input(name, array)
             transfers.uploaded += array.nbytes
         for name, form in self._arrays.inputs(bucket).items():
-            if name not in inputs:
-                handle = self.memory.handle(buffers[name].address)
-                binding.bind_input(name, DEVICE, 0, form.dtype.type, form.shape, handle)
-        names = []
-        for name, form in self._arrays.outputs(bucket).items():
             if name in buffers:
-                handle = self.memory.handle(buffers[name].address)
-                binding.bind_output(name, DEVICE, 0, form.dtype.type, form.shape, handle)
+                binding.bind_input(name, *self._device_array(form, buffers[name]))
+        output_forms = self._arrays.outputs(bucket)
+        for name, form in output_forms.items():
+            if name in buffers:
+                binding.bind_output(name, *self._device_array(form, buffers[name]))
             else:
                 binding.bind_output(name, "cpu")
-            names.append(name)
         self._session.run_with_iobinding(binding, self._options)
-        for name, value in zip(names, binding.get_outputs(), strict=True):
+        for name, value in zip(output_forms, binding.get_outputs(), strict=True):
             if name in outputs:
-                result: Any = value.numpy()
-                outputs[name][...] = result.reshape(outputs[name].shape)
-                transfers.downloaded += result.nbytes
+                statistics: Array = value.numpy()
+                outputs[name][...] = statistics.reshape(outputs[name].shape)
+                transfers.downloaded += statistics.nbytes
 
-    def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
-        """Raise NotImplementedError, because `run` also takes the arrays on the host."""
-        raise NotImplementedError
+    def _device_array(self, form: ArrayForm, buffer: Buffer) -> tuple[Any, ...]:
+        """Return the arguments of IOBinding that describe an array at the start of a buffer."""
+        return DEVICE, 0, form.dtype.type, form.shape, self.memory.handle(buffer.address)
 
     def close(self) -> None:
         """Free the graph."""

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -120,18 +121,20 @@ class WebGpuMemory:
 
     def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:
         """Copy rows of all heads with one graph run per pair of buffers."""
-        pieces: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        for to, start in zip(target.addresses, source.addresses, strict=True):
-            pieces[to // _DISTANCE, start // _DISTANCE].append((to % _DISTANCE, start % _DISTANCE))
-        for (to_number, from_number), offsets in pieces.items():
-            to, start = self._allocations[to_number * _DISTANCE], self._allocations[from_number * _DISTANCE]
-            distances = [offset for pair in offsets for offset in pair]
-            steps = (target.head_step, source.head_step) if heads > 1 else ()
-            unit = _unit(to.words, start.words, *_in_words([size, *steps, *distances]))
-            to_rows = _row_numbers([each[0] for each in offsets], target.head_step, size, heads, unit)
-            from_rows = _row_numbers([each[1] for each in offsets], source.head_step, size, heads, unit)
+        offsets: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        """Offsets in bytes of target and source in each pair of buffers."""
+        for pair in zip(target.addresses, source.addresses, strict=True):
+            buffers, places = zip(*(divmod(address, _DISTANCE) for address in pair), strict=True)
+            offsets[buffers].append(places)
+        steps = (target.head_step, source.head_step) if heads > 1 else ()
+        for (target_number, source_number), pairs in offsets.items():
+            to, start = self._allocations[target_number * _DISTANCE], self._allocations[source_number * _DISTANCE]
+            unit = math.gcd(to.words, start.words, *_in_words([size, *steps, *chain.from_iterable(pairs)]))
+            targets, sources = zip(*pairs, strict=True)
             binding = self._copy.io_binding()
             _bind_table(binding, SOURCE, start, unit)
+            to_rows = _row_numbers(targets, target.head_step, size, heads, unit)
+            from_rows = _row_numbers(sources, source.head_step, size, heads, unit)
             self._change(self._copy, to, unit, {FROM: from_rows, TO: to_rows[:, None]}, binding)
         return True
 
@@ -162,7 +165,7 @@ class WebGpuMemory:
         """Return the allocation, first row and words a row of a piece of `words`, which are whole rows."""
         allocation, offset = self._located(address)
         (first,) = _in_words([offset])
-        unit = _unit(allocation.words, first, words)
+        unit = math.gcd(allocation.words, first, words)
         return allocation, first // unit, unit
 
     def _change(
@@ -188,11 +191,6 @@ def _bind_table(binding: Any, name: str, allocation: _Allocation, unit: int) -> 
     binding.bind_input(name, DEVICE, 0, _WORD.type, shape, allocation.handle)
 
 
-def _unit(*words: int) -> int:
-    """Return the largest number of words that divides all of `words`."""
-    return math.gcd(*words)
-
-
 def _in_words(sizes: Iterable[int]) -> list[int]:
     """Return sizes in words. Raises ValueError for a size that is not a number of words."""
     sizes = list(sizes)
@@ -205,4 +203,5 @@ def _row_numbers(offsets: Sequence[int], step: int, size: int, count: int, unit:
     """Return the rows of `unit` words of `count` pieces of `size` bytes, `step` bytes apart, behind each offset."""
     row = unit * _WORD.itemsize
     pieces = np.arange(count)[:, None] * (step // row) + np.arange(size // row)
-    return (np.array(offsets)[:, None] // row + pieces.reshape(-1)).reshape(-1)
+    rows: Array = (np.array(offsets)[:, None] // row + pieces.reshape(-1)).reshape(-1)
+    return rows
