@@ -6,7 +6,6 @@ nodes run on the processor, so its caches are in host memory.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import onnxruntime as ort
@@ -15,7 +14,6 @@ from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.contract.model_part import whole_model
-from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
@@ -23,20 +21,19 @@ from lopa.runtime.sessions.onnxruntime_graph import check_contract
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
-from lopa.runtime.sessions.threaded_session import ThreadedSession
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
 from lopa.runtime.webgpu.webgpu_graph import session_from_graph
 from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
 
-def open_session(bundle: Bundle, device: str, *, threads: int | None) -> ThreadedSession:  # noqa: ARG001
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceSession | HostSession:  # noqa: ARG001
     """Open the bundle's portable graph on "webgpu:N", or its standard graph if it has no portable one.
 
     `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
     or the adapter is missing.
     """
-    adapter = webgpu_device(device, parse_device(device, "webgpu"))
+    adapter = webgpu_device(device)
     if bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
@@ -44,10 +41,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> Threade
             remedy="export the checkpoint with --dtype fp16 or fp32",
         )
     if "portable" in bundle.dialects:
-        return ThreadedSession(
-            device, partial(session_with_device_caches, bundle.with_dialect("portable"), device, adapter)
-        )
-    return ThreadedSession(device, partial(session_with_host_caches, bundle, device, adapter))
+        return session_with_device_caches(bundle.with_dialect("portable"), device, adapter)
+    return session_with_host_caches(bundle, device, adapter)
 
 
 def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> DeviceSession:
