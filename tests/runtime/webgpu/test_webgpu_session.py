@@ -59,6 +59,7 @@ def test_portable_graph_has_device_caches_and_a_standard_one_host_caches(
 def test_random_windows_with_growing_prefixes(portable: Bundle) -> None:
     with _opened(portable) as session, _opened(portable, "cpu") as plain:
         assert_random_windows_agree(session, plain, seed=5, turns=8)
+    with _opened(portable) as session:
         assert_growth_agrees(portable, session, ends=(6,))
 
 

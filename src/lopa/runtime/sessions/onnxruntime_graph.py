@@ -28,7 +28,7 @@ from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
 _open_lock = threading.Lock()
@@ -44,7 +44,7 @@ def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int |
     providers = _providers_from_device(device)
     check_types(bundle, device)
     graph, make_matrices, has_split_experts = bundle.graph, None, bundle.manifest.dimensions.moe is not None
-    if providers[0][0] == _CPU:
+    if providers[0][0] == CPU_PROVIDER:
         form = cpu_form(bundle)
         graph = bundle.cpu_graph(form) or bundle.graph
         if form == "unpacked":
@@ -87,7 +87,7 @@ def quiet_run() -> ort.RunOptions:
 
 def _providers_from_device(device: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the execution providers, preferred first. Raises like `open_part_graph`."""
-    cpu: tuple[str, dict[str, Any]] = (_CPU, {})
+    cpu: tuple[str, dict[str, Any]] = (CPU_PROVIDER, {})
     name = parse_device(device, "cpu", "cuda")
     if name.family.name == "cpu":
         check_cpu_device(device, available_cores())
