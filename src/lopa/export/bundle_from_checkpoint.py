@@ -16,6 +16,7 @@ from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
 from lopa.export.graph.trace import graph_from_dimensions
+from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
@@ -34,9 +35,11 @@ from lopa.runtime.bundle.manifest import (
     Manifest,
     Origin,
     Stage,
+    WebgpuGraph,
     manifest_from_json,
 )
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.bundle.webgpu_graph import is_reordered
 from lopa.runtime.contract import CONTRACT_VERSION
 
 WEIGHTS_NAME = "model.onnx.data"
@@ -108,18 +111,20 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
             lambda done: report("writing weights", done, total),
         )
         functions, twins = _write_graphs(folder, plan, report)
+        webgpu = _write_webgpu_graph(folder, plan)
         (folder / TOKENIZER_NAME).write_bytes(source.tokenizer.tokenizer)
         (folder / TOKENIZER_CONFIG_NAME).write_bytes(source.tokenizer.tokenizer_config)
         names = [
             *(graph.name for graph in plan.graphs),
             *(twin.graph for twin in twins),
+            *([] if webgpu is None else [webgpu.graph]),
             TOKENIZER_NAME,
             TOKENIZER_CONFIG_NAME,
         ]
         files = [weights, *(_file_record(folder / name) for name in names)]
         report("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
-        manifest = _manifest(plan, twins, files, functions, origin)
+        manifest = _manifest(plan, twins, webgpu, files, functions, origin)
         text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises the errors of Bundle.open
         (folder / MANIFEST_NAME).write_bytes(text)
@@ -157,7 +162,7 @@ def _write_graphs(
             model = with_plugins(model)
         report(f"checking and writing {graph.name}", 0, 0)
         if graph.dialect == "portable":
-            check_portable(ir.to_proto(model), graph.name)
+            check_portable(ir.to_proto(model), graph.name, quantized=choices.quantization is not None)
         ir.save(model, folder / graph.name)
         found.update(plugins_of(model))
         digest = sha256_of_file(folder / graph.name)
@@ -176,9 +181,23 @@ def _write_graphs(
     return sorted(found), twins
 
 
+def _write_webgpu_graph(folder: Path, plan: BundlePlan) -> WebgpuGraph | None:
+    """Write the twin of a quantized portable graph for WebGPU. Return None for other bundles."""
+    choices = plan.choices
+    if "portable" not in choices.dialects or choices.quantization is None:
+        return None
+    source = GRAPH_NAMES["portable"]
+    name = f"{source.removesuffix('.onnx')}.webgpu.onnx"
+    model = ir.load(folder / source)
+    names = [name for name, record in plan.records.items() if is_reordered(record)]
+    ir.save(WebgpuPass(names)(model).model, folder / name)
+    return WebgpuGraph(graph=name, source=source, source_sha256=sha256_of_file(folder / source))
+
+
 def _manifest(
     plan: BundlePlan,
     twins: list[CpuGraph],
+    webgpu: WebgpuGraph | None,
     files: list[FileRecord],
     plugins: list[str],
     origin: Origin,
@@ -192,7 +211,7 @@ def _manifest(
         architecture=architecture.name,
         dialect=dialects[0],
         dtype=choices.dtype,
-        quantization=None if quantization is None else quantization.record,
+        quantization=None if quantization is None else quantization.record_for(dialects),
         with_logits=choices.with_logits,
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,
@@ -210,6 +229,7 @@ def _manifest(
         files=files,
         origin=origin,
         cpu_graphs=twins,
+        webgpu_graph=webgpu,
         plugins=plugins,
         defaults=dict(choices.defaults),
     )

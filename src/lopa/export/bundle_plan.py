@@ -98,6 +98,7 @@ def plan_from_checkpoint(
     source = source_from_checkpoint(checkpoint, lora, family, choices.chat_template)
     weights = source.planned if choices.quantization is None else quantized_plan(source.planned, choices.quantization)
     records = tensor_records_from_plan(weights, choices.dtype)
+    _check_portable_experts(choices, records)
     graphs = _graphs(choices, records, source.config.dimensions.layers)
     decoding = _decoding(source)
     choices = replace(choices, defaults=checked_defaults(choices.defaults))
@@ -122,12 +123,11 @@ def stage_name(number: int, stages: int) -> str:
 def _check(choices: BundleChoices) -> None:
     if tuple(choices.dialects) not in (("standard",), ("portable",), ("standard", "portable")):
         raise ValueError(f"received dialects {choices.dialects}, expected standard, portable, or both in this order")
-    if "portable" in choices.dialects and choices.quantization is not None:
+    if "portable" in choices.dialects and choices.quantization is not None and choices.dtype == "bfloat16":
         raise BadInputError(
-            f"--quantize {choices.quantization.kind} with the portable dialect",
-            expected="a portable graph in floating point: the portable dialect has no integer operators",
-            remedy="drop --quantize (for Ascend, quantize the float model with ATC's tools), or export with "
-            "--dialect standard",
+            f"--quantize {choices.quantization.kind} and --dtype bf16 with the portable dialect",
+            expected="fp32 or fp16: quantized portable graphs are for WebGPU, which has no bfloat16",
+            remedy="drop --quantize, export with --dtype fp16, or export with --dialect standard",
         )
     if choices.stages > 1 and "standard" not in choices.dialects:
         raise BadInputError(
@@ -140,6 +140,17 @@ def _check(choices: BundleChoices) -> None:
             "--plugins with the portable dialect only",
             expected="plugins in the standard dialect: a portable graph has plain operators only",
             remedy="drop --plugins, or export with --dialect both",
+        )
+
+
+def _check_portable_experts(choices: BundleChoices, records: Mapping[str, TensorRecord]) -> None:
+    """Raise BadInputError for quantized experts in the portable dialect, which computes every expert for every row."""
+    stacked = [name for name, each in records.items() if each.dtype in ("int8", "int4") and len(each.shape) > 2]
+    if "portable" in choices.dialects and choices.quantization is not None and stacked:
+        raise BadInputError(
+            f"--quantize {choices.quantization.kind} with the portable dialect, for a model with experts",
+            expected="experts in floating point: the portable dialect has no quantized experts",
+            remedy="add --quantize-exclude '*.experts.*', drop --quantize, or export with --dialect standard",
         )
 
 

@@ -107,13 +107,36 @@ def test_lint_and_verify_of_an_altered_portable_graph(
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_quantized_portable_bundle_is_verified_and_inspected(
+    tmp_path: Path, lopa_export: Command, kind: str
+) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
+    bundle = tmp_path / "bundle"
+    arguments = ("onnx", checkpoint, "-o", bundle, "--quantize", kind, "--dialect", "portable")
+    assert lopa_export(*arguments)[0] == 0
+    code, output, _ = lopa_export("verify", bundle, "--checkpoint", checkpoint)
+    assert code == 0
+    assert "rms rel" in output  # the weights; the outputs have the tolerance of float32
+    (entropy,) = [line.split() for line in output.splitlines() if line.split()[:2] == ["entropy", "numpy"]]
+    assert "1e-04" in entropy
+    shown = lopa_export("inspect", bundle)[1]
+    assert "portable.webgpu.onnx  replaces portable.onnx" in shown
+    assert "activations" not in shown
+    code, output, _ = lopa_export("inspect", bundle, "--lint")
+    assert code == 1
+    assert "DequantizeLinear" in output
+    assert "export in floating point" in output
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dialect", ["portable", "both"])
-def test_quantization_and_the_portable_dialect_exclude_each_other(
+def test_quantization_in_bfloat16_and_the_portable_dialect_exclude_each_other(
     tmp_path: Path, lopa_export: Command, dialect: str, kind: str
 ) -> None:
-    code, _, errors = lopa_export("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind)
+    arguments = ("onnx", "nowhere", "-o", tmp_path / "b", "--dialect", dialect, "--quantize", kind, "--dtype", "bf16")
+    code, _, errors = lopa_export(*arguments)
     assert code == 2
-    assert f"--quantize {kind} with the portable dialect" in errors
+    assert f"--quantize {kind} and --dtype bf16 with the portable dialect" in errors
     assert "what to do:" in errors
     assert list(tmp_path.iterdir()) == []
 

@@ -79,7 +79,8 @@ def test_sizes_of_integers_and_their_scales() -> None:
 
 
 def test_the_record_of_a_choice() -> None:
-    int8, int4 = QuantizationChoice("int8", exclude=("a*",)).record, QuantizationChoice("int4", head=False).record
+    choice = QuantizationChoice("int8", exclude=("a*",))
+    int8, int4 = choice.record_for(["standard"]), QuantizationChoice("int4", head=False).record_for(["standard"])
     assert (int8.kind, int8.block, int8.activation, int8.head, int8.excluded) == (
         "int8",
         None,
@@ -88,3 +89,5 @@ def test_the_record_of_a_choice() -> None:
         ["a*"],
     )
     assert (int4.kind, int4.block, int4.activation, int4.head, int4.excluded) == ("int4", 32, "none", False, [])
+    assert choice.record_for(["standard", "portable"]) == int8
+    assert choice.record_for(["portable"]).activation == "none"

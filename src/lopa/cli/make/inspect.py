@@ -69,14 +69,14 @@ def _lint(bundle: Bundle) -> None:
         raise CheckFailedError(
             f"{graph} violates the portable dialect at {len(violations)} places",
             expected="a graph that Ascend's ATC can read",
-            remedy="export the checkpoint with --dialect portable or both",
+            remedy="export the checkpoint with --dialect portable or both, and without --quantize",
         )
     click.echo(f"ok: {graph}: {len(model.graph.node)} nodes, no violation of the portable dialect")
 
 
 def _summary(bundle: Bundle) -> str:
     manifest = bundle.manifest
-    model, tokens = manifest.dimensions, manifest.special_tokens
+    model, tokens, webgpu = manifest.dimensions, manifest.special_tokens, manifest.webgpu_graph
     scales = {scale_name(name) for name in manifest.tensors}
     parameters = sum(_product(tensor.shape) for name, tensor in manifest.tensors.items() if name not in scales)
     rows = [
@@ -94,6 +94,7 @@ def _summary(bundle: Bundle) -> str:
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *(("for cpu", f"{each.graph}  replaces {each.source}") for each in manifest.cpu_graphs),
+        *([] if webgpu is None else [("for webgpu", f"{webgpu.graph}  replaces {webgpu.source}")]),
         ("decoding", ", ".join(f"{name} {value}" for name, value in _fields(manifest))),
         *([("defaults", defaults_text(manifest.defaults))] if manifest.defaults else []),
         *_lookahead(manifest),

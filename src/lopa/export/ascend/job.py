@@ -96,6 +96,7 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
     """
     soc = soc_from_name(request.soc_version)
     portable = bundle.with_dialect("portable")
+    _check_float(portable)
     portable_model = _model_from_file(portable.graph)
     graph = portable.graph if request.int8_graph is None else request.int8_graph
     model = portable_model if request.int8_graph is None else _model_from_file(graph)
@@ -128,6 +129,17 @@ def job_from_bundle(bundle: Bundle, request: AscendRequest) -> AscendJob:
         data_sha256=tuple(_digest(portable, graph.parent / name) for name in data),
         weights_sha256=bundle.manifest.weights_digest,
     )
+
+
+def _check_float(bundle: Bundle) -> None:
+    """Raise BadInputError for a quantized bundle."""
+    quantization = bundle.manifest.quantization
+    if quantization is not None:
+        raise BadInputError(
+            f"{bundle.path}, a bundle with {quantization.kind} matrices",
+            expected="a portable graph in floating point: ATC cannot read quantized portable graphs",
+            remedy="export the checkpoint again without --quantize; to quantize, use ATC's tools on the float model",
+        )
 
 
 def _model_from_file(path: Path) -> onnx.ModelProto:

@@ -8,10 +8,8 @@ same form as in an int8 bundle (lopa.export.graph.quantize_pass), so rows are ro
 import onnx_ir as ir
 
 from lopa.export.graph.quantize_pass import AROUND_128, RoundedProducts
+from lopa.export.graph.webgpu_pass import without_value
 from lopa.runtime.bundle.manifest import scale_name
-
-GIVEN_BY_SESSION = "given.by.session"
-"""Placeholder for the file name of the values. No file of a bundle has this name."""
 
 
 class UnpackedInt4Pass(ir.passes.InPlacePass):
@@ -60,11 +58,6 @@ def _replace(
 def _given(name: str, shape: tuple[int, ...]) -> tuple[ir.Value, ir.Value]:
     """Return the int8 matrix and its scales as initializers without values."""
     return (
-        _without_value(name, ir.DataType.INT8, shape),
-        _without_value(scale_name(name), ir.DataType.FLOAT, shape[1:]),
+        without_value(name, ir.DataType.INT8, shape),
+        without_value(scale_name(name), ir.DataType.FLOAT, shape[1:]),
     )
-
-
-def _without_value(name: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
-    tensor = ir.ExternalTensor(GIVEN_BY_SESSION, None, None, dtype, shape=ir.Shape(shape), name=name)
-    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype), const_value=tensor)

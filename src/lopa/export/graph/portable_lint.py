@@ -14,7 +14,7 @@ import onnx.numpy_helper
 
 from lopa.export.graph.lint import LintedGraph, Violation
 from lopa.export.graph.operator_table import OperatorTable, ascend_operators
-from lopa.export.graph.portable_passes import OPSET
+from lopa.export.graph.portable_passes import OPSET, QUANTIZED_OPSET
 from lopa.runtime.errors import CheckFailedError
 
 MAX_AXES = 4
@@ -74,18 +74,23 @@ _SHAPE_OPERANDS = {
 _INDEX_OUTPUTS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0}
 
 
-def violations_of_model(model: onnx.ModelProto, table: OperatorTable) -> list[Violation]:
+def violations_of_model(model: onnx.ModelProto, table: OperatorTable, *, quantized: bool = False) -> list[Violation]:
     """Return every violation: first of the whole model, then of the nodes in their order.
 
-    `model` may lack its external data. Shapes are inferred here. Those in the model are only hints.
+    `model` may lack its external data. Shapes are inferred here. Those in the model are only hints. `quantized`: allow
+    the form of quantized bundles, which compilers of the table do not read. It has opset 21, and second factors of
+    products may be initializers behind DequantizeLinear.
     """
-    graph = _Graph(model, table)
+    graph = _Graph(model, table, quantized=quantized)
     return [violation for rule in _RULES for violation in rule(graph)]
 
 
-def check_portable(model: onnx.ModelProto, name: str) -> None:
-    """Raise CheckFailedError, with the first violations, if Ascend's ATC is expected to reject the model."""
-    found = violations_of_model(model, ascend_operators())
+def check_portable(model: onnx.ModelProto, name: str, *, quantized: bool = False) -> None:
+    """Raise CheckFailedError, with the first violations, if Ascend's ATC is expected to reject the model.
+
+    `quantized`: allow quantized matrices, as in `violations_of_model`.
+    """
+    found = violations_of_model(model, ascend_operators(), quantized=quantized)
     if found:
         raise CheckFailedError(
             f"{name} breaks {len(found)} rules of the portable dialect: {'; '.join(map(str, found[:3]))}",
@@ -97,9 +102,11 @@ def check_portable(model: onnx.ModelProto, name: str) -> None:
 class _Graph(LintedGraph):
     """A model, with the properties that the rules query."""
 
-    def __init__(self, model: onnx.ModelProto, table: OperatorTable) -> None:
+    def __init__(self, model: onnx.ModelProto, table: OperatorTable, *, quantized: bool) -> None:
         super().__init__(model)
         self.table = table
+        self.quantized = quantized
+        self.expected_opset = QUANTIZED_OPSET if quantized else OPSET
 
     @cached_property
     def constants(self) -> set[str]:
@@ -110,18 +117,31 @@ class _Graph(LintedGraph):
                 found.update(node.output)
         return found
 
+    @cached_property
+    def dequantized(self) -> set[str]:
+        """Names of quantized matrices as floats: outputs of DequantizeLinear of initializers, and their casts."""
+        found: set[str] = set()
+        for node in self.nodes if self.quantized else ():
+            if node.op_type == "DequantizeLinear" and all(name in self.initializers for name in node.input):
+                found.update(node.output)
+            elif node.op_type == "Cast" and node.input[0] in found:
+                found.update(node.output)
+        return found
+
 
 def _opset_imports(graph: _Graph) -> Iterator[Violation]:
     imports = [(each.domain or "ai.onnx", each.version) for each in graph.model.opset_import]
-    if imports != [("ai.onnx", OPSET)]:
+    if imports != [("ai.onnx", graph.expected_opset)]:
         found = "imports " + (", ".join(f"{domain} {version}" for domain, version in imports) or "no opset")
-        yield graph.violation("opset import", found, f"import only ai.onnx {OPSET}")
+        yield graph.violation("opset import", found, f"import only ai.onnx {graph.expected_opset}")
     for function in graph.model.functions:
         yield graph.violation("opset import", "is a function", "inline it", name=f"{function.domain}::{function.name}")
 
 
 def _operators(graph: _Graph) -> Iterator[Violation]:
     for node in graph.nodes:
+        if node.op_type == "DequantizeLinear" and set(node.output) <= graph.dequantized:
+            continue
         opsets = graph.table.opsets_of(node.op_type, node.domain)
         full_name = f"{node.domain or 'ai.onnx'}::{node.op_type}"
         remedy = _REMEDIES.get(node.op_type, "use operators of the dialect instead")
@@ -130,7 +150,7 @@ def _operators(graph: _Graph) -> Iterator[Violation]:
         elif node.domain or node.op_type not in ALLOWED:
             found = f"{full_name} is registered, but not in the dialect"
             yield graph.violation("operator to avoid", found, remedy, node=node)
-        elif graph.opset not in opsets:
+        elif graph.opset not in opsets and not graph.quantized:
             found = f"{full_name} is registered at opsets {min(opsets)} to {max(opsets)} only"
             yield graph.violation("unregistered opset", found, f"export it in opset {OPSET}", node=node)
         if any(attribute.name == "select_last_index" and attribute.i for attribute in node.attribute):
@@ -173,7 +193,7 @@ def _weights_of_products(graph: _Graph) -> Iterator[Violation]:
         rank = graph.rank(first if first in graph.constants else second)
         if first in graph.constants:
             yield graph.violation(rule, f"the constant {first} is its first input", remedy, node=node, rank=rank)
-        elif second not in graph.initializers:
+        elif second not in graph.initializers and second not in graph.dequantized:
             yield graph.violation(rule, f"{second} is computed from constants", remedy, node=node, rank=rank)
         elif rank != 2:
             yield graph.violation(rule, f"the constant {second} has {rank} axes", remedy, node=node, rank=rank)

@@ -1,12 +1,18 @@
-"""Passes from a tidied graph of opset 18 to the portable dialect."""
+"""Passes from a tidied graph of opset 18 to the portable dialect.
+
+A graph with quantized matrices has opset 21, the first with int4 and scales of blocks. No other graph needs it, and
+Ascend's ATC registers no operator of it.
+"""
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 OPSET = 17
 """The newest ai.onnx opset that the portable dialect allows."""
-_IR_VERSION = 8
-"""IR version that belongs to opset 17."""
+QUANTIZED_OPSET = 21
+"""The ai.onnx opset of portable graphs with quantized matrices."""
+_IR_VERSIONS = {OPSET: 8, QUANTIZED_OPSET: 10}
+"""IR versions that belong to the opsets."""
 _AXES_AS_ATTRIBUTE = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceL2")
 """Operators whose axes became an input in opset 18. The axes of ReduceSum are an input in both opsets."""
 
@@ -19,6 +25,19 @@ def as_portable(model: ir.Model) -> ir.Model:
         common.RemoveUnusedNodesPass(),
     )
     return passes(model).model
+
+
+def as_quantized_portable(model: ir.Model) -> ir.Model:
+    """Return the model in opset 21, with its constants as initializers, for QuantizedMatricesPass.
+
+    The operators that tidied graphs have mean the same in opsets 18 and 21.
+    """
+    model.graph.opset_imports[""] = QUANTIZED_OPSET
+    model.ir_version = _IR_VERSIONS[QUANTIZED_OPSET]
+    return ir.passes.Sequential(
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.RemoveUnusedNodesPass(),
+    )(model).model
 
 
 class Opset17Pass(ir.passes.InPlacePass):
@@ -37,5 +56,5 @@ class Opset17Pass(ir.passes.InPlacePass):
             if node.op_type == "Split":
                 node.attributes.pop("num_outputs", None)
         model.graph.opset_imports[""] = OPSET
-        model.ir_version = _IR_VERSION
+        model.ir_version = _IR_VERSIONS[OPSET]
         return ir.passes.PassResult(model, modified=True)

@@ -6,6 +6,9 @@ QuantizeLinear with scale 1 and DequantizeLinear around MatMul make it one integ
 (MatMulIntegerToFloat on CPUs) and in TensorRT. A row's result depends on that row alone, so a request's tokens do not
 depend on its batch mates. Products that share a factor share its rounded rows.
 
+Without rounded rows, as in portable graphs, DequantizeLinear and MatMul use the same matrices with the other factor
+unchanged.
+
 For int4, DequantizeLinear works in blocks, and ONNX Runtime fuses it with MatMul to MatMulNBits. The other factor is
 unchanged.
 
@@ -68,9 +71,11 @@ class _RoundedRows:
 class QuantizedMatricesPass(ir.passes.InPlacePass):
     """Pass that replaces MatMul(x, W) by the product with W's integers and scales, for every name W in `matrices`."""
 
-    def __init__(self, matrices: Mapping[str, QuantizedMatrix]) -> None:
+    def __init__(self, matrices: Mapping[str, QuantizedMatrix], *, rounds_rows: bool = True) -> None:
+        """`rounds_rows`: round the other factor of products with int8 matrices, so that they are integer products."""
         super().__init__()
         self._matrices = matrices
+        self._rounds_rows = rounds_rows
 
     def requires(self, model: ir.Model) -> None:
         """Raise PreconditionError unless every matrix is an initializer used only as the second factor of MatMul."""
@@ -91,13 +96,15 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
             original = model.graph.initializers.pop(name)
             integers, scales = initializer(model, matrix.integers), initializer(model, matrix.scales)
             for use in tuple(original.uses()):
-                if matrix.integers.dtype == ir.DataType.INT8:
+                if matrix.integers.dtype == ir.DataType.INT8 and self._rounds_rows:
                     weight = ir.node(
                         "DequantizeLinear", [integers, scales], {"axis": 1}, name=f"{use.node.name}/weight"
                     )
                     products.replace(use.node, [weight])
+                elif matrix.integers.dtype == ir.DataType.INT8:
+                    _multiply_dequantized(use.node, integers, scales, {"axis": 1})
                 else:
-                    _multiply_int4(use.node, integers, scales, matrix.block)
+                    _multiply_dequantized(use.node, integers, scales, {"axis": 0, "block_size": matrix.block})
         return ir.passes.PassResult(model, modified=bool(self._matrices))
 
     def ensures(self, model: ir.Model) -> None:
@@ -109,13 +116,17 @@ class QuantizedMatricesPass(ir.passes.InPlacePass):
                 raise ir.passes.PostconditionError(f"{name} is {value.dtype}, used by {sorted(operators)}")
 
 
-def _multiply_int4(product: ir.Node, integers: ir.Value, scales: ir.Value, block: int) -> None:
-    """Replace MatMul(x, W) by MatMul(x, DequantizeLinear(W)), with `block` inputs per scale."""
-    dequantized = ir.node(
-        "DequantizeLinear", [integers, scales], {"axis": 0, "block_size": block}, name=f"{product.name}/weight"
-    )
-    product.prepend(dequantized)
-    product.replace_input_with(1, dequantized.outputs[0])
+def _multiply_dequantized(
+    product: ir.Node, integers: ir.Value, scales: ir.Value, attributes: Mapping[str, int]
+) -> None:
+    """Replace MatMul(x, W) by MatMul(x, DequantizeLinear(W)), with a Cast to the type of the product if it differs."""
+    weight = ir.node("DequantizeLinear", [integers, scales], attributes, name=f"{product.name}/weight")
+    product.prepend(weight)
+    dtype = product.outputs[0].dtype
+    if dtype is not None and dtype != scales.dtype:
+        weight = ir.node("Cast", [weight.outputs[0]], {"to": dtype}, name=f"{product.name}/narrowed_weight")
+        product.prepend(weight)
+    product.replace_input_with(1, weight.outputs[0])
 
 
 class RoundedProducts:

@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa.export.graph.module import inverse_frequencies
+from lopa.export.graph.portable_passes import as_quantized_portable
 from lopa.export.graph.quantize_pass import QuantizedMatricesPass, QuantizedMatrix
 from lopa.export.graph.quantized_experts import QuantizedExpertsPass
 from lopa.export.graph.tidy_passes import tidy
@@ -66,14 +67,14 @@ def graph_from_dimensions(
         for name, record in records.items()
         if record.dtype in ("int8", "int4") and name in initializers
     }
-    model = TRACED_FORMS[dialect].finish(tidy(model))
+    finish = as_quantized_portable if quantized and dialect == "portable" else TRACED_FORMS[dialect].finish
+    model = finish(tidy(model))
     if not quantized:
         return model
     stacked = {name: matrix for name, matrix in quantized.items() if len(records[name].shape) > _MATRIX_AXES}
     model = QuantizedExpertsPass(stacked)(model).model
-    return QuantizedMatricesPass({name: matrix for name, matrix in quantized.items() if name not in stacked})(
-        model
-    ).model
+    matrices = {name: matrix for name, matrix in quantized.items() if name not in stacked}
+    return QuantizedMatricesPass(matrices, rounds_rows=dialect == "standard")(model).model
 
 
 def traced_graph(

@@ -21,6 +21,7 @@ from lopa.runtime.bundle.quantized_form import cpu_form
 from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
+from lopa.runtime.sessions.onnxruntime_session import open_session as open_exact_session
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, session_from_engine
@@ -80,7 +81,10 @@ def report_from_bundle(
     errors, cases = [*weight_errors], 0
     for name, one in graphs.items():
         stage = f"comparing the {name} graph" if name else "comparing"
-        judged = _int8_manifest(one.manifest) if name == UNPACKED else one.manifest
+        if _is_exact(one, device):
+            judged = msgspec.structs.replace(one.manifest, quantization=None)
+        else:
+            judged = _int8_manifest(one.manifest) if name == UNPACKED else one.manifest
         report = _report_from_graph(one, device, judged, references, stage, progress)
         errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
@@ -106,6 +110,18 @@ def _bundles_of_one_graph(bundle: Bundle, device: str) -> dict[str, Bundle]:
     if len(families) == 1:  # the others are graphs of the whole model, which a pipeline does not run
         bundles |= {dialect: bundle.with_dialect(dialect) for dialect in others}
     return bundles
+
+
+def _is_exact(bundle: Bundle, device: str) -> bool:
+    """Return True if the device cpu leaves activations of a quantized bundle unrounded, so that only weights are.
+
+    This holds for graphs without a twin, unless their nodes round activations as in int8 bundles.
+    """
+    is_cpu = stages_of_device(device) == [device] and parse_device(device).family.name == "cpu"
+    manifest = bundle.manifest
+    if not is_cpu or manifest.quantization is None or manifest.cpu_graphs:
+        return False
+    return manifest.dialect == "portable" or manifest.quantization.activation == "none"
 
 
 def _int8_manifest(manifest: Manifest) -> Manifest:
@@ -152,6 +168,8 @@ def _session_to_check(bundle: Bundle, device: str) -> Session | None:
 
     Returns None for an engine whose build made products 8-bit, because the references compute in floating point.
     """
+    if _is_exact(bundle, device):
+        return open_exact_session(bundle, device, threads=None, exact=True)
     if not is_tensorrt(device):
         return open_session(bundle, device)
     found = engine_from_device(bundle, device)

@@ -1,10 +1,11 @@
 """User's choice of tensors to quantize, checked against the plan. It depends on names, not on values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from lopa.export.weights.plan import BLOCK, IntegerDtype, WeightPlan
-from lopa.runtime.bundle.manifest import Quantization
+from lopa.runtime.bundle.manifest import Dialect, Quantization
 from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.errors import BadInputError
 
@@ -20,14 +21,13 @@ class QuantizationChoice:
     head: bool = True
     exclude: tuple[str, ...] = ()
 
-    @property
-    def record(self) -> Quantization:
-        """Entry of the manifest."""
+    def record_for(self, dialects: Sequence[Dialect]) -> Quantization:
+        """Return the entry of the manifest. Only standard graphs round activations."""
         int8 = self.kind == "int8"
         return Quantization(
             kind=self.kind,
             block=None if int8 else BLOCK,
-            activation="int8_per_row" if int8 else "none",
+            activation="int8_per_row" if int8 and "standard" in dialects else "none",
             head=self.head,
             excluded=list(self.exclude),
         )

@@ -71,7 +71,9 @@ class Bundle:
         if dialect != "standard":
             alone = msgspec.structs.replace(
                 alone, stages=[], cpu_graphs=[], plugins=[]
-            )  # stages, twins and functions exist only for standard graphs
+            )  # stages, their twins and functions exist only for standard graphs
+        else:
+            alone = msgspec.structs.replace(alone, webgpu_graph=None)
         return replace(self, manifest=alone)
 
     def cpu_graph(self, form: CpuForm) -> Path | None:

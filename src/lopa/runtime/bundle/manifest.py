@@ -194,7 +194,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     block: Size | None
     """Inputs that share one scale per output, or None for all inputs."""
     activation: Literal["none", "int8_per_row"]
-    """Quantization of activations in the graph: none, or int8 with one scale per row."""
+    """Quantization of activations in standard graphs: none, or int8 with one scale per row. Portable graphs have none."""
     head: bool
     """True if the vocabulary projection is also quantized."""
     excluded: list[str]
@@ -235,6 +235,16 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return "mapped" if self.mapped else "unpacked" if self.unpacked else "packed"
 
 
+class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Twin of a quantized portable graph for WebGPU. A session passes its matrices (lopa.runtime.bundle.webgpu_graph)."""
+
+    graph: Name
+    source: Name
+    """The portable graph that it replaces."""
+    source_sha256: Sha256
+    """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
+
+
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Origin of a bundle: digests of the source files by name, and the versions of the tools."""
 
@@ -270,6 +280,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     """A second graph in the portable dialect over the same weights, if `graph` is standard."""
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
+    webgpu_graph: WebgpuGraph | None = None
+    """Twin of the portable graph for WebGPU, if matrices are quantized."""
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and in the stages (docs/how-to/engines.md). Any backend may run their
     bodies."""
@@ -514,12 +526,23 @@ def _find_cpu_graph_errors(manifest: Manifest) -> Reasons:
             yield "cpu_graphs with unpacked int4 matrices, but no int4 matrices", "quantization of kind int4"
 
 
+def _find_webgpu_graph_errors(manifest: Manifest) -> Reasons:
+    if manifest.webgpu_graph is None:
+        return
+    portable = manifest.graph if manifest.dialect == "portable" else manifest.portable_graph
+    if manifest.webgpu_graph.source != portable:
+        yield f"a webgpu_graph for {manifest.webgpu_graph.source!r}", "the portable graph as its source"
+    if manifest.quantization is None:
+        yield "a webgpu_graph, but no quantized matrices", "quantization"
+
+
 def _find_name_errors(manifest: Manifest) -> Reasons:
     """Yield a problem for each file that is listed twice, used twice or not listed, and for a listed manifest."""
     listed = [record.path for record in manifest.files]
     used = [manifest.graph, manifest.weights, *(stage.graph for stage in manifest.stages)]
     used += [twin.graph for twin in manifest.cpu_graphs]
     used += [] if manifest.portable_graph is None else [manifest.portable_graph]
+    used += [] if manifest.webgpu_graph is None else [manifest.webgpu_graph.graph]
     listings, uses = Counter(listed), Counter(used)
     for name in (*used, *listed):
         if listings[name] > 1 or uses[name] > 1:
@@ -543,6 +566,7 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_dialect_errors,
     _find_stage_errors,
     _find_cpu_graph_errors,
+    _find_webgpu_graph_errors,
     _find_name_errors,
     _find_default_errors,
 )

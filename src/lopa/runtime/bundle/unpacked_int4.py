@@ -5,8 +5,6 @@ is little more than the size of the result.
 """
 
 import mmap
-import os
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +14,10 @@ import numpy.typing as npt
 from lopa.runtime.bundle.bundle import Bundle
 from lopa.runtime.bundle.dequantize import Int8
 from lopa.runtime.bundle.manifest import Manifest, scale_name
+from lopa.runtime.bundle.temporary_memory import aligned_size, temporary_memory
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import Float32, Floats
 from lopa.runtime.contract.model_part import ModelPart
-from lopa.runtime.errors import BadInputError
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -29,10 +27,6 @@ _MIN_SCALE = np.float32(2.0**-126)
 _CHUNK = 2048
 """Bytes per row of a chunk; 32 rows are half a megabyte of floats."""
 _SIXTEENTH = np.float32(1 / 16)
-
-
-_ALIGNMENT = 64
-"""Alignment of a matrix in the temporary file, in bytes: one cache line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +60,12 @@ def unpack_matrices(bundle: Bundle, part: ModelPart) -> UnpackedMatrices:
     """
     weights = weights_from_bundle(bundle)
     shapes = {name: tuple(bundle.manifest.tensors[name].shape) for name in int4_tensor_names(bundle.manifest, part)}
-    sizes = {name: -(-inputs * outputs // _ALIGNMENT) * _ALIGNMENT for name, (inputs, outputs) in shapes.items()}
-    mapped = _temporary_memory(sum(sizes.values()))
+    sizes = {name: aligned_size(inputs * outputs) for name, (inputs, outputs) in shapes.items()}
+    mapped = temporary_memory(
+        sum(sizes.values()),
+        "unpacked int4 matrices",
+        "free disk space, set TMPDIR to another folder, or set LOPA_WEIGHTS=packed, which is slower",
+    )
     arrays: dict[str, npt.NDArray[Any]] = {}
     offset = 0
     for name, (inputs, outputs) in shapes.items():
@@ -76,23 +74,6 @@ def unpack_matrices(bundle: Bundle, part: ModelPart) -> UnpackedMatrices:
         arrays[name] = integers
         offset += sizes[name]
     return UnpackedMatrices(arrays, mapped)
-
-
-def _temporary_memory(size: int) -> mmap.mmap:
-    """Return zeroed memory backed by an unnamed file that is deleted with the last reference."""
-    try:
-        with tempfile.TemporaryFile(prefix="lopa-int4-") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # fails here if the disk is full
-            else:
-                file.truncate(size)
-            return mmap.mmap(file.fileno(), size)
-    except OSError as error:
-        raise BadInputError(
-            f"cannot make a temporary file of {size / 1e9:.2f} GB for unpacked int4 matrices: {error}",
-            expected="a temporary folder with that much space while the bundle is open",
-            remedy="free disk space, set TMPDIR to another folder, or set LOPA_WEIGHTS=packed, which is slower",
-        ) from error
 
 
 def unpack_int4(packed: Bytes, scales: Floats, integers: Int8) -> Float32:

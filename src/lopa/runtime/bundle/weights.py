@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa.runtime.bundle.bundle import Bundle
-from lopa.runtime.bundle.dequantize import int4_from_bytes, values_from_integers
+from lopa.runtime.bundle.dequantize import Int8, int4_from_bytes, values_from_integers
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
 from lopa.runtime.contract import Floats
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype
@@ -61,6 +61,11 @@ class BundleWeights(Mapping[str, Floats]):
         """Return an int4 tensor as stored, two numbers per byte, and its scales [inputs / block, outputs]."""
         scales = self._records[scale_name(name)]
         return self._stored(self._records[name]), _floats(self._stored(scales), scales)
+
+    def integers(self, name: str) -> tuple[Int8, Floats]:
+        """Return an int8 tensor as stored, and its scales [.., outputs]."""
+        record, scales = self._records[name], self._records[scale_name(name)]
+        return self._stored(record).reshape(record.shape), _floats(self._stored(scales), scales)
 
     def _stored(self, record: TensorRecord) -> npt.NDArray[Any]:
         dtype = np.dtype(np.uint8) if record.dtype == "int4" else stored_dtype(record.dtype)

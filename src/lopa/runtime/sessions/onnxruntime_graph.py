@@ -28,30 +28,39 @@ from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
+_INT4_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
+"""Option for products of DequantizeLinear's int4 matrices on CPUs. Unset, ONNX Runtime 1.31 rounds rows to 8 bits."""
+_FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
 _open_lock = threading.Lock()
 
 
-def open_part_graph(bundle: Bundle, part: ModelPart, device: str, threads: int | None) -> ort.InferenceSession:
+def open_part_graph(
+    bundle: Bundle, part: ModelPart, device: str, threads: int | None, *, exact: bool = False
+) -> ort.InferenceSession:
     """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
 
-    If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. Raises
-    BadInputError for other devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the
+    If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. `exact`:
+    open the graph itself instead of a twin, and leave activations unrounded in products with int4 matrices, which is
+    slower. Portable graphs always are exact, because they stand for other devices. Raises BadInputError for other devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the
     CUDA provider is missing or does not start.
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
     graph, make_matrices, has_split_experts = bundle.graph, None, bundle.manifest.dimensions.moe is not None
-    if providers[0][0] == CPU_PROVIDER:
+    exact = exact or bundle.manifest.dialect == "portable"
+    if providers[0][0] == CPU_PROVIDER and not exact:
         form = cpu_form(bundle)
         graph = bundle.cpu_graph(form) or bundle.graph
         if form == "unpacked":
             make_matrices = partial(unpack_matrices, bundle, part)
         has_split_experts = has_split_experts and form != "mapped"
-    opening = partial(_open_graph, reuse_memory=not has_split_experts, make_matrices=make_matrices)
-    session = _shared_graph(graph, bundle.weights, providers, _threading_from_device(device, threads), opening)
+    opening = partial(_open_graph, exact=exact, reuse_memory=not has_split_experts, make_matrices=make_matrices)
+    session = _shared_graph(
+        graph, bundle.weights, providers, _threading_from_device(device, threads), opening, exact=exact
+    )
     if session.get_providers()[0] != providers[0][0]:
         raise MissingBackendError(
             f"device {device!r}: the CUDA provider did not start; ONNX Runtime fell back to {session.get_providers()}",
@@ -143,6 +152,7 @@ class _GraphKey:
     provider: str
     device: str | None
     threads: _Threading
+    exact: bool
 
 
 def _shared_graph(
@@ -151,6 +161,8 @@ def _shared_graph(
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
     opening: Callable[[Path, list[tuple[str, dict[str, Any]]], _Threading], ort.InferenceSession],
+    *,
+    exact: bool,
 ) -> ort.InferenceSession:
     """Return the graph that another session of this process already opened, or a new one from `opening`.
 
@@ -160,7 +172,7 @@ def _shared_graph(
     states = [path.stat() for path in (graph, weights)]
     files = tuple((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) for state in states)
     name, options = providers[0]
-    key = _GraphKey(files, name, options.get("device_id"), threads)
+    key = _GraphKey(files, name, options.get("device_id"), threads, exact)
     with _open_lock:
         session = _open_graphs.get(key)
         if session is None:
@@ -173,12 +185,13 @@ def _open_graph(
     providers: list[tuple[str, dict[str, Any]]],
     threads: _Threading,
     *,
+    exact: bool,
     reuse_memory: bool,
     make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
 
-    `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
+    `exact` leaves activations unrounded in products with int4 matrices. `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
     memory, and graphs with a product per expert open three to 18 times as fast.
 
     Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
@@ -191,6 +204,7 @@ def _open_graph(
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.enable_mem_reuse = reuse_memory
+    options.add_session_config_entry(_INT4_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:

@@ -22,12 +22,12 @@ _BFLOAT16_IN_ONNX = 16
 """Value of TensorProto.BFLOAT16."""
 
 
-def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSession:
+def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: bool = False) -> HostSession:
     """Open the bundle's graph on "cpu" or on cores ("cpu:0-3").
 
     If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. ONNX
     Runtime's own threads are pinned to the cores. The calling thread counts as one of them, and
-    lopa.runtime.parallel.session_thread pins it.
+    lopa.runtime.parallel.session_thread pins it. `exact` is for verification: see `open_part_graph`.
 
     Raises BadInputError for other devices, bfloat16 bundles and unusable graphs.
     """
@@ -37,16 +37,19 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     if manifest.dialect == "portable":
         forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads))
     else:
-        forward = forward_from_bundle(bundle, part, device, threads=threads)
+        forward = forward_from_bundle(bundle, part, device, threads=threads, exact=exact)
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
 
 
-def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:
+def forward_from_bundle(
+    bundle: Bundle, part: ModelPart, device: str, *, threads: int | None, exact: bool = False
+) -> BoundForward:
     """Open the standard graph of `part` in `bundle` on a CPU device or on "cuda:N".
 
     Raises like `open_session`, and MissingBackendError if the CUDA provider is missing or does not start.
     """
-    return BoundForward(OnnxRuntimeBinding(open_part_graph(bundle, part, device, threads)), bundle.manifest, part)
+    graph = open_part_graph(bundle, part, device, threads, exact=exact)
+    return BoundForward(OnnxRuntimeBinding(graph), bundle.manifest, part)
 
 
 class OnnxRuntimeBinding:

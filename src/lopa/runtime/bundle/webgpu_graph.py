@@ -1,0 +1,131 @@
+"""Graph and matrices with which WebGPU runs a bundle, so that quantized weights stay 4 or 8 bits in device memory.
+
+ONNX Runtime's WebGPU provider does not fuse DequantizeLinear and MatMul. It would write every matrix as floats in each
+forward. The twin of a quantized portable graph multiplies by MatMulNBits, whose matrices have another order than the
+weights file. They are computed from the mapped file when a session opens (lopa.runtime.bundle.unpacked_int4 does
+the same for CPUs).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa.runtime.bundle.bundle import Bundle, sha256_of_file
+from lopa.runtime.bundle.dequantize import Int8
+from lopa.runtime.bundle.manifest import Manifest, TensorRecord, WebgpuGraph, scale_name
+from lopa.runtime.bundle.temporary_memory import aligned_size, temporary_memory
+from lopa.runtime.bundle.weights import BundleWeights, weights_from_bundle
+from lopa.runtime.contract import Floats
+
+Bytes = npt.NDArray[np.uint8]
+
+WEBGPU_BLOCK = 32
+"""Number of inputs that share a scale in MatMulNBits. For int8 it is much faster than longer blocks."""
+_CHUNK_BYTES = 1 << 20
+"""Bytes of a matrix that are reordered at once; they and their copies fit a processor's cache."""
+_INT4_ZERO, _INT8_ZERO = 0x88, 0x80
+"""Bits that differ between signed numbers and numbers around 8 (two in a byte) or around 128."""
+_MATRIX_AXES = 2
+
+
+def webgpu_graph(bundle: Bundle) -> Path:
+    """Return the path of the graph for WebGPU: the twin of a quantized portable graph, or the portable graph.
+
+    Raises BadInputError if the bundle has no portable graph.
+    """
+    portable = bundle.with_dialect("portable")
+    twin = _twin(portable)
+    return portable.graph if twin is None else portable.file(twin.graph)
+
+
+def webgpu_initializers(bundle: Bundle) -> dict[str, npt.NDArray[Any]]:
+    """Return the matrices and scales that a session passes to `webgpu_graph` (`add_external_initializers`), by name.
+
+    The dictionary is empty if the graph needs none. The matrices are in an unnamed temporary file, which exists until
+    the last array is freed. Drop them after the session has opened. Raises BadInputError if the bundle has no portable
+    graph, if the temporary folder is full, and if weights do not match their records.
+    """
+    portable = bundle.with_dialect("portable")
+    if _twin(portable) is None:
+        return {}
+    manifest, weights = portable.manifest, weights_from_bundle(portable)
+    records = {name: manifest.tensors[name] for name in webgpu_tensor_names(manifest)}
+    sizes = {name: aligned_size(record.length) for name, record in records.items()}
+    memory = temporary_memory(
+        sum(sizes.values()), "matrices in WebGPU's order", "free disk space, or set TMPDIR to another folder"
+    )
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    offset = 0
+    for name, record in records.items():
+        blocks, outputs = record.shape[0] // WEBGPU_BLOCK, record.shape[1]
+        shape = (outputs, blocks, record.length // (outputs * blocks))
+        matrix = np.frombuffer(memory, np.uint8, record.length, offset).reshape(shape)
+        scales = _reorder(weights, name, record, matrix)
+        arrays[name] = matrix
+        arrays[scale_name(name)] = scales.astype(np.float16 if manifest.dtype == "float16" else np.float32, copy=False)
+        offset += sizes[name]
+    return arrays
+
+
+def webgpu_tensor_names(manifest: Manifest) -> list[str]:
+    """Return the quantized matrices that MatMulNBits multiplies by, in their order."""
+    return [name for name, record in manifest.tensors.items() if is_reordered(record)]
+
+
+def is_reordered(record: TensorRecord) -> bool:
+    """Return True for a quantized matrix of whole blocks. WebGPU dequantizes other int8 matrices in each forward."""
+    is_matrix = record.dtype in ("int8", "int4") and len(record.shape) == _MATRIX_AXES
+    return is_matrix and record.shape[0] % WEBGPU_BLOCK == 0
+
+
+def _twin(portable: Bundle) -> WebgpuGraph | None:
+    """Return the twin, unless it was made from another graph than the bundle's."""
+    twin = portable.manifest.webgpu_graph
+    return None if twin is None or sha256_of_file(portable.graph) != twin.source_sha256 else twin
+
+
+def _reorder(weights: BundleWeights, name: str, record: TensorRecord, matrix: Bytes) -> Floats:
+    """Write one matrix in the order of MatMulNBits to `matrix`. Return its scales [outputs, blocks]."""
+    outputs, blocks, _ = matrix.shape
+    if record.dtype == "int4":
+        packed, scales = weights.packed(name)
+        reorder_int4(packed, matrix)
+        return np.ascontiguousarray(scales.T)
+    integers, scales = weights.integers(name)
+    reorder_int8(integers, matrix)
+    return np.repeat(scales[:, None], blocks, axis=1).reshape(outputs, blocks)
+
+
+def reorder_int4(packed: Bytes, matrix: Bytes) -> None:
+    """Write int4 numbers to `matrix`, uint8 [outputs, blocks, 16].
+
+    `packed` is [inputs x outputs / 2] in row-major order, with two numbers per byte, the first in the low half. In
+    `matrix` a byte has the numbers of two neighboring inputs, the first in the low half, plus 8.
+    """
+    outputs, blocks, _ = matrix.shape
+    rows = packed.reshape(blocks, -1)
+    for some in _chunks(blocks, WEBGPU_BLOCK * outputs):
+        part = rows[some].reshape(-1) ^ np.uint8(_INT4_ZERO)
+        numbers = np.empty(2 * part.size, np.uint8)
+        np.bitwise_and(part, 15, out=numbers[::2])
+        np.right_shift(part, 4, out=numbers[1::2])
+        pairs = numbers.reshape(-1, WEBGPU_BLOCK // 2, 2, outputs)
+        matrix[:, some] = (pairs[:, :, 0] | pairs[:, :, 1] << 4).transpose(2, 0, 1)
+
+
+def reorder_int8(integers: Int8, matrix: Bytes) -> None:
+    """Write `integers` [inputs, outputs] plus 128 to `matrix`, uint8 [outputs, blocks, 32]."""
+    outputs, blocks, _ = matrix.shape
+    rows = integers.view(np.uint8).reshape(blocks, WEBGPU_BLOCK, outputs)
+    for some in _chunks(blocks, WEBGPU_BLOCK * outputs):
+        matrix[:, some] = (rows[some] ^ np.uint8(_INT8_ZERO)).transpose(2, 0, 1)
+
+
+def _chunks(blocks: int, block_size: int) -> Iterator[slice]:
+    """Yield slices of blocks whose numbers are about `_CHUNK_BYTES`."""
+    count = max(1, _CHUNK_BYTES // block_size)
+    for first in range(0, blocks, count):
+        yield slice(first, first + count)

@@ -1,0 +1,227 @@
+"""Quantized portable graphs and their twins for WebGPU, in exact products, compared with the numpy reference."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import pytest
+from tests.export.checkpoints import small_checkpoint
+from tests.runtime.random_windows import random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph.operator_table import ascend_operators
+from lopa.export.graph.portable_lint import check_portable, violations_of_model
+from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.quantization import QuantizationChoice
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.bundle.webgpu_graph import webgpu_graph, webgpu_initializers, webgpu_tensor_names
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.sessions.portable_forward import OnnxPortableForward
+from lopa.runtime.sessions.prefix_cache import Prefix, cache_shape_from_manifest
+from lopa.runtime.sessions.session import open_session
+
+SIZES = {"intermediate_size": 96, "vocab_size": 33}
+"""Two layers, a head with an odd number of outputs, and a matrix of three blocks."""
+KINDS: tuple[IntegerDtype, ...] = ("int4", "int8")
+TOLERANCES: dict[Dtype, float] = {"float32": 2e-4, "float16": 1e-1}
+"""Allowed difference of log-probabilities, in nats."""
+
+
+@pytest.fixture(scope="module", params=[(kind, dtype) for kind in KINDS for dtype in TOLERANCES], ids="-".join)
+def both(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Bundle:
+    """Return a quantized bundle with both dialects, in each type."""
+    kind, dtype = request.param
+    folder = tmp_path_factory.mktemp("webgpu")
+    checkpoint = small_checkpoint(folder / "checkpoint", changes=SIZES)
+    return bundle_from_checkpoint(
+        checkpoint,
+        folder / "bundle",
+        dtype=dtype,
+        quantization=QuantizationChoice(kind),
+        dialects=("standard", "portable"),
+    )
+
+
+def batches() -> Iterator[WindowBatch]:
+    """Yield random windows of one request with several branches."""
+    for seed, (branches, width) in enumerate([(1, 1), (1, 24), (3, 8)]):
+        batch = random_batch(np.random.default_rng(seed), [0], branches, width, min(width, 5))
+        yield replace(batch, input_ids=batch.input_ids % SIZES["vocab_size"])
+
+
+def session_of_twin(bundle: Bundle, device: ort.OrtEpDevice | None = None) -> ort.InferenceSession:
+    """Open the twin as a session on WebGPU does: without `device` on ONNX Runtime's CPU provider."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    arrays = webgpu_initializers(bundle)
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    options.add_external_initializers(list(values), list(values.values()))
+    if device is None:
+        return ort.InferenceSession(str(webgpu_graph(bundle)), options, providers=["CPUExecutionProvider"])
+    options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
+    options.add_provider_for_devices([device], {})
+    return ort.InferenceSession(str(webgpu_graph(bundle)), options)
+
+
+def assert_agrees(session: ort.InferenceSession, bundle: Bundle) -> None:
+    """Compare a graph with numpy, on the bundle's own numbers, without cached tokens."""
+    oracle, forward = open_session(bundle, "numpy"), OnnxPortableForward(session)
+    tolerance = TOLERANCES[bundle.manifest.dtype]
+    for batch in batches():
+        found, expected = _statistics(forward, bundle, batch), oracle.forward(batch)
+        oracle.release(0)
+        assert found.topk_logprobs == pytest.approx(expected.topk_logprobs, abs=tolerance)
+        assert found.entropy == pytest.approx(expected.entropy, abs=tolerance)
+
+
+def _statistics(forward: OnnxPortableForward, bundle: Bundle, batch: WindowBatch) -> Statistics:
+    shape = cache_shape_from_manifest(bundle.manifest)
+    prefix: Prefix = shape.zeros(1, 8)
+    return forward.run(batch, prefix)[0]
+
+
+def test_the_twin_agrees_with_numpy(both: Bundle) -> None:
+    assert webgpu_graph(both).name == "portable.webgpu.onnx"
+    assert_agrees(session_of_twin(both), both)
+
+
+def test_a_wrong_matrix_is_seen(both: Bundle) -> None:
+    """The comparison would notice one changed number of one matrix."""
+    arrays = webgpu_initializers(both)
+    arrays["layers.0.mlp.down.weight"][0, 0, 0] ^= 0x7F
+    options = ort.SessionOptions()
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+    options.add_external_initializers(list(values), list(values.values()))
+    session = ort.InferenceSession(str(webgpu_graph(both)), options, providers=["CPUExecutionProvider"])
+    with pytest.raises(AssertionError):
+        assert_agrees(session, both)
+
+
+def test_the_portable_graph_on_the_cpu_agrees_with_numpy(both: Bundle) -> None:
+    """A session on the CPU leaves activations unrounded."""
+    tolerance = TOLERANCES[both.manifest.dtype]
+    session, oracle = open_session(both.with_dialect("portable"), "cpu", threads=1), open_session(both, "numpy")
+    for batch in batches():
+        found, expected = session.forward(batch), oracle.forward(batch)
+        for each in (session, oracle):
+            each.release(0)
+        assert found.topk_logprobs == pytest.approx(expected.topk_logprobs, abs=tolerance)
+
+
+def test_graphs_have_no_other_operators(both: Bundle) -> None:
+    model = onnx.load(both.with_dialect("portable").graph, load_external_data=False)
+    onnx.checker.check_model(str(both.with_dialect("portable").graph), full_check=True)
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 21)]
+    assert violations_of_model(model, ascend_operators(), quantized=True) == []
+    assert "DequantizeLinear" in {each.operator for each in violations_of_model(model, ascend_operators())}
+    matrices = webgpu_tensor_names(both.manifest)
+    assert len(matrices) == 2 * 7 + 1
+    twin = onnx.load(webgpu_graph(both), load_external_data=False)
+    operators = [node.op_type for node in twin.graph.node]
+    assert operators.count("MatMulNBits") == len(matrices)
+    assert "DequantizeLinear" not in operators
+    assert [value.name for value in twin.graph.input] == [value.name for value in model.graph.input]
+
+
+def test_rounded_activations_break_the_rules(both: Bundle) -> None:
+    model = onnx.load(both.graph, load_external_data=False)
+    if "QuantizeLinear" not in {node.op_type for node in model.graph.node}:
+        assert both.manifest.quantization is not None
+        assert both.manifest.quantization.kind == "int4"
+        return
+    with pytest.raises(CheckFailedError, match="rules of the portable dialect"):
+        check_portable(model, "model.onnx", quantized=True)
+    assert "QuantizeLinear" in {each.operator for each in violations_of_model(model, ascend_operators(), quantized=True)}
+
+
+def test_other_bundles_need_no_matrices(both: Bundle, tiny_portable: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    plain = Bundle.open(tiny_portable)
+    assert (webgpu_graph(plain), webgpu_initializers(plain)) == (plain.graph, {})
+    for function in (webgpu_graph, webgpu_initializers):
+        with pytest.raises(BadInputError, match="only a graph in the standard dialect"):
+            function(Bundle.open(tiny_bundle))
+        with pytest.raises(BadInputError, match="only a graph in the standard dialect"):
+            function(both.with_dialect("standard"))
+
+
+def test_a_twin_of_another_graph_is_not_used(both: Bundle, tmp_path: Path) -> None:
+    for record in both.manifest.files:
+        (tmp_path / record.path).write_bytes(both.file(record.path).read_bytes())
+    graph = tmp_path / "portable.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\x00")
+    changed = Bundle(tmp_path, both.manifest)
+    assert webgpu_graph(changed) == graph
+    assert webgpu_initializers(changed) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "model.onnx"}, "the portable graph as its source"),
+        ({"graph": "model.onnx"}, "'model.onnx' twice"),
+        ({"source_sha256": "0"}, "source_sha256"),
+        (None, "a webgpu_graph, but no quantized matrices"),
+    ],
+)
+def test_bad_entries_are_rejected(
+    both: Bundle, tmp_path: Path, changes: dict[str, str] | None, message: str
+) -> None:
+    for record in both.manifest.files:
+        (tmp_path / record.path).write_bytes(both.file(record.path).read_bytes())
+    manifest = json.loads((both.path / MANIFEST_NAME).read_bytes())
+    if changes is None:
+        manifest |= {"quantization": None, "cpu_graphs": []}
+    else:
+        manifest["webgpu_graph"] |= changes
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest))
+    with pytest.raises(BadInputError) as caught:
+        Bundle.open(tmp_path)
+    assert message in f"{caught.value.received} {caught.value.expected}"
+
+
+def test_a_full_temporary_folder_is_rejected(both: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(both.path / "absent"))
+    with pytest.raises(BadInputError, match="cannot make a temporary file"):
+        webgpu_initializers(both)
+
+
+def test_int8_matrices_of_other_sizes_stay_dequantized(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")  # 48 inputs of mlp.down are no whole blocks
+    bundle = bundle_from_checkpoint(
+        checkpoint, tmp_path / "bundle", quantization=QuantizationChoice("int8"), dialects=("portable",)
+    )
+    operators = [node.op_type for node in onnx.load(webgpu_graph(bundle), load_external_data=False).graph.node]
+    assert (operators.count("MatMulNBits"), operators.count("DequantizeLinear")) == (2 * 6 + 1, 2)
+    assert "layers.0.mlp.down.weight" not in webgpu_initializers(bundle)
+    tokens = 24
+    session, oracle = OnnxPortableForward(session_of_twin(bundle)), open_session(bundle, "numpy")
+    batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
+    batch = replace(batch, input_ids=batch.input_ids % tokens)
+    expected: npt.NDArray[np.float32] = oracle.forward(batch).topk_logprobs
+    assert _statistics(session, bundle, batch).topk_logprobs == pytest.approx(expected, abs=2e-4)
+
+
+def test_quantized_experts_are_rejected(tmp_path: Path) -> None:
+    checkpoint = Path(__file__).parents[2] / "reference" / "moe" / "llada2"
+    with pytest.raises(BadInputError, match="for a model with experts") as caught:
+        bundle_from_checkpoint(
+            checkpoint, tmp_path / "b", quantization=QuantizationChoice("int8"), dialects=("portable",)
+        )
+    assert "--quantize-exclude '*.experts.*'" in caught.value.remedy
+    choice = QuantizationChoice("int8", exclude=("*.experts.*",))
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", quantization=choice, dialects=("portable",))
+    assert webgpu_initializers(bundle)
+    assert session_of_twin(bundle)
+
+
+@pytest.mark.webgpu
+def test_the_twin_on_webgpu(both: Bundle, webgpu_device: ort.OrtEpDevice) -> None:
+    """All nodes run on the device, none of them writes a matrix as floats, and the results are numpy's."""
+    assert_agrees(session_of_twin(both, webgpu_device), both)
