@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -165,6 +166,18 @@ def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """tiny_bundle with quantized matrices and head. A test runs once with int8 and once with int4."""
     return _export_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+
+
+@pytest.fixture(scope="session")
+def export_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that exports tiny_bundle with other options of _export_once, once per run for each."""
+
+    def export(**options: Any) -> Path:
+        name = "-".join(["tiny", *(f"{key}-{value}" for key, value in sorted(options.items()))])
+        name = re.sub(r"[^A-Za-z0-9_-]", "", name)
+        return _export_once(tmp_path_factory, name, **options)
+
+    return export
 
 
 @pytest.fixture(scope="session")

@@ -107,9 +107,7 @@ def test_lint_and_verify_of_an_altered_portable_graph(
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_a_quantized_portable_bundle_is_verified_and_inspected(
-    tmp_path: Path, lopa_export: Command, kind: str
-) -> None:
+def test_a_quantized_portable_bundle_is_verified_and_inspected(tmp_path: Path, lopa_export: Command, kind: str) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
     bundle = tmp_path / "bundle"
     arguments = ("onnx", checkpoint, "-o", bundle, "--quantize", kind, "--dialect", "portable")

@@ -138,7 +138,9 @@ def test_rounded_activations_break_the_rules(both: Bundle) -> None:
         return
     with pytest.raises(CheckFailedError, match="rules of the portable dialect"):
         check_portable(model, "model.onnx", quantized=True)
-    assert "QuantizeLinear" in {each.operator for each in violations_of_model(model, ascend_operators(), quantized=True)}
+    assert "QuantizeLinear" in {
+        each.operator for each in violations_of_model(model, ascend_operators(), quantized=True)
+    }
 
 
 def test_other_bundles_need_no_matrices(both: Bundle, tiny_portable: Path, tiny_bundle: Path, tmp_path: Path) -> None:
@@ -170,9 +172,7 @@ def test_a_twin_of_another_graph_is_not_used(both: Bundle, tmp_path: Path) -> No
         (None, "a webgpu_graph, but no quantized matrices"),
     ],
 )
-def test_bad_entries_are_rejected(
-    both: Bundle, tmp_path: Path, changes: dict[str, str] | None, message: str
-) -> None:
+def test_bad_entries_are_rejected(both: Bundle, tmp_path: Path, changes: dict[str, str] | None, message: str) -> None:
     for record in both.manifest.files:
         (tmp_path / record.path).write_bytes(both.file(record.path).read_bytes())
     manifest = json.loads((both.path / MANIFEST_NAME).read_bytes())

@@ -66,7 +66,7 @@ def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostS
     graph, manifest = _opened(bundle, adapter), bundle.manifest
     forward: Forward
     if manifest.dialect == "portable":
-        forward = OnnxPortableForward(graph)
+        forward = OnnxPortableForward(graph, manifest.rotary)
     else:
         forward = BoundForward(OnnxRuntimeBinding(graph), manifest, whole_model(manifest.dimensions.layers))
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
