@@ -216,6 +216,23 @@ _TABLE = (
         ),
     ),
     DeviceFamily(
+        name="webgpu",
+        description="ONNX Runtime's WebGPU plug-in on GPU N of any vendor",
+        syntax="webgpu:N",
+        suffix=_NUMBER,
+        examples=("webgpu:0",),
+        session_module="lopa.runtime.webgpu.webgpu_session",
+        status_module="lopa.runtime.webgpu.webgpu_status",
+        caches="device",
+        timed=("webgpu:0",),
+        ability=Ability(
+            "webgpu",
+            "decode on any GPU with WebGPU (docs/how-to/devices.md)",
+            ("onnxruntime-ep-webgpu",),
+            partial(pip_install, "webgpu"),
+        ),
+    ),
+    DeviceFamily(
         name="numpy",
         description="the readable reference, slow",
         syntax="numpy",

@@ -27,6 +27,8 @@ _APART = 1 << 44
 class HostMemory:
     """DeviceMemory on the host."""
 
+    packs_arrays = True
+
     _memories: dict[int, "HostMemory"] = {}  # noqa: RUF012 - shared on purpose: addresses lead to their memory
 
     def __init__(self, number: int = 0, *, reaches: Sequence[int] = ()) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lopa.runtime.accelerator.device_cache import DeviceCache, StackedCaches
-from lopa.runtime.accelerator.device_forward import AnyShapeForward, DeviceForward
+from lopa.runtime.accelerator.device_forward import AnyShapeForward, DeviceForward, HostBoundForward
 from lopa.runtime.accelerator.device_memory import Buffer, BufferSet, GrowingBuffers
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import window_names
@@ -18,9 +18,13 @@ class ForwardBuffers:
         self._forward, self._memory, self._shape = forward, forward.memory, shape
         self._fixed_addresses = fixed_addresses
         self._buckets = frozenset(forward.buckets)
-        names = window_names(shape.arrays // 2)
-        self._row_sizes = {name: forward.sizes[name] for name in names}
-        self._small_sizes = {name: size for name, size in forward.sizes.items() if name not in names}
+        self._row_names = window_names(shape.arrays // 2)
+        self._row_sizes = {name: forward.sizes[name] for name in self._row_names}
+        self._small_sizes = {
+            name: size
+            for name, size in forward.sizes.items()
+            if name not in self._row_sizes and not isinstance(forward, HostBoundForward)
+        }
         self._small = GrowingBuffers(self._memory)
         """Inputs and outputs of shape buckets, except new rows."""
         if forward.buckets:
@@ -39,7 +43,10 @@ class ForwardBuffers:
         `bucket`.
         """
         if isinstance(self._forward, AnyShapeForward) and self._is_other(bucket):
-            return self._other.buffers(self._forward.sizes_of(bucket))
+            sizes = self._forward.sizes_of(bucket)
+            if isinstance(self._forward, HostBoundForward):
+                sizes = {name: sizes[name] for name in self._row_names}
+            return self._other.buffers(sizes)
         if number == len(self._new_rows):
             self._new_rows.append(GrowingBuffers(self._memory))
         return {**self._small.buffers(self._small_sizes), **self._new_rows[number].buffers(self._row_sizes)}

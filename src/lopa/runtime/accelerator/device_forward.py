@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from lopa.runtime.accelerator.device_memory import Buffer, DeviceMemory
+from lopa.runtime.accelerator.device_memory import Array, Buffer, DeviceMemory
 from lopa.runtime.accelerator.graph_form import GraphForm
 from lopa.runtime.bundle.buckets import ShapeBucket
 
 
 class DeviceForward(Protocol):
-    """One forward in the shape of a shape bucket, from device memory to device memory, without state per request."""
+    """One forward in the shape of a shape bucket, without state per request, over rows in device memory.
+
+    Each forward is a QueuedForward or a HostBoundForward.
+    """
 
     @property
     def memory(self) -> DeviceMemory:
@@ -27,14 +30,18 @@ class DeviceForward(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """Bytes of every input and output except the prefix, by name, enough for every shape bucket."""
 
+    def close(self) -> None:
+        """Free all resources except the memory. The queue must be empty."""
+
+
+class QueuedForward(DeviceForward, Protocol):
+    """A forward from device memory to device memory."""
+
     def enqueue(self, bucket: ShapeBucket, buffers: Mapping[str, Buffer]) -> None:
         """Enqueue a forward on the stream. `buffers` has every input and output of the contract by name.
 
         Each buffer has at least the size that the shape of `bucket` needs.
         """
-
-    def close(self) -> None:
-        """Free all resources except the memory. The queue must be empty."""
 
 
 @runtime_checkable
@@ -43,3 +50,20 @@ class AnyShapeForward(DeviceForward, Protocol):
 
     def sizes_of(self, bucket: ShapeBucket) -> Mapping[str, int]:
         """Return the bytes of every input and output except the prefix, by name, for any shape."""
+
+
+@runtime_checkable
+class HostBoundForward(DeviceForward, Protocol):
+    """A forward whose library copies small arrays itself. Only the prefix and the new rows are device memory."""
+
+    def run(
+        self,
+        bucket: ShapeBucket,
+        inputs: Mapping[str, Array],
+        buffers: Mapping[str, Buffer],
+        outputs: Mapping[str, Array],
+    ) -> None:
+        """Run a forward and fill the host arrays `outputs`. `inputs` are host arrays.
+
+        `buffers` has the prefix and the new rows by name.
+        """

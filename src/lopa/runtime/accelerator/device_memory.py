@@ -19,11 +19,17 @@ ALIGNMENT = 512
 
 
 class DeviceMemory(Protocol):
-    """Memory of a device. Addresses are integers, sizes are bytes.
+    """Memory of a device. Addresses are integers of the memory's own address space, sizes are bytes.
+
+    An address is the start of an allocation plus an offset. On CUDA and Ascend it is the device's own address. A memory
+    whose allocations have handles numbers them instead.
 
     All calls but `allocate` and `free` only enqueue work on the stream, in order with the forwards. `synchronize` waits
     for it. It is not thread-safe.
     """
+
+    packs_arrays: bool
+    """True if engines accept an array anywhere in an allocation. If False, only at its start."""
 
     def allocate(self, size: int) -> int:
         """Return the address of uninitialized memory, a multiple of ALIGNMENT. Raises MemoryError if memory is full."""
@@ -98,11 +104,11 @@ class BufferSet:
 
 
 class GrowingBuffers:
-    """Named arrays in one allocation. It is replaced when an array must grow."""
+    """Named arrays in one allocation, or in one allocation each. They are replaced when an array must grow."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
-        self._set: BufferSet | None = None
+        self._sets: list[BufferSet] = []
         self._buffers: dict[str, Buffer] = {}
 
     def buffers(self, sizes: Mapping[str, int]) -> dict[str, Buffer]:
@@ -111,15 +117,19 @@ class GrowingBuffers:
         if any(size > current.get(name, 0) for name, size in sizes.items()):
             self.free()
             required = current | {name: max(size, current.get(name, 0)) for name, size in sizes.items()}
-            self._set = BufferSet(self._memory, list(required.values()))
-            self._buffers = dict(zip(required, self._set.buffers, strict=True))
+            sizes_of_sets = (
+                [[*required.values()]] if self._memory.packs_arrays else [[size] for size in required.values()]
+            )
+            self._sets = [BufferSet(self._memory, each) for each in sizes_of_sets]
+            buffers = (buffer for each in self._sets for buffer in each.buffers)
+            self._buffers = dict(zip(required, buffers, strict=True))
         return self._buffers
 
     def free(self) -> None:
         """Free the memory, like BufferSet.free."""
-        if self._set is not None:
-            self._set.free()
-        self._set, self._buffers = None, {}
+        for each in self._sets:
+            each.free()
+        self._sets, self._buffers = [], {}
 
 
 @dataclass(frozen=True)
@@ -136,13 +146,13 @@ class RowPlace:
 class RowCopier(Protocol):
     """Memory that can copy the rows of all arrays with one call."""
 
-    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
-        """Copy rows of all heads of a cache, like copy_rows. Return False if nothing was copied."""
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:
+        """Copy rows like copy_rows. Return False if nothing was copied."""
 
 
 def copy_rows(memory: DeviceMemory, target: RowPlace, source: RowPlace, size: int, heads: int) -> None:
     """Copy `size` bytes of rows of every head in every array."""
-    if size == 0 or (isinstance(memory, RowCopier) and memory.copy_rows_at_once(target, source, size)):
+    if size == 0 or (isinstance(memory, RowCopier) and memory.copy_rows_at_once(target, source, size, heads)):
         return
     for to, start in zip(target.addresses, source.addresses, strict=True):
         memory.copy_pieces(to, target.head_step, start, source.head_step, size, heads)

@@ -12,7 +12,7 @@ import numpy as np
 from lopa.runtime import contract
 from lopa.runtime.accelerator.buffers import ForwardBuffers
 from lopa.runtime.accelerator.device_cache import DeviceCache, buffers_of_rows, row_bytes
-from lopa.runtime.accelerator.device_forward import DeviceForward
+from lopa.runtime.accelerator.device_forward import HostBoundForward, QueuedForward
 from lopa.runtime.accelerator.device_memory import (
     Buffer,
     DeviceMemory,
@@ -46,7 +46,7 @@ class DeviceSession:
 
     def __init__(
         self,
-        forward: DeviceForward,
+        forward: QueuedForward | HostBoundForward,
         device: str,
         shape: CacheShape,
         vocab_size: int,
@@ -60,7 +60,7 @@ class DeviceSession:
         every input and output of a part in a shape bucket has the same address in each forward. Captured CUDA graphs
         need that. It costs a second copy of the prefix rows per bucket shape.
         """
-        self._forward: DeviceForward | None = forward
+        self._forward: QueuedForward | HostBoundForward | None = forward
         self._memory = forward.memory
         self._device = device
         self._shape = shape
@@ -205,12 +205,12 @@ class DeviceSession:
         """Memory of the device."""
         return self._memory
 
-    def _open_forward(self) -> DeviceForward:
+    def _open_forward(self) -> QueuedForward | HostBoundForward:
         if self._forward is None:
             raise RuntimeError(f"session on {self._device} used after close(); open a new one")
         return self._forward
 
-    def _run_part(self, place: Mapping[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
+    def _run_part(self, place: dict[str, Buffer], batch: WindowBatch, first: int, bucket: ShapeBucket) -> Statistics:
         """Run one part in the shape of `bucket`. `first` is the index of its first request, and `place` holds its
         arrays.
         """
@@ -218,19 +218,27 @@ class DeviceSession:
         lengths = [self.prefix_length(request) for request in batch.requests]
         mask = _prefix_mask(lengths, bucket.requests, bucket.prefix)
         padded = padded_batch(batch, bucket)
-        for name, array in forward.form.inputs(padded, mask).items():
-            memory.upload(place[name].address, array)
-        past = self._buffers.prefix([self._cache(request) for request in batch.requests], first, bucket)
-        forward.enqueue(bucket, {**place, **forward.form.past(past)})
+        inputs = forward.form.inputs(padded, mask)
         rows = (bucket.requests, bucket.branches, bucket.wanted)
         outputs: dict[str, Array] = {
             name: np.empty((*rows, *last), dtype) for name, (last, dtype) in self._statistics.items()
         }
-        for name, target in outputs.items():
-            memory.download(target, place[name].address)
-        memory.synchronize()
+        if isinstance(forward, HostBoundForward):
+            forward.run(bucket, inputs, place | self._past(batch.requests, first, bucket), outputs)
+        else:
+            for name, array in inputs.items():
+                memory.upload(place[name].address, array)
+            forward.enqueue(bucket, place | self._past(batch.requests, first, bucket))
+            for name, target in outputs.items():
+                memory.download(target, place[name].address)
+            memory.synchronize()
         real = map(slice, batch.logits_index.shape)
         return _statistics_from_outputs(outputs).part(*real)
+
+    def _past(self, requests: Sequence[int], first: int, bucket: ShapeBucket) -> dict[str, Buffer]:
+        """Return the prefix rows of `requests` by input name, in the shape of `bucket`."""
+        caches = [self._cache(request) for request in requests]
+        return self._open_forward().form.past(self._buffers.prefix(caches, first, bucket))
 
     def _cache(self, request: int) -> DeviceCache:
         if request not in self._caches:

@@ -21,6 +21,8 @@ _TO_DEVICE, _TO_HOST, _ON_DEVICES = 1, 2, 3
 class AclMemory:
     """Memory of an Ascend device."""
 
+    packs_arrays = True
+
     def __init__(self, process: AclProcess, device: int) -> None:
         """Create a context and a stream. Raises AclError if the device cannot be used."""
         self._process = process

@@ -236,7 +236,7 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Twin of a quantized portable graph for WebGPU. A session passes its matrices (lopa.runtime.bundle.webgpu_graph)."""
+    """Twin of a quantized portable graph for WebGPU. A session passes its matrices (lopa.runtime.bundle.webgpu_twin)."""
 
     graph: Name
     source: Name

@@ -18,6 +18,8 @@ _NO_FLAGS = 0
 class CudaMemory:
     """Memory of a CUDA device."""
 
+    packs_arrays = True
+
     def __init__(self, cuda: CudaCalls, device: int) -> None:
         """Select the device and create a stream. Raises CudaError if the device cannot be used."""
         self._cuda = cuda
@@ -94,8 +96,8 @@ class CudaMemory:
         self._row_kernel = kernel
         self._table = self.allocate(kernel.arrays * 2 * np.dtype(np.int64).itemsize)
 
-    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int) -> bool:
-        """Copy rows of all heads with the kernel. Return False without a kernel."""
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:  # noqa: ARG002
+        """Copy rows with the kernel, which was compiled for the number of heads. Return False without a kernel."""
         kernel = self._row_kernel
         if kernel is None:
             return False

@@ -13,7 +13,7 @@ from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.denormals import denormals_as_zero
 from lopa.runtime.sessions.bound_forward import Array, BoundForward
 from lopa.runtime.sessions.host_session import Forward, HostSession
-from lopa.runtime.sessions.onnxruntime_graph import open_part_graph, quiet_run
+from lopa.runtime.sessions.onnxruntime_graph import CPU_PROVIDER, open_part_graph, quiet_run
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 
@@ -59,6 +59,9 @@ class OnnxRuntimeBinding:
         self._session = session
         self._binding = session.io_binding()
         self._run_options = quiet_run()
+        self._copied: dict[str, ort.OrtValue] | None = {} if session.get_providers()[0] != CPU_PROVIDER else None
+        """Inputs that ONNX Runtime copies to a device when they are bound, so that every run binds them. None if the
+        provider reads host memory."""
 
     def handle_of(self, array: Array) -> ort.OrtValue:
         """Return an OrtValue over the array's memory."""
@@ -68,6 +71,9 @@ class OnnxRuntimeBinding:
 
     def bind_inputs(self, handles: Sequence[tuple[str, ort.OrtValue]]) -> None:
         """Bind inputs for the next runs."""
+        if self._copied is not None:
+            self._copied.update(handles)
+            return
         for name, value in handles:
             self._binding.bind_ortvalue_input(name, value)
 
@@ -78,10 +84,14 @@ class OnnxRuntimeBinding:
 
     def unbind_inputs(self) -> None:
         """Drop all references to bound inputs."""
+        if self._copied is not None:
+            self._copied.clear()
         self._binding.clear_binding_inputs()
 
     def run(self) -> None:
         """Run one forward, with denormals flushed to zero."""
+        for name, value in (self._copied or {}).items():
+            self._binding.bind_ortvalue_input(name, value)
         with denormals_as_zero():
             self._session.run_with_iobinding(self._binding, self._run_options)
 

@@ -1,0 +1,92 @@
+"""One forward by ONNX Runtime's WebGPU provider with the prefix and the new rows in device memory.
+
+ONNX Runtime copies the small inputs and the statistics itself (HostBoundForward protocol).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import onnxruntime as ort
+
+from lopa.runtime.accelerator.arrays import GraphArrays
+from lopa.runtime.accelerator.device_memory import Array, Buffer
+from lopa.runtime.accelerator.graph_form import GraphForm, PortableForm
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BucketTable, ShapeBucket, bucket_from_sizes
+from lopa.runtime.bundle.graph_signature import ArrayForm
+from lopa.runtime.contract.sizes import Sizes
+from lopa.runtime.sessions.onnxruntime_graph import quiet_run
+from lopa.runtime.webgpu.webgpu_graph import DEVICE
+from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
+
+_WINDOW_STEP = 16
+"""Granularity of window lengths. Every new shape costs the compilation of shaders."""
+_NO_SIZES = Sizes(0, 0, 0, 0, 0)
+
+
+class WebGpuForward:
+    """Forward of a portable graph, for shape buckets and any other shape."""
+
+    def __init__(
+        self, bundle: Bundle, session: ort.InferenceSession, memory: WebGpuMemory, buckets: Sequence[ShapeBucket]
+    ) -> None:
+        """Create a forward over `session`, which has opened the portable graph of `bundle`."""
+        self.memory = memory
+        self.buckets = buckets
+        self.form: GraphForm = PortableForm()
+        self._arrays = GraphArrays(bundle.manifest)
+        self._table = BucketTable(buckets) if buckets else None
+        self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)
+        self._session: ort.InferenceSession | None = session
+        self._options = quiet_run()
+
+    def sizes_of(self, bucket: ShapeBucket) -> dict[str, int]:
+        """Return the bytes of every input and output except the prefix."""
+        return self._arrays.bytes_without_prefix(bucket)
+
+    def bucket_for(self, sizes: Sizes) -> ShapeBucket:
+        """Return the best shape bucket for a forward, or the forward's own shape with a rounded-up window if no bucket
+        fits.
+        """
+        if self._table is not None and self._table.holds(sizes):
+            return self._table.bucket_for(sizes)
+        window = -(-sizes.window // _WINDOW_STEP) * _WINDOW_STEP
+        return bucket_from_sizes(msgspec.structs.replace(sizes, window=window), seconds=0.0)
+
+    def run(
+        self,
+        bucket: ShapeBucket,
+        inputs: Mapping[str, Array],
+        buffers: Mapping[str, Buffer],
+        outputs: Mapping[str, Array],
+    ) -> None:
+        """Run a forward and fill the host arrays `outputs`. Raises ONNX Runtime's exceptions."""
+        assert self._session is not None  # DeviceSession does not call `run` after close()
+        binding, transfers = self._session.io_binding(), self.memory.transfers
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+            transfers.uploaded += array.nbytes
+        for name, form in self._arrays.inputs(bucket).items():
+            if name in buffers:
+                binding.bind_input(name, *self._device_array(form, buffers[name]))
+        output_forms = self._arrays.outputs(bucket)
+        for name, form in output_forms.items():
+            if name in buffers:
+                binding.bind_output(name, *self._device_array(form, buffers[name]))
+            else:
+                binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding, self._options)
+        for name, value in zip(output_forms, binding.get_outputs(), strict=True):
+            if name in outputs:
+                statistics: Array = value.numpy()
+                outputs[name][...] = statistics.reshape(outputs[name].shape)
+                transfers.downloaded += statistics.nbytes
+
+    def _device_array(self, form: ArrayForm, buffer: Buffer) -> tuple[Any, ...]:
+        """Return the arguments of IOBinding that describe an array at the start of a buffer."""
+        return DEVICE, 0, form.dtype.type, form.shape, self.memory.handle(buffer.address)
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._session = None

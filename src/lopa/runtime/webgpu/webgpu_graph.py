@@ -1,0 +1,31 @@
+"""Open ONNX graphs on a WebGPU device with ONNX Runtime."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime as ort
+
+DEVICE = "gpu"
+"""ONNX Runtime's name of a plug-in's device memory."""
+PROVIDER = "WebGpuExecutionProvider"
+_ERRORS_ONLY = 3
+
+
+def session_from_graph(
+    graph: Path | bytes, device: Any, matrices: Mapping[str, npt.NDArray[Any]] | None = None
+) -> ort.InferenceSession:
+    """Open a graph on `device`, an OrtEpDevice of the WebGPU plug-in. `matrices` are initializers without values.
+
+    Integers of 64 bits stay on the device, so that no node of a portable graph runs on the processor. Raises ONNX
+    Runtime's exceptions.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = _ERRORS_ONLY
+    options.add_session_config_entry("ep.webgpuexecutionprovider.enableInt64", "1")
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in (matrices or {}).items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    options.add_provider_for_devices([device], {})
+    return ort.InferenceSession(graph if isinstance(graph, bytes) else str(graph), options)

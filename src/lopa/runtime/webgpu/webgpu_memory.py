@@ -1,0 +1,207 @@
+"""Memory of a WebGPU device through ONNX Runtime (DeviceMemory protocol).
+
+WebGPU has no addresses. An allocation is a buffer with a handle, and an address here is its number times _DISTANCE plus
+an offset. ONNX Runtime copies whole tensors only, so pieces are copied by small graphs (row_graphs).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from lopa.runtime.accelerator.device_memory import Array, DeviceMemory, RowPlace
+from lopa.runtime.sessions.onnxruntime_graph import quiet_run
+from lopa.runtime.webgpu.row_graphs import (
+    CHANGED,
+    FROM,
+    ROWS,
+    SOURCE,
+    TARGET,
+    TO,
+    clear_graph,
+    copy_graph,
+    read_graph,
+    write_graph,
+)
+from lopa.runtime.webgpu.webgpu_graph import DEVICE, session_from_graph
+
+_DISTANCE = 1 << 44
+"""Distance between the addresses of allocations, larger than any allocation."""
+_WORD = np.dtype(np.int32)
+"""Type of all accesses. Integers are copied bit by bit, also where they hold two float16."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Allocation:
+    """A buffer on the device."""
+
+    value: ort.OrtValue
+    words: int
+
+    @property
+    def handle(self) -> int:
+        return int(self.value.data_ptr())
+
+
+@dataclass
+class TransferCount:
+    """Bytes copied between host and device so far, except at opening."""
+
+    uploaded: int = 0
+    downloaded: int = 0
+
+
+class WebGpuMemory:
+    """Memory of a WebGPU device."""
+
+    packs_arrays = False  # an array is bound by its buffer's handle, without an offset
+
+    def __init__(self, device: Any) -> None:
+        """Compile the graphs that access pieces. `device` is an OrtEpDevice of the WebGPU plug-in."""
+        self._vendor = device.memory_info(ort.OrtDeviceMemoryType.DEFAULT).device_vendor_id
+        self._allocations: dict[int, _Allocation] = {}
+        self._next = 1
+        self._read, self._write = (session_from_graph(graph(), device) for graph in (read_graph, write_graph))
+        self._copy, self._clear = (session_from_graph(graph(), device) for graph in (copy_graph, clear_graph))
+        self._options = quiet_run()
+        self.transfers = TransferCount()
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all allocations."""
+        return sum(each.words for each in self._allocations.values()) * _WORD.itemsize
+
+    def handle(self, address: int) -> int:
+        """Return the handle of the buffer that starts at `address`. Raises ValueError for an address inside one."""
+        allocation, offset = self._located(address)
+        if offset:
+            raise ValueError(f"received the address of byte {offset} of a buffer, expected its start")
+        return allocation.handle
+
+    def allocate(self, size: int) -> int:
+        """Allocate a buffer. Its content is undefined."""
+        words = -(-size // _WORD.itemsize)
+        value = ort.OrtValue.ortvalue_from_shape_and_type([words], _WORD.type, DEVICE, 0, self._vendor)
+        address, self._next = self._next * _DISTANCE, self._next + 1
+        self._allocations[address] = _Allocation(value, words)
+        return address
+
+    def free(self, address: int) -> None:
+        """Free a buffer."""
+        del self._allocations[address]
+
+    def upload(self, target: int, source: Array) -> None:
+        """Copy a host array of whole words."""
+        words = source.reshape(-1).view(_WORD)
+        allocation, start, unit = self._piece(target, words.size)
+        self.transfers.uploaded += source.nbytes
+        numbers = np.arange(start, start + words.size // unit)
+        self._change(self._write, allocation, unit, {TO: numbers[:, None], ROWS: words.reshape(-1, unit)})
+
+    def download(self, target: Array, source: int) -> None:
+        """Fill a host array of whole words. It is valid at once."""
+        words = target.reshape(-1).view(_WORD)
+        allocation, start, unit = self._piece(source, words.size)
+        self.transfers.downloaded += target.nbytes
+        binding = self._read.io_binding()
+        _bind_table(binding, SOURCE, allocation, unit)
+        binding.bind_cpu_input(FROM, np.arange(start, start + words.size // unit))
+        binding.bind_output(ROWS, "cpu")
+        self._read.run_with_iobinding(binding, self._options)
+        words[:] = binding.copy_outputs_to_cpu()[0].reshape(-1)
+
+    def copy_pieces(self, target: int, target_step: int, source: int, source_step: int, size: int, count: int) -> None:
+        """Copy pieces at fixed distances, within this memory."""
+        self.copy_rows_at_once(RowPlace((target,), target_step), RowPlace((source,), source_step), size, count)
+
+    def copy_rows_at_once(self, target: RowPlace, source: RowPlace, size: int, heads: int) -> bool:
+        """Copy rows of all heads with one graph run per pair of buffers."""
+        offsets: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        """Offsets in bytes of target and source in each pair of buffers."""
+        for pair in zip(target.addresses, source.addresses, strict=True):
+            buffers, places = zip(*(divmod(address, _DISTANCE) for address in pair), strict=True)
+            offsets[buffers].append(places)
+        steps = (target.head_step, source.head_step) if heads > 1 else ()
+        for (target_number, source_number), pairs in offsets.items():
+            to, start = self._allocations[target_number * _DISTANCE], self._allocations[source_number * _DISTANCE]
+            unit = math.gcd(to.words, start.words, *_in_words([size, *steps, *chain.from_iterable(pairs)]))
+            targets, sources = zip(*pairs, strict=True)
+            binding = self._copy.io_binding()
+            _bind_table(binding, SOURCE, start, unit)
+            to_rows = _row_numbers(targets, target.head_step, size, heads, unit)
+            from_rows = _row_numbers(sources, source.head_step, size, heads, unit)
+            self._change(self._copy, to, unit, {FROM: from_rows, TO: to_rows[:, None]}, binding)
+        return True
+
+    def fill_zero(self, target: int, size: int) -> None:
+        """Fill memory with zeros."""
+        (words,) = _in_words([size])
+        allocation, start, unit = self._piece(target, words)
+        numbers = np.arange(start, start + words // unit)
+        self._change(self._clear, allocation, unit, {FROM: numbers, TO: numbers[:, None]})
+
+    def synchronize(self) -> None:
+        """Do nothing. All work is in one queue in order, and every download waits for it."""
+
+    def reach(self, peer: DeviceMemory) -> bool:
+        """Return True for this memory only."""
+        return peer is self
+
+    def close(self) -> None:
+        """Free all memory."""
+        self._allocations.clear()
+
+    def _located(self, address: int) -> tuple[_Allocation, int]:
+        """Return an address's allocation, and its offset there in bytes."""
+        number, offset = divmod(address, _DISTANCE)
+        return self._allocations[number * _DISTANCE], offset
+
+    def _piece(self, address: int, words: int) -> tuple[_Allocation, int, int]:
+        """Return the allocation, first row and words a row of a piece of `words`, which are whole rows."""
+        allocation, offset = self._located(address)
+        (first,) = _in_words([offset])
+        unit = math.gcd(allocation.words, first, words)
+        return allocation, first // unit, unit
+
+    def _change(
+        self,
+        session: ort.InferenceSession,
+        target: _Allocation,
+        unit: int,
+        inputs: dict[str, Array],
+        binding: Any = None,
+    ) -> None:
+        """Run a graph of row_graphs that changes `target` in place."""
+        binding = session.io_binding() if binding is None else binding
+        _bind_table(binding, TARGET, target, unit)
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        shape = (target.words // unit, unit)
+        binding.bind_output(CHANGED, DEVICE, 0, _WORD.type, shape, target.handle)
+        session.run_with_iobinding(binding, self._options)
+
+
+def _bind_table(binding: Any, name: str, allocation: _Allocation, unit: int) -> None:
+    shape = (allocation.words // unit, unit)
+    binding.bind_input(name, DEVICE, 0, _WORD.type, shape, allocation.handle)
+
+
+def _in_words(sizes: Iterable[int]) -> list[int]:
+    """Return sizes in words. Raises ValueError for a size that is not a number of words."""
+    sizes = list(sizes)
+    if any(size % _WORD.itemsize for size in sizes):
+        raise ValueError(f"received sizes of {sizes} bytes, expected multiples of {_WORD.itemsize}")
+    return [size // _WORD.itemsize for size in sizes]
+
+
+def _row_numbers(offsets: Sequence[int], step: int, size: int, count: int, unit: int) -> Array:
+    """Return the rows of `unit` words of `count` pieces of `size` bytes, `step` bytes apart, behind each offset."""
+    row = unit * _WORD.itemsize
+    pieces = np.arange(count)[:, None] * (step // row) + np.arange(size // row)
+    rows: Array = (np.array(offsets)[:, None] // row + pieces.reshape(-1)).reshape(-1)
+    return rows

@@ -1,0 +1,89 @@
+"""The contract on a GPU by ONNX Runtime's WebGPU plug-in.
+
+Every node of a portable graph runs on the GPU, so its caches are in device memory. In a standard graph the Attention
+nodes run on the processor, so its caches are in host memory.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import onnxruntime as ort
+
+from lopa.runtime.accelerator.device_session import DeviceSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
+from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers
+from lopa.runtime.contract.model_part import whole_model
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.sessions.bound_forward import BoundForward
+from lopa.runtime.sessions.host_session import Forward, HostSession
+from lopa.runtime.sessions.onnxruntime_graph import check_contract
+from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
+from lopa.runtime.sessions.portable_forward import OnnxPortableForward
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
+from lopa.runtime.webgpu.webgpu_graph import session_from_graph
+from lopa.runtime.webgpu.webgpu_library import webgpu_device
+from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
+
+
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceSession | HostSession:  # noqa: ARG001
+    """Open the bundle's portable graph on "webgpu:N", or its standard graph if it has no portable one.
+
+    `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
+    or the adapter is missing.
+    """
+    adapter = webgpu_device(device)
+    if bundle.manifest.dtype == "bfloat16":
+        raise BadInputError(
+            f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
+            expected="float32 or float16, because WebGPU has no bfloat16",
+            remedy="export the checkpoint with --dtype fp16 or fp32",
+        )
+    if "portable" in bundle.dialects:
+        return session_with_device_caches(bundle.with_dialect("portable"), device, adapter)
+    return session_with_host_caches(bundle, device, adapter)
+
+
+def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> DeviceSession:
+    """Open a bundle with a portable graph, with caches in device memory."""
+    path = bucket_plan_path(bundle.path)
+    buckets: Sequence[ShapeBucket] = bucket_plan_from_file(path, bundle).buckets if path.is_file() else []
+    shape = cache_shape_from_manifest(bundle.manifest)
+    with ExitStack() as stack:
+        memory = WebGpuMemory(adapter)
+        stack.callback(memory.close)
+        forward = WebGpuForward(bundle, _opened(bundle, adapter), memory, buckets)
+        stack.callback(forward.close)
+        session = DeviceSession(forward, device, shape, bundle.manifest.dimensions.vocab_size, forward.bucket_for)
+        stack.pop_all()
+    return session
+
+
+def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostSession:
+    """Open a bundle in either dialect, with caches in host memory."""
+    graph, manifest = _opened(bundle, adapter), bundle.manifest
+    forward: Forward
+    if manifest.dialect == "portable":
+        forward = OnnxPortableForward(graph)
+    else:
+        forward = BoundForward(OnnxRuntimeBinding(graph), manifest, whole_model(manifest.dimensions.layers))
+    return HostSession(forward, device, cache_shape_from_manifest(manifest))
+
+
+def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
+    """Open and check the bundle's graph, or the twin of a quantized portable graph."""
+    graph, matrices = bundle.graph, {}
+    if bundle.manifest.dialect == "portable":
+        graph, matrices = webgpu_graph(bundle), webgpu_initializers(bundle)
+    try:
+        session = session_from_graph(graph, adapter, matrices)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise BadInputError(
+            f"ONNX Runtime {ort.__version__} cannot open {graph} on WebGPU: {error}",
+            expected="a graph made by this version of lopa-export, whose tensors fit the adapter's buffers",
+            remedy="check the bundle with lopa-export verify, or use another device",
+        ) from error
+    check_contract(bundle, graph, session, whole_model(bundle.manifest.dimensions.layers))
+    return session

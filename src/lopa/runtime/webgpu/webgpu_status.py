@@ -1,0 +1,19 @@
+"""Status of the adapters that WebGPU reaches, for `lopa-export doctor`. This module opens no bundle."""
+
+from lopa.runtime.device_families import DeviceStatus
+from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.webgpu.webgpu_library import is_software, webgpu_adapters
+
+
+def find_devices(family: str) -> list[DeviceStatus]:
+    """Return one status line per adapter, or one that says what is missing."""
+    try:
+        adapters = webgpu_adapters()
+    except MissingBackendError as error:
+        return [DeviceStatus(f"{family}:N", f"{error.received}: {error.remedy}", is_here=False)]
+    if not adapters:
+        return [DeviceStatus(f"{family}:N", "no GPU with a Vulkan driver (--allow-software-gpu also finds software)")]
+    return [
+        DeviceStatus(f"{family}:{number}", f"ready ({'software, ' if is_software(each) else ''}{each.device.vendor})")
+        for number, each in enumerate(adapters)
+    ]

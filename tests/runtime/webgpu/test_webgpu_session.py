@@ -1,0 +1,170 @@
+"""Sessions on a WebGPU device, which is usually lavapipe: Mesa's Vulkan driver for processors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.buckets import bucket
+from tests.conformance.recorded import assert_reproduced
+from tests.runtime.check_cases import assert_cases_agree, assert_growth_agrees, assert_random_windows_agree, fits
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+from tests.runtime.shortened import assert_shortened_equals_fresh
+
+from lopa import Decoder, Engine
+from lopa.runtime.accelerator.device_session import DeviceSession
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.sessions.host_session import HostSession
+from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.sessions.session import Session, open_session
+from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
+from lopa.runtime.webgpu.webgpu_graph import session_from_graph
+from lopa.runtime.webgpu.webgpu_library import webgpu_device
+from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
+from lopa.runtime.webgpu.webgpu_session import session_with_device_caches, session_with_host_caches
+
+DEVICE = "webgpu:0"
+PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
+
+pytestmark = pytest.mark.webgpu
+
+
+@contextmanager
+def _opened(bundle: Bundle, device: str = DEVICE) -> Iterator[Session]:
+    session = open_session(bundle, device)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def portable(tiny_portable: Path) -> Bundle:
+    return Bundle.open(tiny_portable)
+
+
+def test_portable_graph_has_device_caches_and_a_standard_one_host_caches(
+    portable: Bundle, tiny_bundle_logits: Path
+) -> None:
+    with _opened(portable) as session:
+        assert type(session) is DeviceSession
+        assert assert_cases_agree(portable, session, rows=True, taken=fits(prefix=80, window=64))
+    standard = Bundle.open(tiny_bundle_logits)
+    with _opened(standard) as session:
+        assert type(session) is HostSession
+        assert assert_cases_agree(standard, session, rows=True, taken=fits(prefix=64, window=40))
+
+
+def test_random_windows_with_growing_prefixes(portable: Bundle) -> None:
+    with _opened(portable) as session, _opened(portable, "cpu") as plain:
+        assert_random_windows_agree(session, plain, seed=5, turns=8)
+    with _opened(portable) as session:
+        assert_growth_agrees(portable, session, ends=(6,))
+
+
+def test_shortened_request_equals_a_fresh_one(portable: Bundle) -> None:
+    with _opened(portable) as session, _opened(portable, "cpu") as plain:
+        assert_shortened_equals_fresh(session, plain, exact=False, turns=5)
+
+
+@pytest.mark.parametrize("name", ["lopa_bf4_bs32_full", "lopa_bf2_bs16_block", "d2f_bs32_block"])
+def test_recorded_traces_are_reproduced(name: str, portable: Bundle) -> None:
+    with _opened(portable) as session:
+        assert_reproduced(name, session, portable.manifest, limit=4)
+
+
+def test_device_caches_equal_host_caches(portable: Bundle) -> None:
+    """Both run the same graph, so tokens and statistics are the same over eight requests of different lengths."""
+    adapter, rng = webgpu_device(DEVICE), np.random.default_rng(7)
+    on_device, on_host = (
+        each(portable, DEVICE, adapter) for each in (session_with_device_caches, session_with_host_caches)
+    )
+    for _ in range(3):
+        for request in range(8):
+            start = on_host.prefix_length(request)
+            batch = random_batch(rng, (request,), 1 + request % 4, 32, 8, starts=[start])
+            assert_same_statistics(on_device.forward(batch), on_host.forward(batch))
+            for session in (on_device, on_host):
+                session.commit(request, request % batch.input_ids.shape[1], 3 + 4 * request)
+    on_device.close()
+    on_host.close()
+
+
+def test_only_inputs_and_statistics_are_transferred(portable: Bundle) -> None:
+    """A commit uploads the numbers of its rows, and downloads nothing. Cached rows never leave the device."""
+    session = session_with_device_caches(portable, DEVICE, webgpu_device(DEVICE))
+    memory = session.memory
+    assert isinstance(memory, WebGpuMemory)
+    sizes, rng = portable.manifest.dimensions, np.random.default_rng(0)
+    session.forward(random_batch(rng, (0,), 2, 48, 10))
+    session.commit(0, 1, 40)
+    before = memory.transfers.downloaded, memory.transfers.uploaded
+    session.forward(random_batch(rng, (0,), 2, 48, 10, starts=[40]))
+    statistics = 2 * 10 * (8 * 8 + 4 * 8 + 4 + 4 * sizes.vocab_size)  # ids, log-probabilities, entropy, logits
+    assert memory.transfers.downloaded - before[0] == statistics
+    rows = 2 * sizes.layers * sizes.kv_heads * 64 * sizes.head_size * 4
+    assert memory.transfers.uploaded - before[1] < rows
+    session.close()
+
+
+def test_memory_is_freed(portable: Bundle) -> None:
+    session = session_with_device_caches(portable, DEVICE, webgpu_device(DEVICE))
+    memory, rng = session.memory, np.random.default_rng(0)
+    assert isinstance(memory, WebGpuMemory)
+    left = set()
+    for _ in range(3):
+        for request in range(4):
+            session.forward(random_batch(rng, (request,), 2, 32, 4))
+            session.commit(request, 1, 32)
+        assert memory.allocated_bytes > min(left, default=0)
+        for request in range(4):
+            session.release(request)
+        left.add(memory.allocated_bytes)
+    assert len(left) == 1
+    session.close()
+    assert memory.allocated_bytes == 0
+
+
+def test_float16(family_bundle: Callable[..., Path]) -> None:
+    bundle = Bundle.open(family_bundle("sdar", dtype="float16", dialects=("portable",)))
+    rng = np.random.default_rng(3)
+    with _opened(bundle) as session, _opened(bundle, "cpu") as plain:
+        for start in (0, 24):
+            batch = random_batch(rng, (0,), 3, 24, 24, starts=[start])
+            found, expected = session.forward(batch), plain.forward(batch)
+            assert np.abs(found.topk_logprobs - expected.topk_logprobs).max() < 0.05
+            assert (found.topk_ids[..., 0] == expected.topk_ids[..., 0]).mean() > 0.95
+            for each in (session, plain):
+                each.commit(0, 2, 24)
+
+
+def test_plan_of_shape_buckets_is_used(portable: Bundle) -> None:
+    adapter = webgpu_device(DEVICE)
+    buckets = [bucket(1, 1, 32, 64), bucket(1, 4, 48, 128)]
+    forward = WebGpuForward(portable, session_from_graph(portable.graph, adapter), WebGpuMemory(adapter), buckets)
+    shape, vocabulary = cache_shape_from_manifest(portable.manifest), portable.manifest.dimensions.vocab_size
+    session = DeviceSession(forward, DEVICE, shape, vocabulary, forward.bucket_for)
+    assert_cases_agree(portable, session, rows=True, taken=fits(prefix=64, window=48))
+    session.close()
+
+
+def test_decoder_gives_the_tokens_of_the_processor(portable: Bundle) -> None:
+    results = []
+    for device in ("cpu", DEVICE):
+        with Decoder.open(portable.path, devices=[device]) as decoder:
+            results.append(decoder.generate(PROMPT, branches=4, max_new_tokens=64))
+    assert results[0].token_ids == results[1].token_ids
+    assert results[0].steps == results[1].steps
+
+
+def test_engine_answers_eight_requests_and_cancels_one(portable: Bundle) -> None:
+    prompts = [PROMPT.replace("9", str(number)) for number in range(2, 10)]
+    with Decoder.open(portable.path, devices=["cpu"]) as decoder:
+        expected = [decoder.generate(prompt, branches=2, max_new_tokens=32).token_ids for prompt in prompts]
+    with Engine.open(portable.path, devices=[DEVICE], max_num_seqs=8) as engine:
+        handles = [engine.submit(prompt, branches=2, max_new_tokens=32) for prompt in prompts]
+        cancelled = engine.submit(PROMPT, max_new_tokens=256)
+        cancelled.cancel()
+        assert [handle.result().token_ids for handle in handles] == expected
+        assert cancelled.result().stop_reason == "cancelled"
