@@ -122,9 +122,9 @@ class _Graph(LintedGraph):
         """Names of quantized matrices as floats: outputs of DequantizeLinear of initializers, and their casts."""
         found: set[str] = set()
         for node in self.nodes if self.quantized else ():
-            if node.op_type == "DequantizeLinear" and all(name in self.initializers for name in node.input):
-                found.update(node.output)
-            elif node.op_type == "Cast" and node.input[0] in found:
+            if (node.op_type == "DequantizeLinear" and all(name in self.initializers for name in node.input)) or (
+                node.op_type == "Cast" and node.input[0] in found
+            ):
                 found.update(node.output)
         return found
 

@@ -193,7 +193,9 @@ def _open_graph(
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
 
-    `exact` leaves activations unrounded in products with dequantized matrices. `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
+    `exact` leaves activations unrounded in products with dequantized matrices.
+
+    `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
     memory, and graphs with a product per expert open three to 18 times as fast.
 
     Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
