@@ -40,7 +40,7 @@ from lopa.runtime.bundle.manifest import (
     manifest_from_json,
 )
 from lopa.runtime.bundle.record import json_from_record
-from lopa.runtime.bundle.webgpu_graph import is_reordered
+from lopa.runtime.bundle.webgpu_twin import is_reordered
 from lopa.runtime.contract import CONTRACT_VERSION
 
 WEIGHTS_NAME = "model.onnx.data"

@@ -103,3 +103,12 @@ def test_a_quantized_graph_that_cannot_be_read(bundle: Bundle, tmp_path: Path, c
         path.write_bytes(content)
     with pytest.raises(BadInputError, match="cannot be read as ONNX"):
         job_from_bundle(bundle, AscendRequest("Ascend910B1", BUCKETS, None, True, path))
+
+
+def test_a_quantized_bundle_is_rejected(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes=ONE_LAYER)
+    choice = QuantizationChoice("int8")
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", quantization=choice, dialects=("portable",))
+    with pytest.raises(BadInputError, match="a bundle with int8 matrices") as caught:
+        job_from_bundle(bundle, _request())
+    assert "without --quantize" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""Pass from a quantized portable graph to its twin for WebGPU (lopa.runtime.bundle.webgpu_graph)."""
+"""Pass from a quantized portable graph to its twin for WebGPU (lopa.runtime.bundle.webgpu_twin)."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from lopa.runtime.bundle.manifest import scale_name
-from lopa.runtime.bundle.webgpu_graph import WEBGPU_BLOCK
+from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK
 
 GIVEN_BY_SESSION = "given.by.session"
 """Placeholder for the file name of values that a session computes when it opens. No file of a bundle has this name."""

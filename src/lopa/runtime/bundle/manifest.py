@@ -195,7 +195,8 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     block: Size | None
     """Inputs that share one scale per output, or None for all inputs."""
     activation: Literal["none", "int8_per_row"]
-    """Quantization of activations in standard graphs: none, or int8 with one scale per row. Portable graphs have none."""
+    """Quantization of activations in standard graphs: none, or int8 with one scale per row. Portable graphs round none.
+    """
     head: bool
     """True if the vocabulary projection is also quantized."""
     excluded: list[str]
@@ -237,7 +238,10 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Twin of a quantized portable graph for WebGPU. A session passes its matrices (lopa.runtime.bundle.webgpu_graph)."""
+    """Twin of a quantized portable graph for WebGPU (lopa.runtime.bundle.webgpu_twin).
+
+    It has the same inputs and outputs. A session passes in its matrices.
+    """
 
     graph: Name
     source: Name

@@ -28,8 +28,8 @@ from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
-_INT4_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
-"""Option for products of DequantizeLinear's int4 matrices on CPUs. Unset, ONNX Runtime 1.31 rounds rows to 8 bits."""
+_DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
+"""Option for products with dequantized matrices on CPUs. Unset, ONNX Runtime 1.31 rounds the other factor to 8 bits."""
 _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
@@ -43,9 +43,11 @@ def open_part_graph(
     """Return the checked graph of `part` in `bundle`, opened on "cpu", cores ("cpu:0-3") or "cuda:N".
 
     If `threads` is None, one thread runs per named core. Without named cores, ONNX Runtime chooses the number. `exact`:
-    open the graph itself instead of a twin, and leave activations unrounded in products with int4 matrices, which is
-    slower. Portable graphs always are exact, because they stand for other devices. Raises BadInputError for other devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if the
-    CUDA provider is missing or does not start.
+    open the graph itself instead of a twin, and leave activations unrounded in products with dequantized matrices,
+    which is slower. Portable graphs are always exact, because they stand for other devices.
+
+    Raises BadInputError for other devices, bfloat16 bundles on CPUs and unusable graphs. Raises MissingBackendError if
+    the CUDA provider is missing or does not start.
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
@@ -191,7 +193,9 @@ def _open_graph(
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
 
-    `exact` leaves activations unrounded in products with int4 matrices. `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
+    `exact` leaves activations unrounded in products with dequantized matrices.
+
+    `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
     memory, and graphs with a product per expert open three to 18 times as fast.
 
     Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
@@ -204,7 +208,7 @@ def _open_graph(
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.enable_mem_reuse = reuse_memory
-    options.add_session_config_entry(_INT4_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
+    options.add_session_config_entry(_DEQUANTIZED_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:

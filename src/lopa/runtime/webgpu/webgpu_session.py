@@ -13,7 +13,7 @@ import onnxruntime as ort
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import ShapeBucket, bucket_plan_from_file, bucket_plan_path
-from lopa.runtime.bundle.webgpu_graph import webgpu_graph, webgpu_initializers
+from lopa.runtime.bundle.webgpu_twin import webgpu_graph, webgpu_initializers
 from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.bound_forward import BoundForward
@@ -23,7 +23,7 @@ from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
-from lopa.runtime.webgpu.webgpu_graph import session_from_graph
+from lopa.runtime.webgpu.webgpu_graph import Array, session_from_graph
 from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
@@ -73,18 +73,17 @@ def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostS
 
 
 def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
-    """Open and check the bundle's graph."""
+    """Open and check the bundle's graph, or the twin of a quantized portable graph."""
+    graph, matrices = bundle.graph, dict[str, Array]()
     if bundle.manifest.dialect == "portable":
-        path, matrices = webgpu_graph(bundle), webgpu_initializers(bundle)
-    else:
-        path, matrices = bundle.graph, {}
+        graph, matrices = webgpu_graph(bundle), webgpu_initializers(bundle)
     try:
-        session = session_from_graph(path, adapter, matrices)
+        session = session_from_graph(graph, adapter, matrices)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise BadInputError(
-            f"ONNX Runtime {ort.__version__} cannot open {path} on WebGPU: {error}",
+            f"ONNX Runtime {ort.__version__} cannot open {graph} on WebGPU: {error}",
             expected="a graph made by this version of lopa-export, whose tensors fit the adapter's buffers",
             remedy="check the bundle with lopa-export verify, or use another device",
         ) from error
-    check_contract(bundle, path, session, whole_model(bundle.manifest.dimensions.layers))
+    check_contract(bundle, graph, session, whole_model(bundle.manifest.dimensions.layers))
     return session

@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lopa.runtime.bundle import webgpu_graph
+from lopa.runtime.bundle import webgpu_twin
 from lopa.runtime.bundle.dequantize import int4_from_bytes
-from lopa.runtime.bundle.webgpu_graph import WEBGPU_BLOCK, reorder_int4, reorder_int8
+from lopa.runtime.bundle.webgpu_twin import WEBGPU_BLOCK, reorder_int4, reorder_int8
 
 
 def numbers_of(matrix: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.int64]:
@@ -23,7 +23,7 @@ def numbers_of(matrix: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.int64
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 1), (64, 7), (96, 8), (256, 5)])
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_every_number_is_found(inputs: int, outputs: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webgpu_graph, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(webgpu_twin, "_CHUNK_BYTES", chunk)
     rng = np.random.default_rng(inputs + outputs)
     blocks = inputs // WEBGPU_BLOCK
     packed = rng.integers(0, 256, inputs * outputs // 2, dtype=np.uint8)
