@@ -157,6 +157,21 @@ def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_rotary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny_staged with graphs that take cosines and sines."""
+    return _export_once(tmp_path_factory, "tiny-rotary", with_logits=False, stages=2, rotary_inputs=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_portable_positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny_portable with a graph that takes positions, as in bundles of older versions."""
+    dialects: tuple[Literal["portable"]] = ("portable",)
+    return _export_once(
+        tmp_path_factory, "tiny-portable-positions", with_logits=True, dialects=dialects, rotary_inputs=False
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the functions of ONNX domain `lopa` in its graph."""
     return _export_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
@@ -262,6 +277,7 @@ def _export_once(
     dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
     plugins: bool = False,
+    rotary_inputs: bool | None = None,
 ) -> Path:
     shared = _shared_folder(tmp_path_factory)
     bundle = shared / name
@@ -287,6 +303,7 @@ def _export_once(
                     with_logits=with_logits,
                     stages=stages,
                     plugins=plugins,
+                    rotary_inputs=rotary_inputs,
                 )
     return bundle
 

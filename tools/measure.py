@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "strategies": ("tools.strategy_recordings", "Replay the recorded decisions of published strategies."),
     "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
+    "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),

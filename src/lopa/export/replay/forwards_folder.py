@@ -70,8 +70,8 @@ def write_forwards(
 ) -> None:
     """Write `forwards`, at least one, for the graph of `dialect` to the existing folder `folder`.
 
-    With `rotary`, the graph takes its cosines and sines in place of positions. Writing needs several times the memory of
-    the forwards, because the JSON text is created at once.
+    With `rotary`, the graph takes its cosines and sines in place of positions. It needs several times the memory of the
+    forwards, because the JSON text is created at once.
     """
     from polygraphy.comparator import RunResults
     from polygraphy.json import save_json
