@@ -47,7 +47,7 @@ def webgpu_device(device: str) -> Any:
         "" if os.environ.get(ALLOW_SOFTWARE_GPU) == "1" else ", or pass --allow-software-gpu for a software adapter"
     )
     raise MissingBackendError(
-        f"device {device!r}, but WebGPU offers {len(adapters)} adapters",
+        f"device {device!r}, but WebGPU offers {len(adapters)} adapter{'' if len(adapters) == 1 else 's'}",
         expected="a GPU and its Vulkan driver, such as mesa-vulkan-drivers with libvulkan1",
         remedy=f"install the driver, and run lopa-export doctor{software}",
     )

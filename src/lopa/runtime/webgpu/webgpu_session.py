@@ -34,13 +34,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceS
     `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
     or the adapter is missing.
     """
-    adapter = webgpu_device(device)
     if bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because WebGPU has no bfloat16",
             remedy="export the checkpoint with --dtype fp16 or fp32",
         )
+    adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
         return session_with_device_caches(bundle.with_dialect("portable"), device, adapter)
     return session_with_host_caches(bundle, device, adapter)
