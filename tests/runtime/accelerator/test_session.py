@@ -121,7 +121,7 @@ def test_arrays_are_one_buffer_unless_there_are_gaps() -> None:
 
 
 def test_only_small_arrays_are_transferred(bundle: Bundle) -> None:
-    """A forward uploads ids, cosines and sines, masks and indices and downloads statistics. A commit stays on the device."""
+    """A forward uploads ids, angles, masks and indices and downloads statistics. A commit stays on the device."""
     chosen = bucket(1, 2, 40, 64)
     session, _, memory = device_session(bundle, [chosen])
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))

@@ -29,10 +29,10 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE
+from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
-from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.parallel.branch_session import BranchParallelSession
 from lopa.runtime.sessions.session import open_session
 
