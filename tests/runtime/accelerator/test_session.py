@@ -45,6 +45,13 @@ def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
     assert memory.closed
 
 
+def test_standard_graph_with_rotary_inputs(tiny_rotary: Path) -> None:
+    bundle = Bundle.open(tiny_rotary)
+    session, _, _ = device_session(bundle, BUCKETS)
+    assert_reproduced("lopa_bf2_bs16_block", session, bundle.manifest, limit=4)
+    session.close()
+
+
 @pytest.mark.parametrize(
     ("buckets", "split"),
     [
