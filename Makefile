@@ -6,12 +6,13 @@ CLIENTS := .venv-clients
 RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
+WEBGPU := .webgpu
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-clients test-triton test-ray peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-clients test-triton test-ray test-webgpu peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -60,6 +61,13 @@ test-ray: $(VENV)/test-ready $(RAY)/ready
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
 
+# WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
+test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
+	set -a; . $(WEBGPU)/environment; set +a; OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m webgpu tests
+
+$(WEBGPU)/environment: $(VENV)/test-ready
+	$(BIN)/python -m tools.software_vulkan $(WEBGPU)
+
 # Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
 # takes long.
 peers: $(VENV)/test-ready
@@ -84,7 +92,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

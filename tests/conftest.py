@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -19,7 +20,7 @@ from lopa.tiny import ADAPTER, CHECKPOINT
 
 _TRACE = "lopa.export.graph.trace"
 _QUICK = "runtime"
-_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "tensorrt")
+_NOT_QUICK = ("accelerator", "ascend", "cuda", "mpi", "openvino", "parallel", "tensorrt", "webgpu")
 """Folders of tests/runtime about one kind of device, or about several devices: `--quick` leaves them out."""
 _SLOW_FIXTURE = "family_bundle"
 """Fixture that exports checkpoints of other families. `--quick` uses the embedded checkpoint only."""
@@ -156,6 +157,21 @@ def tiny_portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_rotary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny_staged with graphs that take cosines and sines."""
+    return _export_once(tmp_path_factory, "tiny-rotary", with_logits=False, stages=2, rotary_inputs=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_portable_positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny_portable with a graph that takes positions, as in bundles of older versions."""
+    dialects: tuple[Literal["portable"]] = ("portable",)
+    return _export_once(
+        tmp_path_factory, "tiny-portable-positions", with_logits=True, dialects=dialects, rotary_inputs=False
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle with the functions of ONNX domain `lopa` in its graph."""
     return _export_once(tmp_path_factory, "tiny-plugins", with_logits=False, plugins=True)
@@ -165,6 +181,18 @@ def tiny_plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_quantized(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """tiny_bundle with quantized matrices and head. A test runs once with int8 and once with int4."""
     return _export_once(tmp_path_factory, f"tiny-{request.param}", with_logits=False, quantize=request.param)
+
+
+@pytest.fixture(scope="session")
+def export_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that exports tiny_bundle with other options of _export_once, once per run for each."""
+
+    def export(**options: Any) -> Path:
+        name = "-".join(["tiny", *(f"{key}-{value}" for key, value in sorted(options.items()))])
+        name = re.sub(r"[^A-Za-z0-9_-]", "", name)
+        return _export_once(tmp_path_factory, name, **options)
+
+    return export
 
 
 @pytest.fixture(scope="session")
@@ -249,6 +277,7 @@ def _export_once(
     dialects: tuple[Literal["standard", "portable"], ...] = ("standard",),
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
     plugins: bool = False,
+    rotary_inputs: bool | None = None,
 ) -> Path:
     shared = _shared_folder(tmp_path_factory)
     bundle = shared / name
@@ -274,6 +303,7 @@ def _export_once(
                     with_logits=with_logits,
                     stages=stages,
                     plugins=plugins,
+                    rotary_inputs=rotary_inputs,
                 )
     return bundle
 

@@ -17,10 +17,12 @@ MEASUREMENTS = {
     "strategies": ("tools.strategy_recordings", "Replay the recorded decisions of published strategies."),
     "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
+    "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
+    "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }
 """Module with a click command `main`, and the help text, by name."""

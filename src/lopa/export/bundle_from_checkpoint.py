@@ -15,6 +15,7 @@ from lopa.export.cpu_graph.twin import TwinOf, twins_for_cpu
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.plugin_passes import plugins_of, with_plugins
 from lopa.export.graph.portable_lint import check_portable
+from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.graph.trace import graph_from_dimensions
 from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.export.progress import ProgressCallback, silent
@@ -56,6 +57,7 @@ def bundle_from_checkpoint(
     dtype: Dtype = "float32",
     quantization: QuantizationChoice | None = None,
     dialects: Sequence[Dialect] = ("standard",),
+    rotary_inputs: bool | None = None,
     with_logits: bool = False,
     stages: int = 1,
     plugins: bool = False,
@@ -74,6 +76,7 @@ def bundle_from_checkpoint(
         dtype=dtype,
         quantization=quantization,
         dialects=dialects,
+        rotary_inputs=rotary_inputs,
         with_logits=with_logits,
         stages=stages,
         plugins=plugins,
@@ -154,6 +157,8 @@ def _write_graphs(
             with_logits=choices.with_logits,
             part=graph.part,
         )
+        if graph.dialect in choices.rotary_dialects:
+            model = with_rotary_inputs(model)
         cpu_twins: dict[CpuForm, ir.Model] = {}
         if graph.dialect == "standard" and choices.dtype != "bfloat16":  # ONNX Runtime's CPU provider has no bfloat16
             cpu_twins = twins_for_cpu(model, TwinOf(source.config.dimensions, graph.part))
@@ -228,6 +233,7 @@ def _manifest(
         tensors=plan.records,
         files=files,
         origin=origin,
+        rotary_inputs=choices.rotary_dialects,
         cpu_graphs=twins,
         webgpu_graph=webgpu,
         plugins=plugins,

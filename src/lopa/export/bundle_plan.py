@@ -31,6 +31,8 @@ class BundleChoices:
     quantization: QuantizationChoice | None = None
     dialects: Sequence[Dialect] = ("standard",)
     """Standard, portable, or both in this order. Each has its own graph, and all share one weights file."""
+    rotary_inputs: bool | None = None
+    """True if graphs take cosines and sines of rotary angles in place of positions, None for portable graphs only."""
     with_logits: bool = False
     """True to add the logits as an output, for verification."""
     stages: int = 1
@@ -41,6 +43,13 @@ class BundleChoices:
     """Decoding options by name. They override the options that the checkpoint was trained for."""
     chat_template: Path | None = None
     """File with a template that replaces the checkpoint's own."""
+
+    @property
+    def rotary_dialects(self) -> list[Dialect]:
+        """Dialects whose graphs take cosines and sines."""
+        if self.rotary_inputs is None:
+            return [dialect for dialect in self.dialects if dialect == "portable"]
+        return list(self.dialects) if self.rotary_inputs else []
 
 
 @dataclass(frozen=True)

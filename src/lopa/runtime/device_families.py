@@ -16,6 +16,9 @@ from lopa.runtime.install_hint import Ability, pip_command, pip_install
 STAGE_SEPARATOR = "+"
 """Separator between the devices of a pipeline's stages."""
 _NUMBER = r":\d{1,4}"
+ALLOW_SOFTWARE_GPU = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
+"""Environment variable of ONNX Runtime's WebGPU plug-in: 1 allows adapters that compute on the processor. The plug-in
+reads it when it is registered."""
 
 
 @dataclass(frozen=True, kw_only=True)

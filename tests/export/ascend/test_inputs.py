@@ -26,30 +26,31 @@ def test_a_tuple_gives_the_shapes_that_the_runtime_sends(
     one = BUCKETS[index]
     rng = np.random.default_rng(index)
     batch = random_batch(rng, range(one.requests), one.branches, one.window, one.wanted)
-    sent = portable_inputs(batch, rng.random((one.requests, one.prefix)) < 0.5)
+    manifest = Bundle.open(tiny_portable).manifest
+    sent = portable_inputs(batch, rng.random((one.requests, one.prefix)) < 0.5, manifest.rotary)
     filled = bucketed.filled(bucketed.tuples[index])
-    assert {each.name: tuple(each.dims) for each in filled[:6]} == {name: sent[name].shape for name in sent}
-    assert {each.name: each.dtype for each in filled[:6]} == {name: sent[name].dtype.name for name in sent}
-    cache = cache_shape_from_manifest(Bundle.open(tiny_portable).manifest).zeros(one.requests, one.prefix)
-    assert [tuple(each.dims) for each in filled[6:]] == [portable_past(cache.block).shape]
+    assert {each.name: tuple(each.dims) for each in filled[:7]} == {name: sent[name].shape for name in sent}
+    assert {each.name: each.dtype for each in filled[:7]} == {name: sent[name].dtype.name for name in sent}
+    cache = cache_shape_from_manifest(manifest).zeros(one.requests, one.prefix)
+    assert [tuple(each.dims) for each in filled[7:]] == [portable_past(cache.block).shape]
     assert [each.name for each in filled] == [value.name for value in model.graph.input]
 
 
 def test_every_open_axis_has_a_number(model: onnx.ModelProto) -> None:
     bucketed = bucketed_inputs(model, BUCKETS)
-    assert sum(dim == -1 for each in bucketed.inputs for dim in each.dims) == 13
-    assert {len(each) for each in bucketed.tuples} == {13}
-    assert bucketed.tuples[2] == (2, 384, 2, 384, 2, 384, 384, 2, 128, 512, 512, 4, 128)
+    assert sum(dim == -1 for each in bucketed.inputs for dim in each.dims) == 15
+    assert {len(each) for each in bucketed.tuples} == {15}
+    assert bucketed.tuples[2] == (2, 384, 2, 384, 2, 384, 2, 384, 384, 2, 128, 512, 512, 4, 128)
 
 
 def test_axes_that_all_buckets_share_are_numbers(model: onnx.ModelProto) -> None:
     bucketed = bucketed_inputs(model, BUCKETS[:2])
     assert bucketed.inputs[0].dims == [1, -1]
-    assert bucketed.inputs[6].dims == [10, 2, -1, 32]
+    assert bucketed.inputs[7].dims == [10, 2, -1, 32]
     alone = bucketed_inputs(model, BUCKETS[:1])
     assert alone.tuples == ((),)
     assert alone.inputs == alone.filled(())
-    assert alone.inputs[2].dims == [1, 1, 256, 256]
+    assert alone.inputs[3].dims == [1, 1, 256, 256]
 
 
 def test_buckets_that_fold_to_one_tuple(model: onnx.ModelProto) -> None:

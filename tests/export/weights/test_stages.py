@@ -157,7 +157,7 @@ def test_the_signature_of_a_stage(tiny_staged: Path) -> None:
     for stage in bundle.manifest.stages:
         part = ModelPart(stage.first_layer, stage.end_layer, layers)
         graph = onnx.load(bundle.file(stage.graph), load_external_data=False).graph
-        assert [value.name for value in graph.input] == part.input_names
+        assert [value.name for value in graph.input] == part.input_names()
         assert [value.name for value in graph.output] == part.output_names(with_logits=False)
         shapes = {
             value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]

@@ -118,7 +118,7 @@ class OnnxRuntimeDeviceForward:
         options.intra_op_num_threads = 1
         self._session = ort.InferenceSession(str(bundle.graph), options, providers=["CPUExecutionProvider"])
         self.portable = bundle.manifest.dialect == "portable"
-        self.form: GraphForm = PortableForm() if self.portable else ContractForm()
+        self.form: GraphForm = (PortableForm if self.portable else ContractForm)(bundle.manifest.rotary)
         self.memory, self.buckets = memory, buckets
         self._dimensions = bundle.manifest.dimensions
         self._inputs = [value.name for value in self._session.get_inputs()]
@@ -174,10 +174,12 @@ class OnnxRuntimeDeviceForward:
         heads, size = self._dimensions.kv_heads, self._dimensions.head_size
         s, m = b * w, (r * b * q,)
         int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
+        half = self._dimensions.rotary_size // 2
         if self.portable:
             known = {
                 "input_ids": ((r, s), int64),
                 "position_ids": ((r, s), int64),
+                **dict.fromkeys(("rotary_cos", "rotary_sin"), ((r, s, half), float32)),
                 "window_mask": ((r, 1, s, s), float32),
                 "prefix_mask": ((r, 1, 1, p), float32),
                 "logits_index": (m, int64),
@@ -189,6 +191,7 @@ class OnnxRuntimeDeviceForward:
             known = {
                 "input_ids": ((r, b, w), int64),
                 "position_ids": ((r, b, w), int64),
+                **dict.fromkeys(("rotary_cos", "rotary_sin"), ((r, b, w, half), float32)),
                 "window_mask": ((r, b, w, w), np.dtype(np.bool_)),
                 "prefix_mask": ((r, p), np.dtype(np.bool_)),
                 "logits_index": ((r, b, q), int64),

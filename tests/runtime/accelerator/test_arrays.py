@@ -11,11 +11,13 @@ from tests.runtime.random_windows import random_batch
 from lopa.runtime.accelerator.arrays import GraphArrays
 from lopa.runtime.accelerator.graph_form import ContractForm, GraphForm, PortableForm
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.contract import input_names, output_names, window_names
+from lopa.runtime.contract import ROTARY_COS, input_names, output_names, window_names
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
+from lopa.runtime.contract.rotary import RotaryAngles, with_rotary_names
 from lopa.runtime.contract.sizes import Sizes
 
 SIZES = Sizes(2, 3, 16, 128, 5)
+ANGLES = RotaryAngles(32, 10000.0)
 
 
 @pytest.mark.parametrize(
@@ -23,12 +25,17 @@ SIZES = Sizes(2, 3, 16, 128, 5)
     [
         ("standard", ContractForm(), input_names(5), (2, 3, 5), (2, 3, 2, 16, 32)),
         ("portable", PortableForm(), portable_input_names(), (30,), (2, 2, 48, 32)),
+        ("standard", ContractForm(ANGLES), with_rotary_names(input_names(5)), (2, 3, 5), (2, 3, 2, 16, 32)),
+        ("portable", PortableForm(ANGLES), portable_input_names(with_rotary=True), (30,), (2, 2, 48, 32)),
     ],
 )
 def test_shapes_and_types_match_the_form(
     tiny_bundle: Path, dialect: str, form: GraphForm, names: list[str], wanted: tuple[int, ...], rows: tuple[int, ...]
 ) -> None:
-    manifest = msgspec.structs.replace(Bundle.open(tiny_bundle).manifest, dialect=dialect, dtype="float16")
+    takes = [dialect] if ROTARY_COS in names else []
+    manifest = msgspec.structs.replace(
+        Bundle.open(tiny_bundle).manifest, dialect=dialect, dtype="float16", rotary_inputs=takes
+    )
     arrays = GraphArrays(manifest)
     inputs, outputs = arrays.inputs(SIZES), arrays.outputs(SIZES)
     assert list(inputs) == names

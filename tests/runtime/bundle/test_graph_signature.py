@@ -59,10 +59,11 @@ def test_contradicting_manifest_raises_on_cuda(
     ("changes", "message"),
     [
         ({"dimensions": {"kv_heads": 1}}, "window_key_values"),
-        ({"dimensions": {"head_size": 64}}, "past_key_values"),
+        ({"dimensions": {"head_size": 64}}, "rotary_cos"),
+        ({"dimensions": {"head_size": 64, "partial_rotary_size": 32}}, "past_key_values"),
         ({"dimensions": {"vocab_size": 1025}}, "logits tensor"),
         ({"dtype": "float16"}, "past_key_values"),
-        ({"dialect": "standard"}, "the inputs of"),
+        ({"dialect": "standard", "rotary_inputs": []}, "the inputs of"),
     ],
 )
 def test_contradicting_manifest_raises_in_the_portable_dialect(
@@ -71,6 +72,27 @@ def test_contradicting_manifest_raises_in_the_portable_dialect(
     bundle = edited(tiny_portable, tmp_path / "bundle", changes)
     with pytest.raises(BadInputError, match=message):
         open_session(bundle, "cpu", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("source", "dialects"), [("tiny_bundle", ["standard"]), ("tiny_rotary", []), ("tiny_portable", [])]
+)
+@pytest.mark.parametrize("device", ["cpu", "cpu+cpu"])
+def test_contradicting_rotary_inputs_raise(
+    source: str, dialects: list[str], device: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if device == "cpu+cpu" and source != "tiny_rotary":
+        pytest.skip("the bundle has no stages")
+    bundle = edited(request.getfixturevalue(source), tmp_path / "bundle", {"rotary_inputs": dialects})
+    with pytest.raises(BadInputError, match=r"the inputs of .*position_ids.*rotary_cos") as caught:
+        open_session(bundle, device, threads=1)
+    assert caught.value.remedy == "export the checkpoint again"
+
+
+@pytest.mark.parametrize("dialects", [["portable"], ["standard", "standard"], ["other"], "standard"])
+def test_impossible_rotary_inputs_raise(tiny_bundle: Path, tmp_path: Path, dialects: object) -> None:
+    with pytest.raises(BadInputError, match="rotary_inputs"):
+        edited(tiny_bundle, tmp_path / "bundle", {"rotary_inputs": dialects})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from tests.runtime.shortened import assert_shortened_equals_fresh
 
 from lopa import Decoder, Engine
+from lopa.export.verify.differences import FLOAT16_SUMS
+from lopa.export.verify.session_check import NumpyReference, report_from_session
 from lopa.runtime.accelerator.device_session import DeviceSession
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.host_session import HostSession
@@ -126,17 +128,14 @@ def test_memory_is_freed(portable: Bundle) -> None:
     assert memory.allocated_bytes == 0
 
 
-def test_float16(family_bundle: Callable[..., Path]) -> None:
-    bundle = Bundle.open(family_bundle("sdar", dtype="float16", dialects=("portable",)))
-    rng = np.random.default_rng(3)
-    with _opened(bundle) as session, _opened(bundle, "cpu") as plain:
-        for start in (0, 24):
-            batch = random_batch(rng, (0,), 3, 24, 24, starts=[start])
-            found, expected = session.forward(batch), plain.forward(batch)
-            assert np.abs(found.topk_logprobs - expected.topk_logprobs).max() < 0.05
-            assert (found.topk_ids[..., 0] == expected.topk_ids[..., 0]).mean() > 0.95
-            for each in (session, plain):
-                each.commit(0, 2, 24)
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"quantize": "int8"}, {"quantize": "int4"}], ids=str)
+def test_rounded_bundles_agree_with_numpy(options: dict[str, str], export_tiny: Callable[..., Path]) -> None:
+    bundle = Bundle.open(export_tiny(with_logits=True, dialects=("portable",), **options))
+    with _opened(bundle) as session:
+        assert type(session) is DeviceSession
+        rounding = FLOAT16_SUMS if "dtype" in options else None
+        report = report_from_session(session, bundle.manifest, [NumpyReference(bundle)], rounding=rounding)
+        assert report.ok, [each for each in report.errors if not each.ok]
 
 
 def test_plan_of_shape_buckets_is_used(portable: Bundle) -> None:

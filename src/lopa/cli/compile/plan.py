@@ -24,6 +24,7 @@ from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output
 from lopa.bench.table import show_table
 from lopa.cli.compile.recording_from_trace import recording_from_trace
+from lopa.cli.options.devices import software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.program.verbosity import quiet
@@ -74,6 +75,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float |
     show_default="the device's table in BUNDLE, otherwise a model",
     help="Cost table, written by bench costs.",
 )
+@software_gpu_option
 @option("--device", default="cpu", help="Device to plan for.")
 @option("--buckets", type=click.IntRange(min=1), default=_BUCKETS, help="Maximum number of shape buckets.")
 @option(

@@ -91,6 +91,11 @@ def _summary(bundle: Bundle) -> str:
             "contract",
             f"version {manifest.contract}, {' and '.join(bundle.dialects)} dialect, logits {manifest.with_logits}",
         ),
+        *(
+            [("angles", f"inputs of the {' and '.join(manifest.rotary_inputs)} graph")]
+            if manifest.rotary_inputs
+            else []
+        ),
         *([("plugins", ", ".join(manifest.plugins))] if manifest.plugins else []),
         *(("stage", f"{each.graph}  layers {each.first_layer} to {each.end_layer - 1}") for each in manifest.stages),
         *(("for cpu", f"{each.graph}  replaces {each.source}") for each in manifest.cpu_graphs),

@@ -76,6 +76,13 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     default="standard",
     help="Graph dialect: standard for ONNX Runtime, portable (plain operators) for WebGPU, Ascend and old compilers.",
 )
+@option(
+    "--rotary-inputs/--no-rotary-inputs",
+    "rotary_inputs",
+    default=None,
+    show_default="for portable graphs",
+    help="Take cosines and sines of rotary angles as inputs, which float16 hardware would compute inexactly.",
+)
 @option("--with-logits", is_flag=True, help="Add the logits to the outputs, for top-k above 8 and for verification.")
 @option("--stages", type=click.IntRange(min=1), default=1, help="Number of pipeline stages to write graphs for.")
 @option(
@@ -107,6 +114,7 @@ def command(
     exclude: tuple[str, ...],
     head: bool | None,
     dialect: str,
+    rotary_inputs: bool | None,
     with_logits: bool,
     stages: int,
     plugins: bool,
@@ -125,6 +133,7 @@ def command(
         dtype=_DTYPES[dtype],
         quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
         dialects=_DIALECTS[dialect],
+        rotary_inputs=rotary_inputs,
         with_logits=with_logits,
         stages=stages,
         plugins=plugins,

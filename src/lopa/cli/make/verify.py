@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lopa.bench.eval_set import eval_set_from_jsonl
 from lopa.bench.pace import Pace, duration_text
-from lopa.cli.options.devices import DEVICE_NAMES, complete_device
+from lopa.cli.options.devices import DEVICE_NAMES, complete_device, software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.cli.terminal.stages import StageProgress
@@ -68,6 +68,7 @@ _GATE_TOKENS = 64
     help="Checkpoint that BUNDLE was exported from, to compare with transformers.",
 )
 @option("--lora", type=_FOLDER, metavar="DIR", help="Adapter that BUNDLE was exported with.")
+@software_gpu_option
 @option("--device", default="cpu", shell_complete=complete_device, help=f"Device to check: {DEVICE_NAMES}.")
 @option(
     "--against",

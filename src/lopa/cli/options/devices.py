@@ -1,5 +1,6 @@
 """The options for the devices on which a bundle is opened, and for lists of counts."""
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -7,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from lopa.cli.program.grouped_option import DEVICE, option
-from lopa.runtime.device_families import FAMILIES
+from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 
@@ -24,7 +25,7 @@ def device_options(command: _Command) -> _Command:
 
 
 def device_option(command: _Command) -> _Command:
-    """Add --device, passed as `devices`."""
+    """Add --device, passed as `devices`, and --allow-software-gpu."""
     return option(
         "--device",
         "devices",
@@ -34,7 +35,25 @@ def device_option(command: _Command) -> _Command:
         group=DEVICE,
         help=f"Device: {DEVICE_NAMES}, {_RANK_NAMES}, or a pipeline such as cuda:0+cuda:1. Repeat the option to share "
         "the branches among several devices.",
+    )(software_gpu_option(command))
+
+
+def software_gpu_option(command: _Command) -> _Command:
+    """Add --allow-software-gpu, which sets the variable of the WebGPU plug-in for this process."""
+    return option(
+        "--allow-software-gpu",
+        is_flag=True,
+        expose_value=False,
+        callback=_allow_software_gpu,
+        group=DEVICE,
+        advanced=True,
+        help="Let webgpu:N use a GPU that is simulated on the processor, for tests. It is slow.",
     )(command)
+
+
+def _allow_software_gpu(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    if value:
+        os.environ[ALLOW_SOFTWARE_GPU] = "1"
 
 
 def device_timeout_option(command: _Command) -> _Command:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from lopa.cli.options.devices import software_gpu_option
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.runtime.bundle import Bundle
@@ -70,6 +71,7 @@ _OTHER_ABILITIES = (
     examples=("lopa-export doctor", "lopa-export doctor --all", "lopa-export doctor BUNDLE"),
 )
 @click.argument("bundle", required=False, type=click.Path(path_type=Path))
+@software_gpu_option
 @option("--all", "show_all", is_flag=True, help="Also list what is not installed, with the command to install it.")
 def command(bundle: Path | None, show_all: bool) -> None:
     """Show what this install can export, build and run.

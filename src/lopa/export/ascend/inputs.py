@@ -12,6 +12,7 @@ import onnx.helper
 
 from lopa.runtime.ascend.ascend_manifest import EngineInput, EngineOutput
 from lopa.runtime.bundle.buckets import ShapeBucket
+from lopa.runtime.contract import ROTARY_COS
 from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.errors import BadInputError
 
@@ -69,11 +70,12 @@ def engine_outputs(model: onnx.ModelProto) -> list[EngineOutput]:
 
 def _check_portable(inputs: Sequence[str], axes: Sequence[str]) -> None:
     unknown = [axis for axis in axes if _COUNTED.fullmatch(axis) is None]
-    if list(inputs) != portable_input_names() or unknown:
+    expected = portable_input_names(with_rotary=ROTARY_COS in inputs)
+    if list(inputs) != expected or unknown:
         found = f"dynamic axes {', '.join(unknown)}" if unknown else f"{len(inputs)} inputs, the last {inputs[-1]}"
         raise BadInputError(
             f"the graph has {found}",
-            expected=f"the portable form: {', '.join(portable_input_names())} over requests, window, prefix and rows",
+            expected=f"the portable form: {', '.join(expected)} over requests, window, prefix and rows",
             remedy="export the checkpoint again with --dialect portable or both",
         )
 

@@ -57,7 +57,7 @@ def _standard_inputs(dimensions: ModelDimensions, dtype: torch.dtype, part: Mode
 
 
 def _standard_names(part: ModelPart) -> list[str]:
-    return part.input_names
+    return part.input_names()
 
 
 def _standard_axes(_: ModelDimensions, part: ModelPart) -> tuple[object, ...]:

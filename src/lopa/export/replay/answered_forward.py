@@ -10,6 +10,7 @@ from lopa.runtime import contract
 from lopa.runtime.bundle.manifest import Dialect
 from lopa.runtime.contract import Rows, Statistics, WindowBatch, past_names, window_names
 from lopa.runtime.contract.portable_form import PAST, portable_inputs, portable_past
+from lopa.runtime.contract.rotary import RotaryAngles, position_inputs
 from lopa.runtime.sessions.prefix_cache import Prefix
 
 Array = npt.NDArray[Any]
@@ -27,14 +28,14 @@ class AnsweredForward:
     """New rows in the order of contract.window_names, each [R, B, Hkv, W, D] in the bundle's dtype."""
 
 
-def inputs_of_graph(forward: AnsweredForward, dialect: Dialect) -> Arrays:
-    """Return all inputs of a graph of `dialect` by name."""
+def inputs_of_graph(forward: AnsweredForward, dialect: Dialect, rotary: RotaryAngles | None = None) -> Arrays:
+    """Return all inputs of a graph of `dialect` by name. With `rotary`, it takes cosines and sines, not positions."""
     batch, prefix = forward.batch, forward.prefix
     if dialect == "portable":
-        return portable_inputs(batch, prefix.mask) | {PAST: portable_past(prefix.block)}
+        return portable_inputs(batch, prefix.mask, rotary) | {PAST: portable_past(prefix.block)}
     return {
         contract.INPUT_IDS: batch.input_ids,
-        contract.POSITION_IDS: batch.position_ids,
+        **position_inputs(batch.position_ids, rotary),
         contract.WINDOW_MASK: batch.window_mask,
         contract.PREFIX_MASK: prefix.mask,
         contract.LOGITS_INDEX: batch.logits_index,

@@ -15,6 +15,7 @@ import numpy as np
 from lopa.export.replay import compare
 from lopa.export.replay.answered_forward import AnsweredForward, Array, Arrays, inputs_of_graph, outputs_of_graph
 from lopa.runtime.bundle.manifest import Dialect
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
@@ -60,15 +61,22 @@ def check_folder(folder: Path, dtype: str) -> None:
         )
 
 
-def write_forwards(folder: Path, forwards: Sequence[AnsweredForward], dialect: Dialect, rule: ComparisonRule) -> None:
+def write_forwards(
+    folder: Path,
+    forwards: Sequence[AnsweredForward],
+    dialect: Dialect,
+    rule: ComparisonRule,
+    rotary: RotaryAngles | None = None,
+) -> None:
     """Write `forwards`, at least one, for the graph of `dialect` to the existing folder `folder`.
 
-    It needs several times the memory of the forwards, because the JSON text is created at once.
+    With `rotary`, the graph takes its cosines and sines in place of positions. It needs several times the memory of the
+    forwards, because the JSON text is created at once.
     """
     from polygraphy.comparator import RunResults
     from polygraphy.json import save_json
 
-    inputs = [inputs_of_graph(forward, dialect) for forward in forwards]
+    inputs = [inputs_of_graph(forward, dialect, rotary) for forward in forwards]
     answers = RunResults()
     answers.add(
         [_polygraphy_arrays(outputs_of_graph(forward, dialect)) for forward in forwards],

@@ -35,10 +35,10 @@ def save_cases(bundle: Bundle, folder: Path, progress: ProgressCallback) -> None
     rule = _rule_of_cases(bundle.manifest)
     with staged_folder(folder, overwrite=False, product=SAVED) as staged:
         first, *others = bundle.dialects
-        write_forwards(staged, forwards, first, rule)
+        write_forwards(staged, forwards, first, rule, bundle.manifest.rotary)
         for dialect in others:
             (staged / dialect).mkdir()
-            write_forwards(staged / dialect, forwards, dialect, rule)
+            write_forwards(staged / dialect, forwards, dialect, rule, bundle.with_dialect(dialect).manifest.rotary)
 
 
 def _rule_of_cases(manifest: Manifest) -> ComparisonRule:

@@ -12,13 +12,13 @@ import msgspec
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
 from lopa.export.extra import export_extra_needed
 from lopa.export.progress import ProgressCallback, silent
-from lopa.export.verify.differences import OutputError
+from lopa.export.verify.differences import FLOAT16_SUMS, OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.quantized_form import cpu_form
-from lopa.runtime.device_families import parse_device, stages_of_device
+from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
 from lopa.runtime.sessions.onnxruntime_session import open_session as open_exact_session
@@ -148,10 +148,19 @@ def _report_from_graph(
             references,
             progress,
             stage,
-            rounding_dtype="bfloat16" if rounds_to_bfloat16(session.device) else None,
+            rounding=_rounding(bundle, session.device),
         )
     finally:
         session.close()
+
+
+def _rounding(bundle: Bundle, device: str) -> str | None:
+    """Return the rounding of a device that differs from the bundle's type, as a key of TOLERANCES."""
+    if rounds_to_bfloat16(device):
+        return "bfloat16"
+    found = find_device(device)
+    on_webgpu = found is not None and found.family.name == "webgpu"
+    return FLOAT16_SUMS if on_webgpu and bundle.manifest.dtype == "float16" else None
 
 
 def _session_to_check(bundle: Bundle, device: str) -> Session | None:

@@ -7,7 +7,7 @@ that differ from the checkpoint's.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -126,12 +126,12 @@ def report_from_session(
     progress: ProgressCallback = silent,
     stage: str = "comparing",
     *,
-    rounding_dtype: Literal["bfloat16"] | None = None,
+    rounding: str | None = None,
 ) -> Report:
     """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 
-    `progress` receives the number of finished cases of `stage`. An engine that rounds to another type than the
-    bundle's, `rounding_dtype`, gets that type's tolerance. Raises CheckFailedError if the engine itself fails.
+    `progress` receives the number of finished cases of `stage`. An engine that rounds otherwise than the bundle's
+    type gets the tolerance of `rounding`, a key of TOLERANCES. Raises CheckFailedError if the engine itself fails.
     """
     cases = list(cases_from_manifest(manifest))
     found: dict[str, _Differences] = {reference.name: _Differences() for reference in references}
@@ -141,7 +141,7 @@ def report_from_session(
         for reference in references:
             _compare(answer, case, reference, found[reference.name])
     progress(stage, len(cases), len(cases))
-    tolerance = tolerance_of(manifest, rounding_dtype if manifest.quantization is None else None)
+    tolerance = tolerance_of(manifest, rounding if manifest.quantization is None else None)
     return Report(
         cases=len(cases),
         errors=tuple(

@@ -14,6 +14,7 @@ from lopa.runtime.accelerator.device_memory import Buffer, BufferSet
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract import Bool, WindowBatch, past_names
 from lopa.runtime.contract.portable_form import PAST, portable_inputs
+from lopa.runtime.contract.rotary import RotaryAngles, position_inputs
 
 Array = npt.NDArray[Any]
 
@@ -45,11 +46,15 @@ class GraphForm(Protocol):
 class ContractForm:
     """Form of the contract, with new rows [R, B, Hkv, W, D]."""
 
+    def __init__(self, rotary: RotaryAngles | None = None) -> None:
+        """Create the form of a graph that takes the cosines and sines of `rotary`, or positions if it is None."""
+        self._rotary = rotary
+
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """Return all inputs except the prefix rows."""
         arrays: dict[str, Array] = {
             contract.INPUT_IDS: batch.input_ids,
-            contract.POSITION_IDS: batch.position_ids,
+            **position_inputs(batch.position_ids, self._rotary),
             contract.WINDOW_MASK: batch.window_mask,
             contract.PREFIX_MASK: prefix_mask,
             contract.LOGITS_INDEX: batch.logits_index,
@@ -69,9 +74,13 @@ class ContractForm:
 class PortableForm:
     """Form of the portable dialect, with new rows [R, Hkv, B x W, D]."""
 
+    def __init__(self, rotary: RotaryAngles | None = None) -> None:
+        """Create the form of a graph that takes the cosines and sines of `rotary`, or positions if it is None."""
+        self._rotary = rotary
+
     def inputs(self, batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
         """Return all inputs except the prefix rows."""
-        return portable_inputs(batch, prefix_mask)
+        return portable_inputs(batch, prefix_mask, self._rotary)
 
     def past(self, arrays: BufferSet) -> dict[str, Buffer]:
         """Return the prefix as one input. Raises ValueError like BufferSet.whole."""

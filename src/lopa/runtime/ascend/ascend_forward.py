@@ -13,20 +13,23 @@ from lopa.runtime.ascend.acl_model import AclModel
 from lopa.runtime.ascend.ascend_manifest import EngineBucket, EngineInput, StoredAscendEngine
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.contract.portable_form import PAST
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError
 
 
 class AscendForward:
     """Forward over the OMs of an engine."""
 
-    def __init__(self, acl: AclCalls, memory: AclMemory, stored: StoredAscendEngine) -> None:
-        """Load the OMs of an engine.
+    def __init__(
+        self, acl: AclCalls, memory: AclMemory, stored: StoredAscendEngine, rotary: RotaryAngles | None = None
+    ) -> None:
+        """Load the OMs of an engine, which takes the cosines and sines of `rotary`, or positions if it is None.
 
         Raises AclError if an OM cannot be loaded, and BadInputError if it differs from engine.json.
         """
         engine = stored.engine
         self.memory = memory
-        self.form = PortableForm()
+        self.form = PortableForm(rotary)
         self.buckets: Sequence[ShapeBucket] = [each.bucket for each in engine.buckets]
         self._models: dict[str, AclModel] = {}
         self._runs = {each.bucket: (each.model, dims_of_bucket(each, engine.inputs)) for each in engine.buckets}

@@ -15,8 +15,9 @@ from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES, StoredAscendEngi
 from lopa.runtime.ascend.process import THE_PROCESS
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import check_buckets_fit
-from lopa.runtime.contract import window_names
+from lopa.runtime.contract import ROTARY_COS, window_names
 from lopa.runtime.contract.portable_form import portable_input_names
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import BadInputError
@@ -52,11 +53,18 @@ def _open_on_thread(stored: StoredAscendEngine, bundle: Bundle, device: str, num
     with ExitStack() as stack:
         memory = AclMemory(THE_PROCESS, number)
         stack.callback(memory.close)
-        engine = AscendForward(THE_PROCESS.calls(), memory, stored)
+        engine = AscendForward(THE_PROCESS.calls(), memory, stored, _rotary(stored, bundle))
         stack.callback(engine.close)
         session = DeviceSession(engine, device, _cache_shape(stored, bundle), bundle.manifest.dimensions.vocab_size)
         stack.pop_all()
     return session
+
+
+def _rotary(stored: StoredAscendEngine, bundle: Bundle) -> RotaryAngles | None:
+    """Return the angles that the engine takes, or None for an engine that takes positions."""
+    sizes = bundle.manifest.dimensions
+    takes_angles = any(each.name == ROTARY_COS for each in stored.engine.inputs)
+    return RotaryAngles(sizes.rotary_size, sizes.rope_theta) if takes_angles else None
 
 
 def _engine_for_soc(engines: list[StoredAscendEngine], soc: str, bundle: Bundle) -> StoredAscendEngine:
@@ -89,10 +97,11 @@ def _check_engine(stored: StoredAscendEngine, bundle: Bundle) -> None:
         [each.bucket for each in stored.engine.buckets], bundle.manifest, source=str(stored.folder), remedy=remedy
     )
     inputs = [each.name for each in stored.engine.inputs]
-    if inputs != portable_input_names():
+    names = portable_input_names(with_rotary=ROTARY_COS in inputs)
+    if inputs != names:
         raise BadInputError(
             f"{stored.folder} has {len(inputs)} inputs, the last is {inputs[-1] if inputs else None}",
-            expected=", ".join(portable_input_names()),
+            expected=", ".join(names),
             remedy=f"export the checkpoint again, then {remedy}",
         )
     names = contract.output_names(bundle.manifest.dimensions.layers, with_logits=bundle.manifest.with_logits)

@@ -67,7 +67,13 @@ class Bundle:
                 remedy=f"export the checkpoint again with --dialect {dialect} or --dialect both",
             )
         graph = self.manifest.graph if dialect == self.manifest.dialect else self.manifest.portable_graph
-        alone = msgspec.structs.replace(self.manifest, dialect=dialect, graph=graph, portable_graph=None)
+        alone = msgspec.structs.replace(
+            self.manifest,
+            dialect=dialect,
+            graph=graph,
+            portable_graph=None,
+            rotary_inputs=[each for each in self.manifest.rotary_inputs if each == dialect],
+        )
         if dialect != "standard":
             alone = msgspec.structs.replace(
                 alone, stages=[], cpu_graphs=[], plugins=[]

@@ -17,6 +17,7 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.contract.model_part import HIDDEN, NEXT_HIDDEN, ModelPart
 from lopa.runtime.contract.portable_form import PAST, portable_input_names
+from lopa.runtime.contract.rotary import ROTARY_INPUTS
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.contract.stored_floats import stored_dtype
 from lopa.runtime.errors import BadInputError
@@ -85,11 +86,12 @@ def inputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     """Return all inputs of the graph of `part` in the manifest's dialect, in order. A portable graph is always the
     whole model.
     """
+    with_rotary = manifest.rotary is not None
     if manifest.dialect == "portable":
         forms = _portable_forms(manifest, part)
-        return {name: forms[name] for name in portable_input_names()}
+        return {name: forms[name] for name in portable_input_names(with_rotary=with_rotary)}
     forms = _standard_forms(manifest, part)
-    return {name: forms[name] for name in part.input_names}
+    return {name: forms[name] for name in part.input_names(with_rotary=with_rotary)}
 
 
 def outputs_of_graph(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]:
@@ -162,6 +164,7 @@ def _standard_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
         contract.INPUT_IDS: ValueForm(_IDS, window),
         HIDDEN: hidden,
         contract.POSITION_IDS: ValueForm(_IDS, window),
+        **_rotary(window, sizes.rotary_size),
         contract.WINDOW_MASK: ValueForm(_BOOL, (*window, "W")),
         contract.PREFIX_MASK: ValueForm(_BOOL, ("R", "P")),
         contract.LOGITS_INDEX: ValueForm(_IDS, sampled),
@@ -179,6 +182,7 @@ def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
     return {
         contract.INPUT_IDS: ValueForm(_IDS, ("R", "S")),
         contract.POSITION_IDS: ValueForm(_IDS, ("R", "S")),
+        **_rotary(("R", "S"), sizes.rotary_size),
         contract.WINDOW_MASK: ValueForm(_FLOAT, ("R", 1, "S", "S")),
         contract.PREFIX_MASK: ValueForm(_FLOAT, ("R", 1, 1, "P")),
         contract.LOGITS_INDEX: ValueForm(_IDS, ("M",)),
@@ -187,6 +191,10 @@ def _portable_forms(manifest: Manifest, part: ModelPart) -> dict[str, ValueForm]
         **_statistics(("M",), sizes.vocab_size),
         **dict.fromkeys(part.window_names, ValueForm(row, ("R", sizes.kv_heads, "S", sizes.head_size))),
     }
+
+
+def _rotary(rows: tuple[str, ...], rotary_size: int) -> dict[str, ValueForm]:
+    return dict.fromkeys(ROTARY_INPUTS, ValueForm(_FLOAT, (*rows, rotary_size // 2)))
 
 
 def _statistics(sampled: tuple[str, ...], vocab_size: int) -> dict[str, ValueForm]:

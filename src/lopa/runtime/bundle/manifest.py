@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.contract import TILE, TOP_K
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
     DEFAULT_DEVICES,
@@ -282,6 +283,9 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     origin: Origin
     portable_graph: Name | None = None
     """A second graph in the portable dialect over the same weights, if `graph` is standard."""
+    rotary_inputs: Annotated[list[Dialect], Meta(max_length=2)] = msgspec.field(default_factory=list)
+    """Dialects whose graphs take cosines and sines of rotary angles in place of positions (docs/concepts/contract.md).
+    Bundles of older versions have none."""
     cpu_graphs: Annotated[list[CpuGraph], Meta(max_length=4096)] = msgspec.field(default_factory=list)
     """Twins of `graph` and of the stages' graphs, if ONNX Runtime has a faster form on CPUs."""
     webgpu_graph: WebgpuGraph | None = None
@@ -296,6 +300,13 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     """Options of GenerationConfig set by the bundle's owner. They override the options of `decoding`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
+
+    @property
+    def rotary(self) -> RotaryAngles | None:
+        """The angles whose cosines and sines the graphs of `dialect` take, or None if these graphs take positions."""
+        if self.dialect not in self.rotary_inputs:
+            return None
+        return RotaryAngles(self.dimensions.rotary_size, self.dimensions.rope_theta)
 
     @property
     def default_options(self) -> dict[str, Any]:
@@ -507,6 +518,13 @@ def _find_dialect_errors(manifest: Manifest) -> Reasons:
                 )
 
 
+def _find_rotary_errors(manifest: Manifest) -> Reasons:
+    dialects = [manifest.dialect, *([] if manifest.portable_graph is None else ["portable"])]
+    unknown = sorted(set(manifest.rotary_inputs) - set(dialects))
+    if unknown or len(set(manifest.rotary_inputs)) < len(manifest.rotary_inputs):
+        yield f"rotary_inputs = {manifest.rotary_inputs}", f"dialects of its graphs, each once: {', '.join(dialects)}"
+
+
 def _find_stage_errors(manifest: Manifest) -> Reasons:
     edges = [0, *(stage.end_layer for stage in manifest.stages)]
     firsts = [stage.first_layer for stage in manifest.stages]
@@ -568,6 +586,7 @@ _CHECKS: tuple[Callable[[Manifest], Reasons], ...] = (
     _find_token_errors,
     _find_shift_errors,
     _find_dialect_errors,
+    _find_rotary_errors,
     _find_stage_errors,
     _find_cpu_graph_errors,
     _find_webgpu_graph_errors,

@@ -26,6 +26,12 @@ _ALL = slice(None)
 
 INPUT_IDS = "input_ids"
 POSITION_IDS = "position_ids"
+ROTARY_COS = "rotary_cos"
+"""float32 [R, B, W, rotary size / 2]: cosines of each row's rotary angles. A graph may take them and ROTARY_SIN in
+place of POSITION_IDS (lopa.runtime.contract.rotary).
+"""
+ROTARY_SIN = "rotary_sin"
+"""float32 [R, B, W, rotary size / 2]: sines of each row's rotary angles."""
 WINDOW_MASK = "window_mask"
 PREFIX_MASK = "prefix_mask"
 LOGITS_INDEX = "logits_index"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa.runtime import contract
+from lopa.runtime.contract.rotary import with_rotary_names
 
 HIDDEN = "hidden"
 """float32 [2, R, B, W, H]: two addends whose sum is the hidden state after the previous layers. It is an input of every
@@ -55,15 +56,15 @@ class ModelPart:
         """Names of the outputs with these layers' new key and value rows."""
         return contract.window_names(self.layers)[self.cache_arrays]
 
-    @property
-    def input_names(self) -> list[str]:
-        """Names of all inputs, in order."""
+    def input_names(self, *, with_rotary: bool = False) -> list[str]:
+        """Return the names of all inputs, in order. With `with_rotary`, the graph takes cosines and sines."""
         source = contract.INPUT_IDS if self.is_first else HIDDEN
         last_inputs = [contract.LOGITS_INDEX, contract.TEMPERATURE] if self.is_last else []
-        return [
+        names = [
             *(source, contract.POSITION_IDS, contract.WINDOW_MASK, contract.PREFIX_MASK),
             *(*last_inputs, *self.past_names),
         ]
+        return with_rotary_names(names) if with_rotary else names
 
     def output_names(self, *, with_logits: bool) -> list[str]:
         """Return the names of all outputs, in order. `with_logits` must match the bundle."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lopa.runtime import contract
 from lopa.runtime.contract.forward import Bool, Float32, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.rotary import RotaryAngles, position_inputs, with_rotary_names
 
 Array = npt.NDArray[Any]
 
@@ -24,22 +25,23 @@ PAST = "past_key_values"
 """The prefix cache as one input, dtype [2L, R * Hkv, P, D]: the contract's arrays, concatenated."""
 
 
-def portable_input_names() -> list[str]:
-    """Return the names of all inputs of a portable graph, in order."""
-    return [*contract.input_names(0), PAST]
+def portable_input_names(*, with_rotary: bool = False) -> list[str]:
+    """Return the names of all inputs of a portable graph, in order. With `with_rotary`, it takes cosines and sines."""
+    names = [*contract.input_names(0), PAST]
+    return with_rotary_names(names) if with_rotary else names
 
 
-def portable_inputs(batch: WindowBatch, prefix_mask: Bool) -> dict[str, Array]:
+def portable_inputs(batch: WindowBatch, prefix_mask: Bool, rotary: RotaryAngles | None = None) -> dict[str, Array]:
     """Return all inputs but the cached keys and values (see `portable_past`). `prefix_mask` is [R, P].
 
-    The arrays are new and C-contiguous.
+    With `rotary`, the graph takes its cosines and sines in place of positions. The arrays are new and C-contiguous.
     """
     requests, branches, width = batch.input_ids.shape
     queries = batch.logits_index.shape[-1]
     first_row = np.arange(requests * branches).reshape(requests, branches, 1) * width
     return {
         contract.INPUT_IDS: batch.input_ids.reshape(requests, -1).copy(),
-        contract.POSITION_IDS: batch.position_ids.reshape(requests, -1).copy(),
+        **position_inputs(batch.position_ids.reshape(requests, -1).copy(), rotary),
         contract.WINDOW_MASK: _window_bias(batch.window_mask),
         contract.PREFIX_MASK: _bias(prefix_mask)[:, None, None],
         contract.LOGITS_INDEX: (batch.logits_index + first_row).reshape(-1),

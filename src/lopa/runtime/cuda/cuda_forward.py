@@ -47,7 +47,9 @@ class CudaForward:
         """
         self.memory = memory
         self.buckets = buckets
-        self.form: GraphForm = PortableForm() if bundle.manifest.dialect == "portable" else ContractForm()
+        self.form: GraphForm = (PortableForm if bundle.manifest.dialect == "portable" else ContractForm)(
+            bundle.manifest.rotary
+        )
         self._arrays = GraphArrays(bundle.manifest)
         self._table = BucketTable(buckets) if buckets else None
         self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)

@@ -16,6 +16,7 @@ from lopa.runtime.bundle.graph_signature import arrays_of_values, inputs_of_grap
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Rows, Statistics, WindowBatch
 from lopa.runtime.contract.model_part import HIDDEN, ModelPart
+from lopa.runtime.contract.rotary import position_inputs
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.sessions.prefix_cache import Prefix
 
@@ -58,6 +59,7 @@ class BoundForward:
         """Create a forward over `binding`, the standard graph of `part`."""
         self._binding = binding
         self._part = part
+        self._rotary = manifest.rotary
         prefix = {contract.PREFIX_MASK, *part.past_names}
         self._inputs = {name: form for name, form in inputs_of_graph(manifest, part).items() if name not in prefix}
         self._outputs = outputs_of_graph(manifest, part)
@@ -88,7 +90,8 @@ class BoundForward:
             arrays[contract.INPUT_IDS][...] = batch.input_ids
         else:
             arrays[HIDDEN][...] = hidden
-        arrays[contract.POSITION_IDS][...] = batch.position_ids
+        for name, values in position_inputs(batch.position_ids, self._rotary).items():
+            arrays[name][...] = values
         arrays[contract.WINDOW_MASK][...] = batch.window_mask
         if self._part.is_last:
             arrays[contract.LOGITS_INDEX][...] = batch.logits_index

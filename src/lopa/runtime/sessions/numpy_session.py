@@ -15,6 +15,7 @@ from lopa.runtime.bundle.manifest import Manifest, MixtureOfExperts
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.bundle.weights import weights_from_bundle
 from lopa.runtime.contract import TOP_K, Bool, Float32, Floats, Int64, Rows, Statistics, WindowBatch
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.contract.stored_floats import float32_from_stored, stored_dtype, stored_from_float32
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.sessions.host_session import HostSession
@@ -178,10 +179,7 @@ def silu(x: Float32) -> Float32:
 
 def rotation(position_ids: Int64, size: int, theta: float) -> tuple[Float32, Float32]:
     """Return cosine and sine [R, B, 1, W, size/2] of every position. The 1 is the head axis."""
-    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    frequencies = np.float32(1) / np.float32(theta) ** exponents
-    angles = position_ids[:, :, None, :, None].astype(np.float32) * frequencies
-    return np.cos(angles), np.sin(angles)
+    return RotaryAngles(size, theta).cosines_and_sines(position_ids[:, :, None])
 
 
 def rotated(x: Float32, cos: Float32, sin: Float32) -> Float32:

@@ -35,7 +35,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, exact: boo
     part = whole_model(manifest.dimensions.layers)
     forward: Forward
     if manifest.dialect == "portable":
-        forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads))
+        forward = OnnxPortableForward(open_part_graph(bundle, part, device, threads), manifest.rotary)
     else:
         forward = forward_from_bundle(bundle, part, device, threads=threads, exact=exact)
     return HostSession(forward, device, cache_shape_from_manifest(manifest))

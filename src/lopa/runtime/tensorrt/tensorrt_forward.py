@@ -42,7 +42,7 @@ class TensorRTForward:
         """
         engine = found.engine
         self.memory = memory
-        self.form = ContractForm()
+        self.form = ContractForm(bundle.manifest.rotary)
         self.buckets = list(engine.buckets)
         self._graphs = graphs
         self._can_be_captured = can_be_captured(engine.target, engine.flags)

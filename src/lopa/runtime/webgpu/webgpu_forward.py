@@ -34,7 +34,7 @@ class WebGpuForward:
         """Create a forward over `session`, which has opened the portable graph of `bundle`."""
         self.memory = memory
         self.buckets = buckets
-        self.form: GraphForm = PortableForm()
+        self.form: GraphForm = PortableForm(bundle.manifest.rotary)
         self._arrays = GraphArrays(bundle.manifest)
         self._table = BucketTable(buckets) if buckets else None
         self.sizes = self._arrays.bytes_without_prefix(_NO_SIZES, *buckets)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime as ort
 
+Array = npt.NDArray[Any]
+
 DEVICE = "gpu"
 """ONNX Runtime's name of a plug-in's device memory."""
 PROVIDER = "WebGpuExecutionProvider"
@@ -14,12 +16,12 @@ _ERRORS_ONLY = 3
 
 
 def session_from_graph(
-    graph: Path | bytes, device: Any, matrices: Mapping[str, npt.NDArray[Any]] | None = None
+    graph: Path | bytes, device: Any, matrices: Mapping[str, Array] | None = None
 ) -> ort.InferenceSession:
     """Open a graph on `device`, an OrtEpDevice of the WebGPU plug-in. `matrices` are initializers without values.
 
     Integers of 64 bits stay on the device, so that no node of a portable graph runs on the processor. Raises ONNX
-    Runtime's exceptions.
+    Runtime's exceptions, and RuntimeError if the provider does not start.
     """
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
@@ -28,4 +30,7 @@ def session_from_graph(
     if values:
         options.add_external_initializers(list(values), list(values.values()))
     options.add_provider_for_devices([device], {})
-    return ort.InferenceSession(graph if isinstance(graph, bytes) else str(graph), options)
+    session = ort.InferenceSession(graph if isinstance(graph, bytes) else str(graph), options)
+    if session.get_providers()[0] != PROVIDER:  # ONNX Runtime opens the graph on the processor then
+        raise RuntimeError(f"{PROVIDER} did not start; ONNX Runtime used {session.get_providers()}")
+    return session

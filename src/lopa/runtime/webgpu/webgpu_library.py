@@ -8,13 +8,13 @@ from typing import Any
 
 import onnxruntime as ort
 
-from lopa.runtime.device_families import FAMILIES, parse_device
+from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, parse_device
 from lopa.runtime.errors import MissingBackendError
 from lopa.runtime.webgpu.webgpu_graph import PROVIDER
 
-ALLOW_SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
-"""Environment variable of the plug-in. It is read when the plug-in is registered."""
 _PACKAGE = "onnxruntime_ep_webgpu"
+_ERRORS_ONLY, _WARNINGS = 3, 2
+"""Severities of ONNX Runtime's log. The second is its default."""
 _lock = threading.Lock()
 _is_registered = False
 
@@ -22,7 +22,7 @@ _is_registered = False
 def webgpu_adapters() -> Sequence[Any]:
     """Return the adapters as OrtEpDevice, after registering the plug-in once per process.
 
-    A software adapter is offered only if ALLOW_SOFTWARE is 1 in the environment. Raises MissingBackendError if the
+    A software adapter is offered only if ALLOW_SOFTWARE_GPU is 1 in the environment. Raises MissingBackendError if the
     plug-in is not installed or cannot be loaded.
     """
     with _lock:
@@ -43,9 +43,11 @@ def webgpu_device(device: str) -> Any:
     number, adapters = parse_device(device, "webgpu").number, webgpu_adapters()
     if number < len(adapters):
         return adapters[number]
-    software = "" if os.environ.get(ALLOW_SOFTWARE) == "1" else ", or pass --allow-software-gpu for a software adapter"
+    software = (
+        "" if os.environ.get(ALLOW_SOFTWARE_GPU) == "1" else ", or pass --allow-software-gpu for a software adapter"
+    )
     raise MissingBackendError(
-        f"device {device!r}, but WebGPU offers {len(adapters)} adapters",
+        f"device {device!r}, but WebGPU offers {len(adapters)} adapter{'' if len(adapters) == 1 else 's'}",
         expected="a GPU and its Vulkan driver, such as mesa-vulkan-drivers with libvulkan1",
         remedy=f"install the driver, and run lopa-export doctor{software}",
     )
@@ -54,6 +56,7 @@ def webgpu_device(device: str) -> Any:
 def _register() -> None:
     try:
         plugin = importlib.import_module(_PACKAGE)
+        ort.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every software adapter
         ort.register_execution_provider_library(PROVIDER, plugin.get_library_path())
     except ImportError as error:
         raise MissingBackendError(
@@ -67,3 +70,5 @@ def _register() -> None:
             expected="libvulkan.so.1, and an ONNX Runtime that fits the plug-in",
             remedy=f"install a Vulkan loader such as libvulkan1, and {FAMILIES['webgpu'].ability.remedy()}",
         ) from error
+    finally:
+        ort.set_default_logger_severity(_WARNINGS)

@@ -55,6 +55,11 @@ class TransferCount:
     uploaded: int = 0
     downloaded: int = 0
 
+    @property
+    def total(self) -> int:
+        """Bytes copied in both directions."""
+        return self.uploaded + self.downloaded
+
 
 class WebGpuMemory:
     """Memory of a WebGPU device."""
@@ -99,7 +104,6 @@ class WebGpuMemory:
         """Copy a host array of whole words."""
         words = source.reshape(-1).view(_WORD)
         allocation, start, unit = self._piece(target, words.size)
-        self.transfers.uploaded += source.nbytes
         numbers = np.arange(start, start + words.size // unit)
         self._change(self._write, allocation, unit, {TO: numbers[:, None], ROWS: words.reshape(-1, unit)})
 
@@ -181,6 +185,7 @@ class WebGpuMemory:
         _bind_table(binding, TARGET, target, unit)
         for name, array in inputs.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
+            self.transfers.uploaded += array.nbytes
         shape = (target.words // unit, unit)
         binding.bind_output(CHANGED, DEVICE, 0, _WORD.type, shape, target.handle)
         session.run_with_iobinding(binding, self._options)

@@ -23,7 +23,7 @@ from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
-from lopa.runtime.webgpu.webgpu_graph import session_from_graph
+from lopa.runtime.webgpu.webgpu_graph import Array, session_from_graph
 from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
@@ -34,13 +34,13 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceS
     `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
     or the adapter is missing.
     """
-    adapter = webgpu_device(device)
     if bundle.manifest.dtype == "bfloat16":
         raise BadInputError(
             f"device {device!r} cannot run {bundle.path}, a bundle in bfloat16",
             expected="float32 or float16, because WebGPU has no bfloat16",
             remedy="export the checkpoint with --dtype fp16 or fp32",
         )
+    adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
         return session_with_device_caches(bundle.with_dialect("portable"), device, adapter)
     return session_with_host_caches(bundle, device, adapter)
@@ -66,7 +66,7 @@ def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostS
     graph, manifest = _opened(bundle, adapter), bundle.manifest
     forward: Forward
     if manifest.dialect == "portable":
-        forward = OnnxPortableForward(graph)
+        forward = OnnxPortableForward(graph, manifest.rotary)
     else:
         forward = BoundForward(OnnxRuntimeBinding(graph), manifest, whole_model(manifest.dimensions.layers))
     return HostSession(forward, device, cache_shape_from_manifest(manifest))
@@ -74,7 +74,7 @@ def session_with_host_caches(bundle: Bundle, device: str, adapter: Any) -> HostS
 
 def _opened(bundle: Bundle, adapter: Any) -> ort.InferenceSession:
     """Open and check the bundle's graph, or the twin of a quantized portable graph."""
-    graph, matrices = bundle.graph, {}
+    graph, matrices = bundle.graph, dict[str, Array]()
     if bundle.manifest.dialect == "portable":
         graph, matrices = webgpu_graph(bundle), webgpu_initializers(bundle)
     try:

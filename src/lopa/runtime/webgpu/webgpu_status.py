@@ -12,7 +12,8 @@ def find_devices(family: str) -> list[DeviceStatus]:
     except MissingBackendError as error:
         return [DeviceStatus(f"{family}:N", f"{error.received}: {error.remedy}", is_here=False)]
     if not adapters:
-        return [DeviceStatus(f"{family}:N", "no GPU with a Vulkan driver (--allow-software-gpu also finds software)")]
+        state = "no GPU with a Vulkan driver; --allow-software-gpu also finds a software one"
+        return [DeviceStatus(f"{family}:N", state, is_here=False)]
     return [
         DeviceStatus(f"{family}:{number}", f"ready ({'software, ' if is_software(each) else ''}{each.device.vendor})")
         for number, each in enumerate(adapters)

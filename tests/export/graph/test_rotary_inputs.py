@@ -1,0 +1,182 @@
+"""Graphs that take cosines and sines: their signature, their results and whole decodes, with and without."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from tests.export.checkpoints import small_checkpoint
+from tests.runtime.random_windows import assert_same_statistics, random_batch
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph.rotary_inputs import with_rotary_inputs
+from lopa.export.verify.report import report_from_bundle
+from lopa.export.weights.plan import Dtype
+from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import MANIFEST_NAME
+from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.sessions.session import open_session
+
+PROMPTS = (
+    "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:",
+    "Question: Jack has 5 marbles. Sam has 3 more marbles than Jack. How many marbles do they have together?\nAnswer:",
+)
+MOE = Path(__file__).parents[2] / "reference" / "moe"
+
+
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def both(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Bundle:
+    """Return a small random checkpoint with both dialects and two stages, all graphs with rotary inputs."""
+    folder = tmp_path_factory.mktemp("both")
+    dtype: Dtype = request.param
+    return bundle_from_checkpoint(
+        small_checkpoint(folder / "checkpoint"),
+        folder / "bundle",
+        dtype=dtype,
+        dialects=("standard", "portable"),
+        stages=2,
+        rotary_inputs=True,
+    )
+
+
+def _graphs(bundle: Bundle) -> dict[str, onnx.ModelProto]:
+    return {path.name: onnx.load(path, load_external_data=False) for path in bundle.path.glob("*.onnx")}
+
+
+def test_every_graph_takes_them(both: Bundle) -> None:
+    graphs = _graphs(both)
+    assert set(graphs) >= {"model.onnx", "model.cpu.onnx", "portable.onnx", "model.stage-1-of-2.onnx"}
+    assert both.manifest.rotary_inputs == ["standard", "portable"]
+    for name, model in graphs.items():
+        assert [value.name for value in model.graph.input][1:4] == ["rotary_cos", "rotary_sin", "window_mask"], name
+        assert not {"Cos", "Sin"} & {node.op_type for node in model.graph.node}
+        assert "inverse_frequencies" not in {tensor.name for tensor in model.graph.initializer}
+        onnx.checker.check_model(str(both.path / name), full_check="cpu" not in name)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu+cpu", "openvino:CPU"])
+def test_verify_accepts_them(both: Bundle, device: str) -> None:
+    if device.startswith("openvino"):
+        pytest.importorskip("openvino")
+    report = report_from_bundle(both, device=device)
+    assert report.ok
+    assert report.cases >= 18
+
+
+def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"num_hidden_layers": 1})
+    found: dict[str, Any] = {}
+    for name, choice in (("default", None), ("none", False)):
+        bundle = bundle_from_checkpoint(
+            checkpoint, tmp_path / name, dialects=("standard", "portable"), rotary_inputs=choice
+        )
+        found[name] = {graph: model.graph.input[1].name for graph, model in _graphs(bundle).items()}
+        assert b"rotary_inputs" in (bundle.path / MANIFEST_NAME).read_bytes() or choice is False
+    old = dict.fromkeys(("model.onnx", "model.cpu.onnx", "portable.onnx"), "position_ids")
+    assert found == {"default": {**old, "portable.onnx": "rotary_cos"}, "none": old}
+
+
+@pytest.mark.parametrize("family", ["llada2", "llada_moe"])
+def test_families_with_experts(family: str, tmp_path: Path) -> None:
+    """Check LLaDA2's too, of whose channels only some rotate."""
+    bundle = bundle_from_checkpoint(
+        MOE / family, tmp_path / "bundle", dialects=("standard", "portable"), rotary_inputs=True
+    )
+    assert (bundle.manifest.dimensions.partial_rotary_size is not None) == (family == "llada2")
+    assert report_from_bundle(bundle).ok
+
+
+@pytest.mark.parametrize("source", ["tiny_bundle", "tiny_portable_positions"])
+def test_random_windows_agree_with_positions(source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Convert the graph of a finished bundle, as a build for an accelerator does, and compare at large positions."""
+    old = Bundle.open(request.getfixturevalue(source))
+    new = converted(old, tmp_path / "new")
+    rng = np.random.default_rng(5)
+    with closing(open_session(old, "cpu", threads=1)) as expected, closing(open_session(new, "cpu")) as found:
+        for start, branches, width in ((0, 1, 30), (700, 3, 7), (30_000, 2, 16)):
+            batch = random_batch(rng, (start, start + 1), branches, width, 5, starts=(start, start + 5))
+            answers = [session.forward(batch) for session in (found, expected)]
+            assert_same_statistics(*answers, tolerance=1e-4)
+            for session in (found, expected):
+                session.commit(start, branches - 1, width)
+            answers = [session.forward(batch) for session in (found, expected)]
+            assert_same_statistics(*answers, tolerance=1e-4)
+
+
+def test_a_converted_graph_stays_as_it_is(tiny_rotary: Path, tiny_bundle: Path) -> None:
+    once = with_rotary_inputs(ir.load(Bundle.open(tiny_bundle).graph))
+    text = ir.to_proto(once).SerializeToString(deterministic=True)
+    assert ir.to_proto(with_rotary_inputs(once)).SerializeToString(deterministic=True) == text
+    exported = ir.load(Bundle.open(tiny_rotary).graph)
+    assert [node.op_type for node in exported.graph] == [node.op_type for node in once.graph]
+
+
+@pytest.mark.parametrize(
+    ("alter", "message"),
+    [
+        (lambda graph: graph.inputs.pop(1), "no input position_ids"),
+        (lambda graph: _replace_operator(graph, "Sin", "Tanh"), "no sines"),
+        (lambda graph: _replace_operator(graph, "Mul_3", "Add"), "no product"),
+        (lambda graph: _computes_from(graph, "input_ids"), "do not come from position_ids"),
+    ],
+)
+def test_other_graphs_are_rejected(tiny_bundle: Path, alter: Callable[[ir.Graph], object], message: str) -> None:
+    model = ir.load(Bundle.open(tiny_bundle).graph)
+    alter(model.graph)
+    with pytest.raises(ir.passes.PassError) as caught:
+        with_rotary_inputs(model)
+    assert message in f"{caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize("options", [{"strategy": "d2f"}, {"strategy": "lopa", "branches": 3}], ids=str)
+def test_whole_decodes_are_equal(
+    tiny_bundle: Path,
+    tiny_rotary: Path,
+    tiny_portable: Path,
+    tiny_portable_positions: Path,
+    options: dict[str, Any],
+) -> None:
+    runs = [(tiny_bundle, "cpu"), (tiny_rotary, "cpu"), (tiny_rotary, "cpu+cpu"), (tiny_rotary, "numpy")]
+    runs += [(tiny_portable, "cpu"), (tiny_portable_positions, "cpu")]
+    found = []
+    for bundle, device in runs:
+        with Decoder.open(bundle, devices=[device]) as decoder:
+            results = [decoder.generate(prompt, max_new_tokens=64, **options) for prompt in PROMPTS]
+            found.append([(result.text, result.steps) for result in results])
+    assert all(each == found[0] for each in found), found
+    assert "54" in found[0][0][0]
+
+
+def converted(bundle: Bundle, target: Path) -> Bundle:
+    """Return a copy of a bundle with one graph, which takes cosines and sines."""
+    shutil.copytree(bundle.path, target)
+    model = with_rotary_inputs(ir.load(bundle.graph))
+    (target / bundle.manifest.graph).write_bytes(ir.to_proto(model).SerializeToString())
+    manifest = bundle.without_cpu_graphs().manifest
+    size = (target / manifest.graph).stat().st_size
+    files = [
+        record if record.path != manifest.graph else type(record)(path=record.path, size=size, sha256=record.sha256)
+        for record in manifest.files
+    ]
+    changed = type(manifest)(
+        **{name: getattr(manifest, name) for name in manifest.__struct_fields__}
+        | {"files": files, "rotary_inputs": [manifest.dialect]}
+    )
+    (target / MANIFEST_NAME).write_bytes(json_from_record(changed))
+    return Bundle.open(target)
+
+
+def _replace_operator(graph: ir.Graph, name: str, operator: str) -> None:
+    node = next(node for node in graph if node.name == name)
+    node.op_type = operator
+
+
+def _computes_from(graph: ir.Graph, name: str) -> None:
+    node = next(node for node in graph if node.op_type == "Reshape" and node.inputs[0] is graph.inputs[1])
+    node.replace_input_with(0, next(value for value in graph.inputs if value.name == name))
