@@ -4,10 +4,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.runtime.ascend.graphs import altered_graph, quantized
 from tests.runtime.bundle.test_buckets import BUCKETS, bucket
 
 from lopa.export.ascend.job import AscendJob, AscendRequest, job_from_bundle
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.errors import BadInputError
 
@@ -110,5 +113,5 @@ def test_a_quantized_bundle_is_rejected(tmp_path: Path) -> None:
     choice = QuantizationChoice("int8")
     bundle = bundle_from_checkpoint(checkpoint, tmp_path / "b", quantization=choice, dialects=("portable",))
     with pytest.raises(BadInputError, match="a bundle with int8 matrices") as caught:
-        job_from_bundle(bundle, _request())
+        job_from_bundle(bundle, REQUEST)
     assert "without --quantize" in caught.value.remedy

@@ -151,12 +151,13 @@ def test_verify_sees_a_wrong_portable_graph(both: Bundle, tmp_path: Path, consta
 
 @pytest.mark.parametrize("dialects", [("portable",), ("standard", "portable")])
 @pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_integers_are_rejected_before_any_work(tmp_path: Path, dialects, kind) -> None:
+def test_integers_with_bfloat16_are_rejected_before_any_work(tmp_path: Path, dialects, kind) -> None:
+    choice = QuantizationChoice(kind)
     with pytest.raises(BadInputError, match=kind) as caught:
         bundle_from_checkpoint(
-            tmp_path / "nowhere", tmp_path / "bundle", dialects=dialects, quantization=QuantizationChoice(kind)
+            tmp_path / "nowhere", tmp_path / "bundle", dialects=dialects, quantization=choice, dtype="bfloat16"
         )
-    assert "ATC" in caught.value.remedy
+    assert "WebGPU" in caught.value.expected
     assert list(tmp_path.iterdir()) == []
 
 

@@ -74,7 +74,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     "--dialect",
     type=click.Choice(list(_DIALECTS)),
     default="standard",
-    help="Graph dialect: standard for ONNX Runtime, portable (opset 17, plain operators) for Ascend and old compilers.",
+    help="Graph dialect: standard for ONNX Runtime, portable (plain operators) for WebGPU, Ascend and old compilers.",
 )
 @option(
     "--rotary-inputs/--no-rotary-inputs",
