@@ -6,6 +6,7 @@ nodes run on the processor, so its caches are in host memory.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import onnxruntime as ort
@@ -22,13 +23,14 @@ from lopa.runtime.sessions.onnxruntime_graph import check_contract
 from lopa.runtime.sessions.onnxruntime_session import OnnxRuntimeBinding
 from lopa.runtime.sessions.portable_forward import OnnxPortableForward
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
+from lopa.runtime.webgpu.locked_session import LockedSession
 from lopa.runtime.webgpu.webgpu_forward import WebGpuForward
 from lopa.runtime.webgpu.webgpu_graph import Array, session_from_graph
 from lopa.runtime.webgpu.webgpu_library import webgpu_device
 from lopa.runtime.webgpu.webgpu_memory import WebGpuMemory
 
 
-def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceSession | HostSession:  # noqa: ARG001
+def open_session(bundle: Bundle, device: str, *, threads: int | None) -> LockedSession:  # noqa: ARG001
     """Open the bundle's portable graph on "webgpu:N", or its standard graph if it has no portable one.
 
     `threads` applies to CPUs only. Raises BadInputError for an unusable bundle, and MissingBackendError if the plug-in
@@ -42,8 +44,9 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> DeviceS
         )
     adapter = webgpu_device(device)
     if "portable" in bundle.dialects:
-        return session_with_device_caches(bundle.with_dialect("portable"), device, adapter)
-    return session_with_host_caches(bundle, device, adapter)
+        portable = bundle.with_dialect("portable")
+        return LockedSession(device, partial(session_with_device_caches, portable, device, adapter))
+    return LockedSession(device, partial(session_with_host_caches, bundle, device, adapter))
 
 
 def session_with_device_caches(bundle: Bundle, device: str, adapter: Any) -> DeviceSession:
