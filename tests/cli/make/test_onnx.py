@@ -35,7 +35,7 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     place.mkdir(parents=True)
     (place / "manifest.json").write_text("an older bundle")
     arguments = ["onnx", str(checkpoint), "-o", str(place), "--dtype", "fp16", "--with-logits", "--overwrite"]
-    arguments += ["--stages", "3", "--plugins"]
+    arguments += ["--stages", "3", "--plugins", "--rotary-inputs"]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 0
@@ -43,6 +43,7 @@ def test_an_export_with_every_flag(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (manifest.dtype, manifest.with_logits) == ("float16", True)
     assert [stage.end_layer for stage in manifest.stages] == [1, 2, 3]
     assert manifest.plugins == ["BranchAttention"]
+    assert manifest.rotary_inputs == ["standard"]
     printed = capsys.readouterr()
     assert re.fullmatch(rf"{re.escape(str(place))}: 39 tensors, 0.3 MB, float16, in [\d. min]+ s\n", printed.out)
     assert re.search(r"^writing weights: 0.2 MB in [\d.]+ s, ", printed.err, re.MULTILINE)

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from tests.export.checkpoints import small_checkpoint
 from tests.runtime.random_windows import assert_same_statistics, random_batch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.graph.module import inverse_frequencies
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.weights.plan import Dtype, IntegerDtype
@@ -22,6 +24,7 @@ from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.contract.rotary import RotaryAngles
 from lopa.runtime.sessions.session import open_session
 
 PROMPTS = (
@@ -68,6 +71,19 @@ def test_verify_accepts_them(both: Bundle, device: str) -> None:
     report = report_from_bundle(both, device=device)
     assert report.ok
     assert report.cases >= 18
+
+
+@pytest.mark.parametrize("theta", [1e4, 5e5, 1e6])
+@pytest.mark.parametrize("size", [16, 128])
+def test_frequencies_are_those_of_the_graph(tiny_bundle: Path, size: int, theta: float) -> None:
+    """Check all, up to one last bit: torch rounds few powers differently."""
+    dimensions = msgspec.structs.replace(
+        Bundle.open(tiny_bundle).manifest.dimensions, head_size=size, partial_rotary_size=None, rope_theta=theta
+    )
+    in_graph = inverse_frequencies(dimensions).numpy()
+    found = RotaryAngles(size, theta).inverse_frequencies()
+    np.testing.assert_array_max_ulp(found, in_graph, maxulp=1)
+    assert (found != in_graph).mean() < 0.05
 
 
 def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
@@ -182,13 +198,10 @@ def converted(bundle: Bundle, target: Path) -> Bundle:
     manifest = bundle.without_cpu_graphs().manifest
     size = (target / manifest.graph).stat().st_size
     files = [
-        record if record.path != manifest.graph else type(record)(path=record.path, size=size, sha256=record.sha256)
+        record if record.path != manifest.graph else msgspec.structs.replace(record, size=size)
         for record in manifest.files
     ]
-    changed = type(manifest)(
-        **{name: getattr(manifest, name) for name in manifest.__struct_fields__}
-        | {"files": files, "rotary_inputs": [manifest.dialect]}
-    )
+    changed = msgspec.structs.replace(manifest, files=files, rotary_inputs=[manifest.dialect])
     (target / MANIFEST_NAME).write_bytes(json_from_record(changed))
     return Bundle.open(target)
 

@@ -25,15 +25,19 @@ class RotaryAngles:
     theta: float
 
     def inverse_frequencies(self) -> Float32:
-        """Return the angle per position of every pair of channels, [size / 2]."""
+        """Return the angle per position of every pair of channels, [size / 2].
+
+        Only the powers are float64, rounded to float32. numpy's float32 powers have larger errors than torch's, in
+        which models were trained.
+        """
         exponents = np.arange(0, self.size, 2, dtype=np.float32) / np.float32(self.size)
-        frequencies: Float32 = np.float32(1) / np.float32(self.theta) ** exponents
-        return frequencies
+        powers = np.float64(self.theta) ** exponents.astype(np.float64)
+        return np.float32(1) / powers.astype(np.float32)
 
     def cosines_and_sines(self, position_ids: Int64) -> tuple[Float32, Float32]:
         """Return the cosines and sines of positions [...] as C-contiguous arrays [..., size / 2].
 
-        All steps are float32, as in a float32 graph.
+        All steps from the frequencies on are float32, as in a float32 graph.
         """
         angles = position_ids[..., None].astype(np.float32) * self.inverse_frequencies()
         return np.cos(angles), np.sin(angles)
