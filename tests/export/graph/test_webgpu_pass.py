@@ -75,9 +75,13 @@ def session_of_twin(bundle: Bundle, device: Any = None) -> ort.InferenceSession:
     return ort.InferenceSession(str(webgpu_graph(bundle)), options)
 
 
+def forward_of(session: ort.InferenceSession, bundle: Bundle) -> OnnxPortableForward:
+    return OnnxPortableForward(session, bundle.with_dialect("portable").manifest.rotary)
+
+
 def assert_agrees(session: ort.InferenceSession, bundle: Bundle, tolerance: float) -> None:
     """Compare a graph with numpy, on the bundle's own numbers, without cached tokens."""
-    oracle, forward = open_session(bundle, "numpy"), OnnxPortableForward(session)
+    oracle, forward = open_session(bundle, "numpy"), forward_of(session, bundle)
     for batch in batches():
         found, expected = _statistics(forward, bundle, batch), oracle.forward(batch)
         oracle.release(0)
@@ -205,7 +209,7 @@ def test_int8_matrices_of_other_sizes_stay_dequantized(tmp_path: Path) -> None:
     assert (operators.count("MatMulNBits"), operators.count("DequantizeLinear")) == (2 * 6 + 1, 2)
     assert "layers.0.mlp.down.weight" not in webgpu_initializers(bundle)
     tokens = 24
-    session, oracle = OnnxPortableForward(session_of_twin(bundle)), open_session(bundle, "numpy")
+    session, oracle = forward_of(session_of_twin(bundle), bundle), open_session(bundle, "numpy")
     batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
     batch = replace(batch, input_ids=batch.input_ids % tokens)
     expected: npt.NDArray[np.float32] = oracle.forward(batch).topk_logprobs
