@@ -70,7 +70,7 @@ def main(
     table = Table(
         "Deviation from numpy",
         ("graph", "type", "angles", "device", "positions", "rows", "log-probabilities", f"other best of {WINDOW}"),
-        [
+        tuple(
             (
                 bundle.manifest.dialect,
                 bundle.manifest.dtype,
@@ -82,7 +82,7 @@ def main(
                 str(each.different),
             )
             for bundle, device, start, each in rows
-        ],
+        ),
     )
     record = [(str(bundle.path), bundle.manifest.dialect, *rest) for bundle, *rest in rows]
     show_report([table], output=output, name="angles", record=record)

@@ -31,6 +31,11 @@ def test_inspect_shows_the_contents_of_a_bundle(tiny_bundle: Path) -> None:
     assert (plan["strategy"], plan["block_size"]) == ("lopa", manifest["decoding"]["block_size"])
 
 
+def test_inspect_shows_rotary_inputs(tiny_portable: Path, tiny_bundle: Path) -> None:
+    assert "\nangles      inputs of the portable graph\n" in lopa_export("inspect", tiny_portable).stdout
+    assert "\nangles " not in lopa_export("inspect", tiny_bundle).stdout
+
+
 @pytest.mark.parametrize("form", ["packed", "auto"])
 def test_inspect_shows_the_form_of_quantized_matrices(
     tiny_quantized: Path, form: str, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,8 @@ from tests.runtime.random_windows import assert_same_statistics, random_batch
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
 from lopa.export.verify.report import report_from_bundle
-from lopa.export.weights.plan import Dtype
+from lopa.export.weights.plan import Dtype, IntegerDtype
+from lopa.export.weights.quantization import QuantizationChoice
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
@@ -90,6 +91,26 @@ def test_families_with_experts(family: str, tmp_path: Path) -> None:
     )
     assert (bundle.manifest.dimensions.partial_rotary_size is not None) == (family == "llada2")
     assert report_from_bundle(bundle).ok
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantized_graphs_and_their_twins(kind: IntegerDtype, tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint", changes={"intermediate_size": 64})
+    choice = QuantizationChoice(kind)
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", quantization=choice, rotary_inputs=True)
+    report = report_from_bundle(bundle)
+    assert report.ok
+    assert {twin.form for twin in bundle.manifest.cpu_graphs} >= {"packed", "mapped"}
+    for model in _graphs(bundle).values():
+        assert model.graph.input[1].name == "rotary_cos"
+
+
+def test_graphs_with_plugins(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    bundle = bundle_from_checkpoint(checkpoint, tmp_path / "bundle", plugins=True, rotary_inputs=True)
+    assert bundle.manifest.plugins
+    assert report_from_bundle(bundle).ok
+    assert report_from_bundle(bundle.without_cpu_graphs()).ok
 
 
 @pytest.mark.parametrize("source", ["tiny_bundle", "tiny_portable_positions"])

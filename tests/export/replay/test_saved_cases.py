@@ -66,7 +66,9 @@ def both(tiny_bundle_logits: Path, tiny_portable: Path, tmp_path: Path) -> Path:
     shutil.copy(other.graph, path / "portable.onnx")
     manifest = Bundle.open(path).manifest
     record = FileRecord(path="portable.onnx", size=other.graph.stat().st_size, sha256="0" * 64)
-    changed = msgspec.structs.replace(manifest, portable_graph="portable.onnx", files=[*manifest.files, record])
+    changed = msgspec.structs.replace(
+        manifest, portable_graph="portable.onnx", rotary_inputs=["portable"], files=[*manifest.files, record]
+    )
     (path / "manifest.json").write_bytes(json_from_record(changed))
     return path
 

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ from lopa.runtime.contract.model_part import whole_model
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.tensorrt.profiles import exact_range
 from lopa.runtime.tensorrt.tensorrt_manifest import PLAN_NAME, BuildFlags
+from lopa.tiny import ADAPTER, CHECKPOINT
 
 pytestmark = pytest.mark.tensorrt_rtx
 
@@ -62,6 +64,27 @@ def test_a_bucket_in_floating_point_and_in_8_bits(
 
 def test_a_bucket_of_a_quantized_bundle(tiny_quantized: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
     _checked_plan(real_rtx, _job(tiny_quantized), tmp_path)
+
+
+@pytest.mark.parametrize(("source", "angles"), [("tiny_half", ["Cos", "Sin"]), ("half_with_rotary_inputs", [])])
+def test_angles_of_a_float16_graph_are_float32(
+    source: str, angles: list[str], real_rtx: ModuleType, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Check the network's types: an engine needs no rotary inputs, and can be built with them."""
+    job = _job(request.getfixturevalue(source))
+    with _network(real_rtx, job.model, job.bundle) as network:
+        layers = [network.get_layer(index) for index in range(network.num_layers)]
+        found = [layer for layer in layers if layer.name in ("Cos", "Sin")]
+        types = [each.dtype for layer in found for each in (layer.get_input(0), layer.get_output(0))]
+    assert [layer.name for layer in found] == angles
+    assert set(types) <= {real_rtx.DataType.FLOAT}
+    _checked_plan(real_rtx, job, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def half_with_rotary_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("half") / "bundle"
+    return bundle_from_checkpoint(CHECKPOINT, folder, lora=ADAPTER, dtype="float16", rotary_inputs=True).path
 
 
 def test_a_bucket_of_plugins_by_their_bodies(tiny_plugins: Path, real_rtx: ModuleType, tmp_path: Path) -> None:
@@ -236,7 +259,8 @@ def _tensorrt_types(values: dict[str, ValueForm]) -> Tensors:
     }
 
 
-def _parsed(rtx: ModuleType, model: bytes, bundle: Bundle) -> dict[str, Tensors]:
+@contextmanager
+def _network(rtx: ModuleType, model: bytes, bundle: Bundle) -> Iterator[Any]:
     logger = rtx.Logger(rtx.Logger.ERROR)
     builder = rtx.Builder(logger)
     network = builder.create_network(1 << int(rtx.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -245,10 +269,15 @@ def _parsed(rtx: ModuleType, model: bytes, bundle: Bundle) -> dict[str, Tensors]
         parser.get_error(index).desc() for index in range(parser.num_errors)
     ]
 
+    yield network
+
+
+def _parsed(rtx: ModuleType, model: bytes, bundle: Bundle) -> dict[str, Tensors]:
     def tensors(count: int, get: Any) -> Tensors:
         return {each.name: (each.dtype.name, tuple(each.shape)) for each in map(get, range(count))}
 
-    return {
-        "inputs": tensors(network.num_inputs, network.get_input),
-        "outputs": tensors(network.num_outputs, network.get_output),
-    }
+    with _network(rtx, model, bundle) as network:
+        return {
+            "inputs": tensors(network.num_inputs, network.get_input),
+            "outputs": tensors(network.num_outputs, network.get_output),
+        }

@@ -45,6 +45,13 @@ def test_recorded_traces_are_reproduced(name: str, bundle: Bundle) -> None:
     assert memory.closed
 
 
+def test_standard_graph_with_rotary_inputs(tiny_rotary: Path) -> None:
+    bundle = Bundle.open(tiny_rotary)
+    session, _, _ = device_session(bundle, BUCKETS)
+    assert_reproduced("lopa_bf2_bs16_block", session, bundle.manifest, limit=4)
+    session.close()
+
+
 @pytest.mark.parametrize(
     ("buckets", "split"),
     [
@@ -121,14 +128,14 @@ def test_arrays_are_one_buffer_unless_there_are_gaps() -> None:
 
 
 def test_only_small_arrays_are_transferred(bundle: Bundle) -> None:
-    """A forward uploads ids, masks and indices and downloads statistics. A commit stays on the device."""
+    """A forward uploads ids, angles, masks and indices and downloads statistics. A commit stays on the device."""
     chosen = bucket(1, 2, 40, 64)
     session, _, memory = device_session(bundle, [chosen])
     session.forward(random_batch(np.random.default_rng(0), (0,), 2, 40, 40))
     vocabulary = bundle.manifest.dimensions.vocab_size
     wanted, rows = 2 * 40, 2 * 40
     assert memory.sums["downloaded"] == wanted * (8 * 8 + 4 * 8 + 4 + 4 * vocabulary)
-    assert memory.sums["uploaded"] == 2 * 8 * rows + 4 * rows * rows + 4 * 64 + wanted * (8 + 4)
+    assert memory.sums["uploaded"] == (8 + 2 * 4 * 16) * rows + 4 * rows * rows + 4 * 64 + wanted * (8 + 4)
     assert memory.sums["copied"] == 0
     before = dict(memory.sums)
     session.commit(0, 1, 30)

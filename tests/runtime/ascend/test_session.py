@@ -29,6 +29,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract import TILE
+from lopa.runtime.contract.portable_form import portable_input_names
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
@@ -334,7 +335,7 @@ def test_engine_is_chosen_by_chip(tiny_portable: Path, machine: StandInAcl, tmp_
     [
         ({"weights_sha256": "0" * 64}, "built from other weights"),
         ({"outputs": []}, "has the outputs"),
-        ({"inputs": "one less"}, "6 inputs, the last is temperature"),
+        ({"inputs": "one less"}, "7 inputs, the last is temperature"),
         ({"buckets": "another"}, "has no shape bucket with the dims"),
     ],
 )
@@ -358,6 +359,20 @@ def test_mismatched_engine_raises(
         open_session(Bundle.open(path), "ascend:0")
 
 
+def test_engine_of_an_older_bundle_takes_positions(
+    tiny_portable_positions: Path, machine: StandInAcl, tmp_path: Path
+) -> None:
+    """Build and run an engine of a graph without rotary inputs."""
+    path = bundle_with_engine(tiny_portable_positions, tmp_path / "bundle", TWO_BUCKETS)
+    (folder,) = (path / "engines").iterdir()
+    names = [each.name for each in ASCEND_ENGINES.read(folder).engine.inputs]
+    assert names == portable_input_names()
+    bundle = Bundle.open(path)
+    session = open_session(bundle, "ascend:0")
+    assert_reproduced("lopa_bf4_bs16_block", session, bundle.manifest, limit=1)
+    session.close()
+
+
 def test_om_with_other_inputs_raises(ascend_bundle: Path, machine: StandInAcl, tmp_path: Path) -> None:
     path = Path(shutil.copytree(ascend_bundle, tmp_path / "bundle"))
     found = ASCEND_ENGINES.read(next((path / "engines").iterdir()))
@@ -369,9 +384,9 @@ def test_om_with_other_inputs_raises(ascend_bundle: Path, machine: StandInAcl, t
         for each in found.engine.files
     ]
     (found.folder / ENGINE_NAME).write_bytes(json_from_record(msgspec.structs.replace(found.engine, files=files)))
-    with pytest.raises(BadInputError, match="has 7 inputs and 14 outputs") as caught:
+    with pytest.raises(BadInputError, match="has 8 inputs and 14 outputs") as caught:
         open_session(Bundle.open(path), "ascend:0")
-    assert caught.value.expected.startswith("8 and 14")
+    assert caught.value.expected.startswith("9 and 14")
 
 
 def test_copyable_rows_leave_no_gaps_between_arrays() -> None:

@@ -59,7 +59,7 @@ def test_successful_run(run: Run, tmp_path: Path) -> None:
     ]
     model = read_om(tmp_path / "engine" / "buckets.om")
     assert model.atc_cmdline == arguments
-    assert [len(bucket) for bucket in model.buckets] == [13] * 3
+    assert [len(bucket) for bucket in model.buckets] == [15] * 3
     graph = onnx.load_from_string(model.graph)
     locations = {entry.value for t in graph.graph.initializer for entry in t.external_data if entry.key == "location"}
     assert locations == set(model.weights)

@@ -86,7 +86,8 @@ def test_fully_masked_row_stays_finite(tiny_portable: Path, opened: Callable[[Pa
 
 
 def test_portable_graph_with_standard_manifest_raises(tiny_portable: Path, tmp_path: Path) -> None:
-    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(dialect="standard"))
+    changes = {"dialect": "standard", "rotary_inputs": ["standard"]}
+    bundle = changed_bundle(tiny_portable, tmp_path / "copy", lambda manifest: manifest.update(changes))
     with pytest.raises(BadInputError, match=r"the inputs of .*past_key_values'"):
         open_session(bundle, "cpu")
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime as ort
 
+from lopa.runtime.webgpu.webgpu_library import PROVIDER
+
 Array = npt.NDArray[Any]
 
 DEVICE = "gpu"
 """ONNX Runtime's name of a plug-in's device memory."""
-PROVIDER = "WebGpuExecutionProvider"
 _ERRORS_ONLY = 3
 
 

@@ -10,8 +10,8 @@ import onnxruntime as ort
 
 from lopa.runtime.device_families import ALLOW_SOFTWARE_GPU, FAMILIES, parse_device
 from lopa.runtime.errors import MissingBackendError
-from lopa.runtime.webgpu.webgpu_graph import PROVIDER
 
+PROVIDER = "WebGpuExecutionProvider"
 _PACKAGE = "onnxruntime_ep_webgpu"
 _ERRORS_ONLY, _WARNINGS = 3, 2
 """Severities of ONNX Runtime's log. The second is its default."""
@@ -54,21 +54,26 @@ def webgpu_device(device: str) -> Any:
 
 
 def _register() -> None:
+    remedy = FAMILIES["webgpu"].ability.remedy()
+    if not hasattr(ort, "register_execution_provider_library"):
+        raise MissingBackendError(
+            f"ONNX Runtime {ort.__version__} has no plug-ins", expected="ONNX Runtime 1.31 or newer", remedy=remedy
+        )
+    ort.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every software adapter
     try:
         plugin = importlib.import_module(_PACKAGE)
-        ort.set_default_logger_severity(_ERRORS_ONLY)  # it warns of every software adapter
         ort.register_execution_provider_library(PROVIDER, plugin.get_library_path())
     except ImportError as error:
         raise MissingBackendError(
             "the WebGPU plug-in of ONNX Runtime is not installed",
             expected="the package onnxruntime-ep-webgpu",
-            remedy=FAMILIES["webgpu"].ability.remedy(),
+            remedy=remedy,
         ) from error
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         raise MissingBackendError(
             f"ONNX Runtime {ort.__version__} cannot load the WebGPU plug-in: {error}",
             expected="libvulkan.so.1, and an ONNX Runtime that fits the plug-in",
-            remedy=f"install a Vulkan loader such as libvulkan1, and {FAMILIES['webgpu'].ability.remedy()}",
+            remedy=f"install a Vulkan loader such as libvulkan1, and {remedy}",
         ) from error
     finally:
         ort.set_default_logger_severity(_WARNINGS)
