@@ -59,10 +59,12 @@ def batches() -> Iterator[WindowBatch]:
         yield replace(batch, input_ids=batch.input_ids % SIZES["vocab_size"])
 
 
-def session_of_twin(bundle: Bundle, device: Any = None) -> ort.InferenceSession:
+def session_of_twin(bundle: Bundle, device: Any = None, profile: Path | None = None) -> ort.InferenceSession:
     """Open the twin as a session on WebGPU does: without `device` on ONNX Runtime's CPU provider."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     arrays = webgpu_initializers(bundle)
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
     options.add_external_initializers(list(values), list(values.values()))
@@ -75,9 +77,13 @@ def session_of_twin(bundle: Bundle, device: Any = None) -> ort.InferenceSession:
     return ort.InferenceSession(str(webgpu_graph(bundle)), options)
 
 
+def forward_of(session: ort.InferenceSession, bundle: Bundle) -> OnnxPortableForward:
+    return OnnxPortableForward(session, bundle.with_dialect("portable").manifest.rotary)
+
+
 def assert_agrees(session: ort.InferenceSession, bundle: Bundle, tolerance: float) -> None:
     """Compare a graph with numpy, on the bundle's own numbers, without cached tokens."""
-    oracle, forward = open_session(bundle, "numpy"), OnnxPortableForward(session)
+    oracle, forward = open_session(bundle, "numpy"), forward_of(session, bundle)
     for batch in batches():
         found, expected = _statistics(forward, bundle, batch), oracle.forward(batch)
         oracle.release(0)
@@ -205,7 +211,7 @@ def test_int8_matrices_of_other_sizes_stay_dequantized(tmp_path: Path) -> None:
     assert (operators.count("MatMulNBits"), operators.count("DequantizeLinear")) == (2 * 6 + 1, 2)
     assert "layers.0.mlp.down.weight" not in webgpu_initializers(bundle)
     tokens = 24
-    session, oracle = OnnxPortableForward(session_of_twin(bundle)), open_session(bundle, "numpy")
+    session, oracle = forward_of(session_of_twin(bundle), bundle), open_session(bundle, "numpy")
     batch = random_batch(np.random.default_rng(0), [0], 2, 8, 8)
     batch = replace(batch, input_ids=batch.input_ids % tokens)
     expected: npt.NDArray[np.float32] = oracle.forward(batch).topk_logprobs
@@ -226,8 +232,8 @@ def test_quantized_experts_are_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.webgpu
-def test_the_twin_on_webgpu(both: Bundle) -> None:
-    """A device of the plug-in keeps the matrices as integers, and the results are numpy's."""
+def test_the_twin_on_webgpu(both: Bundle, tmp_path: Path) -> None:
+    """No node runs on the processor or writes a matrix as floats, and the results are numpy's."""
     from lopa.runtime.webgpu.webgpu_library import webgpu_device
 
     portable, tolerance = both.with_dialect("portable"), WEBGPU_TOLERANCES[both.manifest.dtype]
@@ -240,4 +246,11 @@ def test_the_twin_on_webgpu(both: Bundle) -> None:
                 each.release(0)
     finally:
         session.close()
-    assert_agrees(session_of_twin(portable, webgpu_device("webgpu:0")), both, tolerance)
+    on_device = session_of_twin(portable, webgpu_device("webgpu:0"), profile=tmp_path / "profile")
+    assert_agrees(on_device, both, tolerance)
+    events = [event["args"] for event in json.loads(Path(on_device.end_profiling()).read_bytes()) if "args" in event]
+    providers = {event["provider"] for event in events if "provider" in event}
+    operators = [event["op_name"] for event in events if "provider" in event]
+    assert providers == {"WebGpuExecutionProvider"}
+    assert "DequantizeLinear" not in operators
+    assert operators.count("MatMulNBits") == 3 * len(webgpu_tensor_names(both.manifest))  # three forwards
