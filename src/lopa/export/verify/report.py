@@ -6,6 +6,7 @@ torch and transformers are imported only if there is a checkpoint to compare wit
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from lopa.export.verify.session_check import CachedReference, NumpyReference, Re
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.quantized_form import cpu_form
-from lopa.runtime.device_families import parse_device, stages_of_device
+from lopa.runtime.device_families import find_device, parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.openvino.openvino_device import rounds_to_bfloat16
 from lopa.runtime.sessions.session import Session, open_session
@@ -132,10 +133,18 @@ def _report_from_graph(
             references,
             progress,
             stage,
-            rounding_dtype="bfloat16" if rounds_to_bfloat16(session.device) else None,
+            rounding_dtype=_rounding_dtype(session.device),
         )
     finally:
         session.close()
+
+
+def _rounding_dtype(device: str) -> Literal["bfloat16", "float16"] | None:
+    """Return the type to which a device rounds float32, or None if it keeps the bundle's type."""
+    if rounds_to_bfloat16(device):
+        return "bfloat16"
+    found = find_device(device)
+    return "float16" if found is not None and found.family.name == "qnn" else None
 
 
 def _session_to_check(bundle: Bundle, device: str) -> Session | None:

@@ -126,7 +126,7 @@ def report_from_session(
     progress: ProgressCallback = silent,
     stage: str = "comparing",
     *,
-    rounding_dtype: Literal["bfloat16"] | None = None,
+    rounding_dtype: Literal["bfloat16", "float16"] | None = None,
 ) -> Report:
     """Run all cases (lopa.export.verify.cases) through `session` and every reference.
 

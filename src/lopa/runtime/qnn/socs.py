@@ -24,7 +24,8 @@ class QnnSoc:
 
 
 SOCS = {
-    name: QnnSoc(name, soc_model, htp_arch) for name, soc_model, htp_arch in (("SM8650", 57, 75), ("SM8750", 69, 79))
+    name: QnnSoc(name, soc_model, htp_arch)
+    for name, soc_model, htp_arch in (("SM8550", 43, 73), ("SM8650", 57, 75), ("SM8750", 69, 79), ("SM8850", 87, 81))
 }
 """Chips whose numbers were tried in the emulator of QNN 2.51."""
 
