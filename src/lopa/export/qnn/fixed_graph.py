@@ -48,7 +48,8 @@ def input_shapes(manifest: Manifest, sizes: Sizes) -> dict[str, list[int]]:
         contract.LOGITS_INDEX: [requests, branches, wanted],
         contract.TEMPERATURE: [requests],
         **{
-            name: [requests, dimensions.kv_heads, prefix, dimensions.head_size] for name in past_names(dimensions.layers)
+            name: [requests, dimensions.kv_heads, prefix, dimensions.head_size]
+            for name in past_names(dimensions.layers)
         },
     }
 

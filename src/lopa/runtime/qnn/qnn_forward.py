@@ -37,7 +37,9 @@ class QnnForward:
         across = branch_part_count(parts)
         done = [self._run_part(bucket, batch.part(*part), part, prefix) for part in parts]
         statistics = Statistics.joined([each for each, _ in done], across)
-        rows = tuple(_joined([arrays[name] for _, arrays in done], across) for name in window_names(len(prefix.block) // 2))
+        rows = tuple(
+            _joined([arrays[name] for _, arrays in done], across) for name in window_names(len(prefix.block) // 2)
+        )
         return statistics, rows
 
     def forget_prefix(self) -> None:
@@ -62,9 +64,7 @@ class QnnForward:
             logits=outputs.get(contract.LOGITS),
         ).part(slice(requests), slice(branches), slice(wanted))
         width = batch.input_ids.shape[2]
-        rows = {
-            name: outputs[name][:requests, :branches, :, :width] for name in window_names(len(prefix.block) // 2)
-        }
+        rows = {name: outputs[name][:requests, :branches, :, :width] for name in window_names(len(prefix.block) // 2)}
         return statistics, rows
 
 
