@@ -6,12 +6,13 @@ CLIENTS := .venv-clients
 RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
+QNN := .venv-qnn
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-clients test-triton test-ray peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-clients test-triton test-ray test-qnn peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -59,6 +60,10 @@ test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
 		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
+
+# Engines for Qualcomm NPUs in the emulator of QNN's x86-64 Linux package (docs/how-to/engines.md).
+test-qnn: $(VENV)/test-ready $(QNN)/ready
+	PYTHONPATH=$(QNN) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m qnn tests/export/qnn
 
 # Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
 # takes long.
@@ -141,6 +146,11 @@ $(RAY)/ready: $(SOURCES)
 	@echo "Installing Ray Serve into $(RAY): 0.6 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
+	touch $@
+
+$(QNN)/ready: $(SOURCES)
+	@echo "Installing onnxruntime-qnn into $(QNN): 0.3 GB."
+	$(PIP) --no-deps --upgrade --target $(QNN) "onnxruntime-qnn~=2.7"
 	touch $@
 
 # The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
