@@ -44,8 +44,8 @@ def engine_from_bundle(
     """Return the engine of `bundle` for `soc`. Compile it unless an up-to-date one exists.
 
     `progress` receives the name of each graph before its compilation. Raises BadInputError for a bundle that QNN
-    cannot run, CheckFailedError if QNN rejects a graph or leaves a node on the CPU, and MissingBackendError without
-    onnxruntime-qnn.
+    cannot run, and CheckFailedError if QNN rejects a graph or leaves a node on the CPU. Raises MissingBackendError
+    without onnxruntime-qnn.
     """
     bundle = bundle.with_dialect("standard")
     check_bundle(bundle)
