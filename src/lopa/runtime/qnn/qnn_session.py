@@ -20,7 +20,8 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     """Open the bundle's engine on "qnn", or the engine for one chip on "qnn:SOC". `threads` applies to CPUs only.
 
     Raises BadInputError for another device, and if the bundle has no engine for it. Also raises it for an engine that
-    was compiled for other weights, for another chip, or by another QNN SDK. Raises MissingBackendError without onnxruntime-qnn or a device.
+    was compiled for other weights, for another chip, or by another QNN SDK.
+    Raises MissingBackendError without onnxruntime-qnn or a device.
     """
     stored = _chosen_engine(bundle, parse_device(device, "qnn").rest)
     check_chip(stored, soc_of_machine(), bundle)
