@@ -7,12 +7,13 @@ RELEASE := .venv-release
 TRITON := .venv-triton
 RAY := .venv-ray
 WEBGPU := .webgpu
+QNN := .venv-qnn
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-clients test-triton test-ray test-webgpu peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-clients test-triton test-ray test-webgpu test-qnn peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -67,6 +68,10 @@ test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
 
 $(WEBGPU)/environment: $(VENV)/test-ready
 	$(BIN)/python -m tools.software_vulkan $(WEBGPU)
+
+# Engines for Qualcomm NPUs in the emulator of QNN's x86-64 Linux package (docs/how-to/engines.md).
+test-qnn: $(VENV)/test-ready $(QNN)/ready
+	PYTHONPATH=$(QNN) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m qnn tests/export/qnn
 
 # Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
 # takes long.
@@ -149,6 +154,11 @@ $(RAY)/ready: $(SOURCES)
 	@echo "Installing Ray Serve into $(RAY): 0.6 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
+	touch $@
+
+$(QNN)/ready: $(SOURCES)
+	@echo "Installing onnxruntime-qnn into $(QNN): 0.3 GB."
+	$(PIP) --no-deps --upgrade --target $(QNN) "onnxruntime-qnn~=2.7"
 	touch $@
 
 # The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.

@@ -97,6 +97,9 @@ def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, m
         monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", stand_in_tensorrt(RTX))
         monkeypatch.setattr("lopa.cli.compile.tensorrt.cuda_device", lambda _number: DEVICE)
         shutil.copy(plan_file(Bundle.open(folder / "BUNDLE"), folder / "PLAN.json"), folder / "BUNDLE" / BUCKETS_NAME)
+    if name == "qnn":
+        pytest.importorskip("onnxruntime_qnn", reason="needs onnxruntime-qnn: make test-qnn")
+        shutil.copy(plan_file(Bundle.open(folder / "BUNDLE"), folder / "PLAN.json"), folder / "BUNDLE" / BUCKETS_NAME)
     if name in ("ascend", "inspect"):
         request.getfixturevalue("atc_calls")
         shutil.rmtree(folder / "BUNDLE")

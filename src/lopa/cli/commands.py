@@ -32,6 +32,7 @@ GROUPS = {
         "plan": "Choose the few input shapes that an engine is compiled for.",
         "tensorrt": "Compile an engine for NVIDIA GPUs with TensorRT.",
         "ascend": "Compile an engine for Ascend NPUs.",
+        "qnn": "Compile an engine for Qualcomm NPUs.",
     },
     "Measure": {
         "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",

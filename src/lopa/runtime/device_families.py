@@ -219,6 +219,22 @@ _TABLE = (
         ),
     ),
     DeviceFamily(
+        name="qnn",
+        description="an engine for a Qualcomm NPU",
+        syntax="qnn or qnn:SOC (with several engines)",
+        suffix=r"(:[\w-]{1,64})?",
+        examples=("qnn", "qnn:SM8650"),
+        session_module="lopa.runtime.qnn.qnn_session",
+        status_module="lopa.runtime.qnn.qnn_status",
+        needs_engine=True,
+        ability=Ability(
+            "qnn",
+            "build and run engines for Qualcomm NPUs",
+            ("onnxruntime-qnn",),
+            lambda: f"{pip_install('qnn')} (docs/how-to/engines.md)",
+        ),
+    ),
+    DeviceFamily(
         name="webgpu",
         description="ONNX Runtime's WebGPU plug-in on GPU N of any vendor",
         syntax="webgpu:N",

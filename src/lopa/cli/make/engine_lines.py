@@ -6,6 +6,7 @@ from pathlib import Path
 from lopa.runtime.ascend.ascend_manifest import ASCEND_ENGINES
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.qnn.qnn_manifest import QNN_ENGINES
 from lopa.runtime.tensorrt.tensorrt_manifest import TENSORRT_ENGINES
 
 
@@ -13,6 +14,7 @@ def engine_lines(bundle: Bundle) -> Iterator[str]:
     """Yield a line per engine, Ascend's first: folder, target, shape buckets, build, and whether the weights match."""
     for described, folders in (
         (_ascend, ASCEND_ENGINES.folders(bundle)),
+        (_qnn, QNN_ENGINES.folders(bundle)),
         (_tensorrt, TENSORRT_ENGINES.folders(bundle)),
     ):
         for folder in folders:
@@ -31,6 +33,17 @@ def _ascend(bundle: Bundle, folder: Path) -> list[str]:
         f"{len(engine.buckets)} buckets in {len({bucket.model for bucket in engine.buckets})} OM",
         f"precision {engine.precision}",
         *(["int8"] if engine.int8 else []),
+        "matches the weights" if found.fits(bundle) else "made from OTHER weights: build it again",
+    ]
+
+
+def _qnn(bundle: Bundle, folder: Path) -> list[str]:
+    found = QNN_ENGINES.read(folder)
+    engine = found.engine
+    return [
+        f"for {engine.soc}",
+        f"{len(engine.buckets)} buckets",
+        f"QNN {engine.sdk_version}",
         "matches the weights" if found.fits(bundle) else "made from OTHER weights: build it again",
     ]
 

@@ -159,8 +159,10 @@ def _rounding(bundle: Bundle, device: str) -> str | None:
     if rounds_to_bfloat16(device):
         return "bfloat16"
     found = find_device(device)
-    on_webgpu = found is not None and found.family.name == "webgpu"
-    return FLOAT16_SUMS if on_webgpu and bundle.manifest.dtype == "float16" else None
+    family = None if found is None else found.family.name
+    if family == "webgpu" and bundle.manifest.dtype == "float16":
+        return FLOAT16_SUMS
+    return "float16" if family == "qnn" else None
 
 
 def _session_to_check(bundle: Bundle, device: str) -> Session | None:

@@ -1,0 +1,53 @@
+"""lopa-export qnn: compiles an engine for Qualcomm NPUs, with one context binary per shape bucket."""
+
+from pathlib import Path
+
+import click
+
+from lopa.cli.options.plan import bucket_plan_from_option
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.program.verbosity import quiet
+from lopa.export.extra import export_extra_needed
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.buckets import BUCKETS_NAME
+from lopa.runtime.qnn.socs import SOCS, soc_from_option
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(name="qnn", cls=GroupedCommand, examples=("lopa-export qnn BUNDLE --soc SM8650",))
+@click.argument("bundle", type=_PATH)
+@option(
+    "--soc",
+    required=True,
+    metavar="SOC",
+    help=f"Chip: {', '.join(SOCS)}, or QNN's numbers SOC_MODEL:HTP_ARCH, e.g. 57:75.",
+)
+@option(
+    "--buckets",
+    type=_PATH,
+    metavar="FILE",
+    show_default=f"BUNDLE/{BUCKETS_NAME}",
+    help="File with shape buckets, written by lopa-export plan.",
+)
+def command(bundle: Path, soc: str, buckets: Path | None) -> None:
+    """Compile the standard graph of BUNDLE for its shape buckets, with QNN.
+
+    The engine is written to BUNDLE/engines. The NPU computes in float16, with rotary angles from the host. A build with
+    nodes that stay on the CPU fails. An up-to-date engine is kept.
+    """
+    target = soc_from_option(soc)
+    with export_extra_needed("reading ONNX graphs"):
+        from lopa.export.qnn.build import engine_from_bundle
+    opened = Bundle.open(bundle)
+    made = engine_from_bundle(opened, target, bucket_plan_from_option(opened, buckets).buckets, _report)
+    engine = made.found.engine
+    size = sum(record.size for record in engine.files)
+    state = "up to date, nothing was compiled" if made.cached else f"{engine.soc}, QNN {engine.sdk_version}"
+    click.echo(f"{made.found.folder}: {len(engine.buckets)} buckets, {size / 1e6:,.1f} MB, {state}")
+
+
+def _report(name: str) -> None:
+    if not quiet():
+        click.echo(f"QNN compiles {name}", err=True)

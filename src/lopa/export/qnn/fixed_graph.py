@@ -1,0 +1,79 @@
+"""The graph that QNN compiles: a bundle's standard graph in one shape, with float masks and rotary inputs."""
+
+import onnx_ir as ir
+
+from lopa.export.graph.rotary_inputs import with_rotary_inputs
+from lopa.runtime import contract
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.contract import past_names
+from lopa.runtime.contract.rotary import ROTARY_INPUTS
+from lopa.runtime.contract.sizes import Sizes
+
+MASKED = -1e4
+"""Mask value of pairs that do not attend. It is finite in float16, and its exponential is zero."""
+_MASK_INPUT = 3
+"""Index of the mask among the inputs of Attention."""
+
+
+def fixed_graph(bundle: Bundle, sizes: Sizes) -> ir.Model:
+    """Return the standard graph of `bundle` for inputs of `sizes`. Its weights stay in the bundle's file."""
+    model = with_rotary_inputs(ir.load(bundle.graph))
+    shapes = input_shapes(bundle.manifest, sizes)
+    for node in model.graph:
+        for value in node.outputs:
+            value.shape = None  # of any size; ONNX Runtime infers the fixed ones
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(shapes[str(value.name)])
+    use_float_masks(model, ir.DataType.FLOAT16 if bundle.manifest.dtype == "float16" else ir.DataType.FLOAT)
+    return model
+
+
+def input_shapes(manifest: Manifest, sizes: Sizes) -> dict[str, list[int]]:
+    """Return the shape of every input by name."""
+    requests, branches, window, prefix, wanted = (
+        sizes.requests,
+        sizes.branches,
+        sizes.window,
+        sizes.prefix,
+        sizes.wanted,
+    )
+    dimensions = manifest.dimensions
+    rows = [requests, branches, window]
+    return {
+        contract.INPUT_IDS: rows,
+        **{name: [*rows, dimensions.rotary_size // 2] for name in ROTARY_INPUTS},
+        contract.WINDOW_MASK: [*rows, window],
+        contract.PREFIX_MASK: [requests, prefix],
+        contract.LOGITS_INDEX: [requests, branches, wanted],
+        contract.TEMPERATURE: [requests],
+        **{
+            name: [requests, dimensions.kv_heads, prefix, dimensions.head_size]
+            for name in past_names(dimensions.layers)
+        },
+    }
+
+
+def use_float_masks(model: ir.Model, dtype: ir.DataType) -> None:
+    """Insert a Where between each boolean mask and the Attention nodes that take it, which QNN rejects otherwise."""
+    nodes = [node for node in model.graph if node.op_type == "Attention"]
+    masks = dict.fromkeys(mask for node in nodes if (mask := node.inputs[_MASK_INPUT]) is not None)
+    for number, mask in enumerate(masks):
+        users = [node for node in nodes if node.inputs[_MASK_INPUT] is mask]
+        values = [_scalar(model, f"float_mask_{number}/{name}", value, dtype) for name, value in _VALUES]
+        where = ir.node("Where", [mask, *values], name=f"float_mask_{number}")
+        where.outputs[0].name = f"float_mask_{number}/mask"
+        where.outputs[0].type = ir.TensorType(dtype)
+        users[0].prepend([where])
+        for node in users:
+            node.replace_input_with(_MASK_INPUT, where.outputs[0])
+
+
+_VALUES = (("allowed", 0.0), ("masked", MASKED))
+
+
+def _scalar(model: ir.Model, name: str, number: float, dtype: ir.DataType) -> ir.Value:
+    tensor = ir.tensor(number, dtype=dtype, name=name)
+    value = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value

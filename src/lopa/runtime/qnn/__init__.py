@@ -1,0 +1,1 @@
+"""Qualcomm NPUs, by ONNX Runtime's plug-in for QNN."""
