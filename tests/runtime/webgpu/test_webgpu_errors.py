@@ -53,12 +53,22 @@ def test_without_a_driver(tiny_portable: Path, tmp_path: Path) -> None:
     assert "a GPU and its Vulkan driver" in completed.stderr
 
 
+def test_doctor_without_a_driver(tmp_path: Path) -> None:
+    """The plug-in offers a software adapter even then."""
+    pytest.importorskip("onnxruntime_ep_webgpu")
+    doctor = (sys.executable, "-m", "lopa.cli.main", "doctor", "--all", "--allow-software-gpu")
+    completed = _run(*doctor, VK_ICD_FILENAMES=str(tmp_path / "none.json"))
+    assert completed.returncode == 0, completed.stderr
+    (line,) = [each for each in completed.stdout.splitlines() if "webgpu:" in each and each.startswith("device")]
+    assert "no Vulkan driver" in line
+
+
 def test_without_the_plugin(tiny_portable: Path, tmp_path: Path) -> None:
     (tmp_path / "onnxruntime_ep_webgpu.py").write_text("raise ModuleNotFoundError('onnxruntime_ep_webgpu')\n")
     completed = _run(*_GENERATE, "webgpu:0", str(tiny_portable), "1+1=", PYTHONPATH=f"{tmp_path}:{_ROOT / 'src'}")
     assert completed.returncode == 3
     assert "the WebGPU plug-in of ONNX Runtime is not installed" in completed.stderr
-    assert "[webgpu]" in completed.stderr
+    assert "pip install" in completed.stderr
 
 
 def test_bfloat16_is_refused(tiny_bfloat16: Path) -> None:

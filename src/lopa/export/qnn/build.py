@@ -115,7 +115,7 @@ def _compile(bundle: Bundle, bucket: ShapeBucket, options: onnxruntime.SessionOp
     for name, value in entries.items():
         options.add_session_config_entry(name, value)
     try:
-        onnxruntime.InferenceSession(model, options)
+        onnxruntime.InferenceSession(model, options, enable_fallback=0)
     except Exception as error:  # ONNX Runtime raises its own exception classes
         raise CheckFailedError(
             f"QNN cannot compile {path.name} ({bucket.requests} x {bucket.branches} x {bucket.window}, prefix "

@@ -32,7 +32,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None) -> HostSes
     for each in stored.engine.buckets:
         path = stored.folder / each.graph
         try:
-            sessions[each.bucket] = onnxruntime.InferenceSession(path, options)
+            sessions[each.bucket] = onnxruntime.InferenceSession(path, options, enable_fallback=0)
         except Exception as error:  # ONNX Runtime raises its own exception classes
             raise BadInputError(
                 f"{path} cannot be opened: {error_text(error)}",

@@ -1,7 +1,10 @@
 """Status of the adapters that WebGPU reaches, for `lopa-export doctor`. This module opens no bundle."""
 
+from typing import Any
+
 from lopa.runtime.device_families import DeviceStatus
 from lopa.runtime.errors import MissingBackendError
+from lopa.runtime.webgpu.webgpu_graph import can_run
 from lopa.runtime.webgpu.webgpu_library import is_software, webgpu_adapters
 
 
@@ -14,7 +17,10 @@ def find_devices(family: str) -> list[DeviceStatus]:
     if not adapters:
         state = "no GPU with a Vulkan driver; --allow-software-gpu also finds a software one"
         return [DeviceStatus(f"{family}:N", state, is_here=False)]
-    return [
-        DeviceStatus(f"{family}:{number}", f"ready ({'software, ' if is_software(each) else ''}{each.device.vendor})")
-        for number, each in enumerate(adapters)
-    ]
+    return [DeviceStatus(f"{family}:{number}", _state(each), can_run(each)) for number, each in enumerate(adapters)]
+
+
+def _state(adapter: Any) -> str:
+    if not can_run(adapter):
+        return "no Vulkan driver, such as mesa-vulkan-drivers with libvulkan1"
+    return f"ready ({'software, on the processor' if is_software(adapter) else adapter.device.vendor})"
