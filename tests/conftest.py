@@ -117,6 +117,23 @@ def _keep_traces_of_test(tmp_path_factory: pytest.TempPathFactory) -> None:
         _keep_traces(tmp_path_factory)
 
 
+@pytest.fixture(autouse=True)
+def _webgpu_adapter(request: pytest.FixtureRequest) -> None:
+    """Skip a test with the marker webgpu where no adapter runs a graph."""
+    if request.node.get_closest_marker("webgpu") is None:
+        return
+    from lopa.runtime.errors import MissingBackendError
+    from lopa.runtime.webgpu.webgpu_graph import can_run
+    from lopa.runtime.webgpu.webgpu_library import webgpu_adapters
+
+    try:
+        adapters = webgpu_adapters()
+    except MissingBackendError as error:
+        pytest.skip(f"WebGPU: {error}")
+    if not any(map(can_run, adapters)):
+        pytest.skip("no WebGPU adapter: make test-webgpu unpacks a software one")
+
+
 @pytest.fixture(scope="session")
 def kept_traces_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment variables that make exporting processes use kept traces, for tests that do not test the trace."""
