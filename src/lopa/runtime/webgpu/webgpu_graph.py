@@ -19,7 +19,7 @@ _ERRORS_ONLY = 3
 
 def session_from_graph(
     graph: Path | bytes, device: Any, matrices: Mapping[str, Array] | None = None
-) -> ort.InferenceSession:
+) -> "ort.InferenceSession":  # quoted: doctor imports this file with any ONNX Runtime
     """Open a graph on `device`, an OrtEpDevice of the WebGPU plug-in. `matrices` are initializers without values.
 
     Integers of 64 bits stay on the device, so that no node of a portable graph runs on the processor. Raises ONNX
