@@ -1,7 +1,7 @@
 """Engines for Qualcomm NPUs, built and run in QNN's emulator: `make test-qnn`. A forward takes seconds."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,32 @@ def test_the_graph_has_float_masks_and_no_positions(bundle: Bundle) -> None:
 @pytest.mark.parametrize("start", [0, 1000])
 def test_forwards_match_the_reference(sessions: tuple[Session, Session], start: int) -> None:
     """Without angles from the host, 10 of 32 best tokens at positions from 1,000 were wrong."""
+    assert_forwards_match(sessions, start)
+
+
+@pytest.mark.parametrize(
+    ("options", "megabytes"),
+    [({"dtype": "float16"}, 5.5), ({"quantize": "int8"}, 3.7), ({"quantize": "int4"}, 2.3)],
+    ids=["float16", "int8", "int4"],
+)
+def test_other_precisions(
+    options: dict[str, str], megabytes: float, export_tiny: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Weights keep their bits in the context binary. Every node is on the NPU, or the build would fail.
+
+    The numpy reference rounds rows of int8 products to 8 bits, the NPU to 16.
+    """
+    bundle = Bundle.open(shutil.copytree(export_tiny(with_logits=False, **options), tmp_path / "bundle"))
+    found = engine_from_bundle(bundle, SOCS["SM8650"], [LARGE], lambda _name: None).found
+    assert (found.folder / "bucket-0_qnn.bin").stat().st_size < megabytes * 1e6
+    pair = open_session(bundle, "qnn"), open_session(bundle, "numpy")
+    assert_forwards_match(pair, 1000)
+    for session in pair:
+        session.close()
+
+
+def assert_forwards_match(sessions: tuple[Session, Session], start: int) -> None:
+    """Compare two forwards on random windows."""
     rng = np.random.default_rng(start)
     for number, (width, branches) in enumerate([(30, 2), (40, 1)]):
         batch = random_batch(rng, [1], branches, width, 16, starts=start + 30 * number)

@@ -79,10 +79,11 @@ def test_a_missing_package(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> N
     assert [device.is_here for device in find_devices("qnn")] == [False]
 
 
-def test_quantized_bundles_are_refused() -> None:
-    quantized = SimpleNamespace(quantization="int8", plugins=[], dtype="float32")
-    with pytest.raises(BadInputError, match="quantized matrices, which QNN leaves on the CPU"):
-        check_bundle(SimpleNamespace(manifest=quantized, path="B"))  # type: ignore[arg-type]
+def test_unfit_bundles_are_refused() -> None:
+    for plugins, dtype, reason in (([], "bfloat16", "bfloat16, which QNN lacks"), (["x"], "float32", "functions of")):
+        manifest = SimpleNamespace(plugins=plugins, dtype=dtype)
+        with pytest.raises(BadInputError, match=reason):
+            check_bundle(SimpleNamespace(manifest=manifest, path="B"))  # type: ignore[arg-type]
 
 
 def test_inputs_are_padded_to_the_bucket(bundle: Bundle) -> None:

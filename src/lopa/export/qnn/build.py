@@ -1,22 +1,25 @@
 """Compilation of a bundle's shape buckets into engines/qnn-*/ of the bundle, which appears complete or not at all."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime
 
-from lopa.export.qnn.fixed_graph import fixed_graph
+from lopa.export.qnn.fixed_graph import block_matrices, fixed_graph
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import Bundle, sha256_of_file
 from lopa.runtime.bundle.buckets import ShapeBucket
 from lopa.runtime.bundle.engine_file import ENGINE_NAME
 from lopa.runtime.bundle.manifest import FileRecord
 from lopa.runtime.bundle.record import json_from_record
+from lopa.runtime.bundle.webgpu_twin import reordered_matrices
 from lopa.runtime.contract import CONTRACT_VERSION
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.files.untrusted_input import error_text
@@ -25,7 +28,7 @@ from lopa.runtime.qnn.qnn_manifest import ENGINE_SCHEMA, QNN_ENGINES, QnnBucket,
 from lopa.runtime.qnn.socs import QnnSoc
 
 _ENGINE = Product("engine", ENGINE_NAME)
-_FORM = 1
+_FORM = 2
 """Version of fixed_graph's result. Engines of another version are built again."""
 
 
@@ -61,9 +64,10 @@ def engine_from_bundle(
         return QnnBuild(present, cached=True)
     with staged_folder(destination, overwrite=True, product=_ENGINE) as folder:
         names = [f"bucket-{number}.onnx" for number in range(len(buckets))]
+        matrices = reordered_matrices(bundle, block_matrices(bundle.manifest))
         for bucket, name in zip(buckets, names, strict=True):
             progress(name)
-            _compile(bundle, bucket, session_options(module, soc), folder / name)
+            _compile(bundle, bucket, matrices, session_options(module, soc), folder / name)
         engine = QnnEngine(
             schema=ENGINE_SCHEMA,
             contract=CONTRACT_VERSION,
@@ -90,7 +94,6 @@ def check_bundle(bundle: Bundle) -> None:
     """Raise BadInputError for a bundle whose standard graph does not fit a Qualcomm NPU as a whole."""
     manifest = bundle.manifest
     reasons = (
-        (manifest.quantization is not None, "quantized matrices, which QNN leaves on the CPU", "without --quantize"),
         (bool(manifest.plugins), "functions of the domain lopa", "without --plugins"),
         (manifest.dtype == "bfloat16", "bfloat16, which QNN lacks", "with --dtype fp16 or fp32"),
     )
@@ -98,13 +101,22 @@ def check_bundle(bundle: Bundle) -> None:
         if applies:
             raise BadInputError(
                 f"{bundle.path} has {reason}",
-                expected="a standard graph in float32 or float16, which the NPU computes in float16",
+                expected="a standard graph in float32 or float16, which the NPU computes in float16, or int8 or int4",
                 remedy=f"export the checkpoint {remedy}",
             )
 
 
-def _compile(bundle: Bundle, bucket: ShapeBucket, options: onnxruntime.SessionOptions, path: Path) -> None:
-    """Write the context binary of one shape bucket, and the graph at `path` that names it."""
+def _compile(
+    bundle: Bundle,
+    bucket: ShapeBucket,
+    matrices: Mapping[str, npt.NDArray[Any]],
+    options: onnxruntime.SessionOptions,
+    path: Path,
+) -> None:
+    """Write the context binary of one shape bucket, and the graph at `path` that names it.
+
+    `matrices` are the initializers without values.
+    """
     model = ir.to_proto(fixed_graph(bundle, bucket)).SerializeToString()
     entries = {
         "ep.context_enable": "1",
@@ -114,6 +126,9 @@ def _compile(bundle: Bundle, bucket: ShapeBucket, options: onnxruntime.SessionOp
     }
     for name, value in entries.items():
         options.add_session_config_entry(name, value)
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
     try:
         onnxruntime.InferenceSession(model, options, enable_fallback=0)
     except Exception as error:  # ONNX Runtime raises its own exception classes

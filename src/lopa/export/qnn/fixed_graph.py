@@ -1,8 +1,13 @@
-"""The graph that QNN compiles: a bundle's standard graph in one shape, with float masks and rotary inputs."""
+"""The graph that QNN compiles: a bundle's standard graph in one shape, with float masks and rotary inputs.
+
+lopa.export.qnn.quantized_products has the forms of products with quantized matrices.
+"""
 
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from lopa.export.graph.rotary_inputs import with_rotary_inputs
+from lopa.export.qnn.quantized_products import Int16RowsPass, with_block_products
 from lopa.runtime import contract
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
@@ -17,7 +22,10 @@ _MASK_INPUT = 3
 
 
 def fixed_graph(bundle: Bundle, sizes: Sizes) -> ir.Model:
-    """Return the standard graph of `bundle` for inputs of `sizes`. Its weights stay in the bundle's file."""
+    """Return the standard graph of `bundle` for inputs of `sizes`.
+
+    Weights stay in the bundle's file, except the matrices `block_matrices`: the graph has no values for them.
+    """
     model = with_rotary_inputs(ir.load(bundle.graph))
     shapes = input_shapes(bundle.manifest, sizes)
     for node in model.graph:
@@ -26,7 +34,15 @@ def fixed_graph(bundle: Bundle, sizes: Sizes) -> ir.Model:
     for value in model.graph.inputs:
         value.shape = ir.Shape(shapes[str(value.name)])
     use_float_masks(model, ir.DataType.FLOAT16 if bundle.manifest.dtype == "float16" else ir.DataType.FLOAT)
+    Int16RowsPass()(model)
+    if names := block_matrices(bundle.manifest):
+        model = with_block_products(common.ShapeInferencePass()(model).model, names, sizes)
     return model
+
+
+def block_matrices(manifest: Manifest) -> list[str]:
+    """Return the names of the int4 matrices, which MatMulNBits takes in another order than the bundle's."""
+    return [name for name, record in manifest.tensors.items() if record.dtype == "int4"]
 
 
 def input_shapes(manifest: Manifest, sizes: Sizes) -> dict[str, list[int]]:

@@ -6,7 +6,7 @@ weights file. They are computed from the mapped file when a session opens (lopa.
 the same for CPUs).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,28 @@ def webgpu_graph(bundle: Bundle) -> Path:
 def webgpu_initializers(bundle: Bundle) -> dict[str, npt.NDArray[Any]]:
     """Return the matrices and scales that a session passes to `webgpu_graph` (`add_external_initializers`), by name.
 
-    The dictionary is empty if the graph needs none. The matrices are in an unnamed temporary file, which exists until
-    the last array is freed. Drop them after the session has opened. Raises BadInputError if the bundle has no portable
-    graph, if the temporary folder is full, and if weights do not match their records.
+    The dictionary is empty if the graph needs none. Drop the arrays after the session has opened. Raises BadInputError
+    like `reordered_matrices`, and if the bundle has no portable graph.
     """
     portable = bundle.with_dialect("portable")
     if _twin(portable) is None:
         return {}
-    manifest, weights = portable.manifest, weights_from_bundle(portable)
-    records = {name: manifest.tensors[name] for name in webgpu_tensor_names(manifest)}
+    return reordered_matrices(portable, webgpu_tensor_names(portable.manifest))
+
+
+def reordered_matrices(bundle: Bundle, names: Collection[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the quantized matrices `names` and their scales in the order of MatMulNBits, by name.
+
+    The matrices are in an unnamed temporary file, which exists until the last array is freed. Raises BadInputError if
+    the temporary folder is full, and if weights do not match their records.
+    """
+    if not names:
+        return {}
+    manifest, weights = bundle.manifest, weights_from_bundle(bundle)
+    records = {name: manifest.tensors[name] for name in names}
     sizes = {name: aligned_size(record.length) for name, record in records.items()}
     memory = temporary_memory(
-        sum(sizes.values()), "matrices in WebGPU's order", "free disk space, or set TMPDIR to another folder"
+        sum(sizes.values()), "matrices in the order of MatMulNBits", "free disk space, or set TMPDIR to another folder"
     )
     arrays: dict[str, npt.NDArray[Any]] = {}
     offset = 0
