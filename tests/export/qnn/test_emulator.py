@@ -64,6 +64,19 @@ def test_a_build(bundle: Bundle, engine: StoredQnnEngine) -> None:
     assert again.found.engine == engine.engine
 
 
+def test_a_damaged_engine_is_built_again(bundle: Bundle, tmp_path: Path) -> None:
+    copy = Bundle.open(
+        Path(shutil.copytree(bundle.path, tmp_path / "bundle", ignore=shutil.ignore_patterns("engines")))
+    )
+    found = engine_from_bundle(copy, SOCS["SM8650"], [SMALL], lambda _name: None).found
+    binary = found.folder / "bucket-0_qnn.bin"
+    intact = binary.read_bytes()
+    binary.write_bytes(intact[:-1])
+    again = engine_from_bundle(copy, SOCS["SM8650"], [SMALL], lambda _name: None)
+    assert not again.cached
+    assert len(binary.read_bytes()) == len(intact)
+
+
 def test_the_graph_has_float_masks_and_no_positions(bundle: Bundle) -> None:
     model = fixed_graph(bundle, SMALL)
     masks = {node.inputs[3] for node in model.graph if node.op_type == "Attention"}

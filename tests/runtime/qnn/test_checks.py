@@ -56,6 +56,15 @@ def test_a_requested_chip_without_an_engine(bundle: Bundle) -> None:
     empty_engine(bundle, "SM8750")
     with pytest.raises(BadInputError, match="has engines for SM8650, SM8750, but not for SM8550"):
         open_session(bundle, "qnn:SM8550")
+    with pytest.raises(BadInputError, match=r"(?s)has engines for SM8650, SM8750\n  expected: the name of one chip"):
+        open_session(bundle, "qnn")
+
+
+def test_an_engine_without_the_graph_of_a_bucket(bundle: Bundle) -> None:
+    path = empty_engine(bundle).folder / "engine.json"
+    path.write_text(path.read_text().replace('"graph": "bucket-0.onnx"', '"graph": "bucket-1.onnx"'))
+    with pytest.raises(BadInputError, match="1 of them without a graph"):
+        open_session(bundle, "qnn")
 
 
 def test_an_engine_of_another_version_or_other_weights(bundle: Bundle) -> None:
