@@ -24,11 +24,11 @@ from lopa.runtime.contract.sizes import Sizes
 _STEP = np.float32(1.01 / 32767)
 """Step of the 16-bit integers per largest magnitude. Rounding in float16 may exceed it, by less than 1 %."""
 _ZERO_POINT = np.uint16(32768)
-_LEAST_MAGNITUDE = np.float32(2**-7)
+_MIN_MAGNITUDE = np.float32(2**-7)
 """Lower bound for the largest magnitude of a row. Divided by 127, it is a normal number in float16."""
-_LEAST_COLUMN = 1e-6
+_MIN_COLUMN = 1e-6
 """Lower bound for the length of the longest column, for matrices of zeros."""
-_LEAST_LENGTH = np.float32(2**-6)
+_MIN_LENGTH = np.float32(2**-6)
 """Lower bound for the length of a row after division by its largest magnitude, for rows of zeros."""
 
 
@@ -40,7 +40,7 @@ class Int16RowsPass(ir.passes.InPlacePass):
         rounded = [node for node in model.graph if node.op_type == "QuantizeLinear"]
         if rounded:
             least = model.graph.initializers["quantize.least"]
-            least.const_value = ir.tensor(_LEAST_MAGNITUDE, name=least.name)
+            least.const_value = ir.tensor(_MIN_MAGNITUDE, name=least.name)
         for node in rounded:
             _replace_rows(model, node)
         common.RemoveUnusedNodesPass()(model)
@@ -83,7 +83,7 @@ def _replace_rows(model: ir.Model, old: ir.Node) -> None:
     largest = _constant(model, "largest", np.float32(AROUND_128.max_magnitude))
     unit = _added(old, "Div", [divided, largest])  # magnitudes up to 1, so that no sum of squares overflows float16
     squares = _added(old, "ReduceSum", [_added(old, "Mul", [unit, unit]), _constant(model, "axis", np.array([-1]))])
-    length = _added(old, "Max", [_added(old, "Sqrt", [squares]), _constant(model, "least_length", _LEAST_LENGTH)])
+    length = _added(old, "Max", [_added(old, "Sqrt", [squares]), _constant(model, "least_length", _MIN_LENGTH)])
     rows = _rounded(model, old, _added(old, "Div", [unit, length]), _constant(model, "step", _STEP))
     row_lengths = _added(old, "Mul", [_added(old, "Mul", [scales, largest]), length])
     for widened in [use.node for use in old.outputs[0].uses()]:
@@ -111,7 +111,7 @@ def _replace_product(model: ir.Model, product: ir.Node, rows: ir.Value, row_leng
 def longest_column(integers: npt.NDArray[np.int8], scales: npt.NDArray[np.floating[Any]]) -> np.float32:
     """Return the largest Euclidean norm of a column of integers [inputs, outputs] x scales [outputs], at least 1e-6."""
     squares: npt.NDArray[np.int64] = np.einsum("ij,ij->j", integers, integers, dtype=np.int64, casting="safe")
-    return np.float32(max((np.sqrt(squares) * np.abs(scales)).max(), _LEAST_COLUMN))
+    return np.float32(max((np.sqrt(squares) * np.abs(scales)).max(), _MIN_COLUMN))
 
 
 def _rounded(model: ir.Model, before: ir.Node, values: ir.Value, step: ir.Value) -> ir.Value:
