@@ -1,9 +1,9 @@
 """Products with quantized matrices in the forms that QNN keeps on the NPU, where weights stay 8 or 4 bits.
 
-QNN multiplies an int8 matrix only by rows of 8- or 16-bit integers, with scales that are fixed when it compiles. They
-do not come from sample prompts here: every row is divided by its length (Euclidean norm), so that its numbers are
-between -1 and 1 and no result exceeds the longest column (Cauchy-Schwarz). Results are then multiplied by the rows'
-lengths. Hence no row, not even of an unknown prompt, exceeds the range. A factor per column would be stored once per
+QNN multiplies an int8 matrix only by rows of 8- or 16-bit integers, with scales that are fixed when it compiles. Here
+every row is divided by its length (Euclidean norm). Its numbers are then between -1 and 1, and no result exceeds the
+longest column (Cauchy-Schwarz). Results are then multiplied by the rows'
+lengths. Hence no row of any prompt exceeds the range, and no sample prompts are needed. A factor per column would be stored once per
 row in the context binary, so that all columns share one range.
 
 An int4 matrix in blocks becomes MatMulNBits, which multiplies the NPU's float16 rows.
