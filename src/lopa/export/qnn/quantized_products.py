@@ -2,9 +2,9 @@
 
 QNN multiplies an int8 matrix only by rows of 8- or 16-bit integers, with scales that are fixed when it compiles. Here
 every row is divided by its length (Euclidean norm). Its numbers are then between -1 and 1, and no result exceeds the
-longest column (Cauchy-Schwarz). Results are then multiplied by the rows' lengths. Hence no row of any prompt exceeds the
-range, and no sample prompts are needed. A factor per column would be stored once per row in the context binary, so that
-all columns share one range.
+longest column (Cauchy-Schwarz). Results are then multiplied by the rows' lengths. Hence no row of any prompt exceeds
+the range, and no sample prompts are needed. A factor per column would be stored once per row in the context binary, so
+that all columns share one range.
 
 An int4 matrix in blocks becomes MatMulNBits, which multiplies the NPU's float16 rows.
 """
