@@ -4,6 +4,7 @@ Decoding, verification and engines are in other modules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
+from lopa.export.weights.calibration import Calibration
+from lopa.export.weights.calibration_windows import CalibrationSet, calibration_set
 from lopa.export.weights.digests import digests_in_background
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantization import QuantizationChoice
@@ -105,6 +108,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
         digests_in_background([*source.adapter_files, *source.checkpoint_files]) as digests,
     ):
         # Weights are written first, so that likely errors, such as bad values or a full disk, show early.
+        calibration = _calibration_set(plan)
         weights = write_weights(
             folder / WEIGHTS_NAME,
             plan.weights,
@@ -112,6 +116,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
             source.stored,
             source.adapter,
             lambda done: report("writing weights", done, total),
+            None if calibration is None else partial(Calibration, source.config.dimensions, calibration.windows),
         )
         functions, twins = _write_graphs(folder, plan, report)
         webgpu = _write_webgpu_graph(folder, plan)
@@ -127,7 +132,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
         files = [weights, *(_file_record(folder / name) for name in names)]
         report("hashing the source", 0, 0)
         origin = origin_of_source(source, digests.result())
-        manifest = _manifest(plan, twins, webgpu, files, functions, origin)
+        manifest = _manifest(plan, twins, webgpu, files, functions, origin, calibration)
         text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises the errors of Bundle.open
         (folder / MANIFEST_NAME).write_bytes(text)
@@ -137,6 +142,20 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
 def cpu_name(name: str, form: CpuForm = "packed") -> str:
     """Return the file name of a graph's twin for CPUs: model.cpu.onnx or model.cpu-mapped.onnx for model.onnx."""
     return f"{name.removesuffix('.onnx')}.cpu{'' if form == 'packed' else f'-{form}'}.onnx"
+
+
+def _calibration_set(plan: BundlePlan) -> CalibrationSet | None:
+    """Return the windows of the file of prompts, or None if matrices are rounded without them."""
+    quantization, source = plan.choices.quantization, plan.source
+    if quantization is None or quantization.calibrate is None:
+        return None
+    return calibration_set(
+        quantization.calibrate,
+        source.tokenizer,
+        plan.decoding,
+        prediction_shift=source.config.architecture.prediction_shift,
+        intermediate_size=source.config.dimensions.intermediate_size,
+    )
 
 
 def _write_graphs(
@@ -206,6 +225,7 @@ def _manifest(
     files: list[FileRecord],
     plugins: list[str],
     origin: Origin,
+    calibration: CalibrationSet | None,
 ) -> Manifest:
     source, choices = plan.source, plan.choices
     architecture, tokens = source.config.architecture, source.tokenizer.special_tokens
@@ -216,7 +236,9 @@ def _manifest(
         architecture=architecture.name,
         dialect=dialects[0],
         dtype=choices.dtype,
-        quantization=None if quantization is None else quantization.record_for(dialects),
+        quantization=None
+        if quantization is None
+        else quantization.record_for(dialects, calibration.record if calibration is not None else None),
         with_logits=choices.with_logits,
         prediction_shift=architecture.prediction_shift,
         dimensions=source.config.dimensions,

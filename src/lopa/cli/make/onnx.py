@@ -71,6 +71,12 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     help="Quantize the output head, which projects to the vocabulary.",
 )
 @option(
+    "--calibrate",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='JSON lines with "prompt" and "answer": round int4 matrices so that errors on these texts cancel (GPTQ).',
+)
+@option(
     "--dialect",
     type=click.Choice(list(_DIALECTS)),
     default="standard",
@@ -113,6 +119,7 @@ def command(
     kind: str,
     exclude: tuple[str, ...],
     head: bool | None,
+    calibrate: Path | None,
     dialect: str,
     rotary_inputs: bool | None,
     with_logits: bool,
@@ -126,12 +133,12 @@ def command(
 
     Nothing is downloaded. "hf download NAME --local-dir CHECKPOINT" fetches a checkpoint from the hub.
     """
-    if kind == "none" and (exclude or head is not None):
-        raise click.UsageError("--quantize-exclude and --quantize-head need --quantize int8 or int4")
+    if kind == "none" and (exclude or head is not None or calibrate is not None):
+        raise click.UsageError("--quantize-exclude, --quantize-head and --calibrate need --quantize")
     integers = _INTEGERS[kind]
     choices = BundleChoices(
         dtype=_DTYPES[dtype],
-        quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude),
+        quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude, calibrate),
         dialects=_DIALECTS[dialect],
         rotary_inputs=rotary_inputs,
         with_logits=with_logits,

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from lopa.export.weights.plan import BLOCK, IntegerDtype, WeightPlan
-from lopa.runtime.bundle.manifest import Dialect, Quantization
+from lopa.runtime.bundle.manifest import Calibration, Dialect, Quantization
 from lopa.runtime.bundle.network import HEAD
 from lopa.runtime.errors import BadInputError
 
@@ -14,14 +15,16 @@ from lopa.runtime.errors import BadInputError
 class QuantizationChoice:
     """Quantization options.
 
-    `exclude` has shell patterns of tensor names in the bundle, e.g. layers.*.mlp.down.weight.
+    `exclude` has shell patterns of tensor names in the bundle, e.g. layers.*.mlp.down.weight. `calibrate` is a file of
+    prompts for which errors of int4 matrices are made small (lopa.export.weights.calibration_windows).
     """
 
     kind: IntegerDtype
     head: bool = True
     exclude: tuple[str, ...] = ()
+    calibrate: Path | None = None
 
-    def record_for(self, dialects: Sequence[Dialect]) -> Quantization:
+    def record_for(self, dialects: Sequence[Dialect], calibration: Calibration | None = None) -> Quantization:
         """Return the entry of the manifest. Only standard graphs round activations."""
         int8 = self.kind == "int8"
         return Quantization(
@@ -30,7 +33,11 @@ class QuantizationChoice:
             activation="int8_per_row" if int8 and "standard" in dialects else "none",
             head=self.head,
             excluded=list(self.exclude),
+            calibration=calibration,
         )
+
+
+_MATRIX_AXES = 2
 
 
 def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
@@ -59,6 +66,8 @@ def quantized_plan(plan: WeightPlan, choice: QuantizationChoice) -> WeightPlan:
             remedy="export with --quantize none",
         )
     _check_experts(candidates, chosen, choice)
+    if choice.calibrate is not None:
+        _check_calibration(plan, choice)
     marked = [replace(weight, quantized=choice.kind) if weight.name in chosen else weight for weight in plan]
     if choice.kind == "int4":
         _check_blocks(marked)
@@ -75,6 +84,23 @@ def _check_experts(candidates: list[str], chosen: set[str], choice: Quantization
                 expected="all of a layer's expert matrices, or none",
                 remedy=f"exclude all of them: --quantize-exclude '{layer}.experts.*'",
             )
+
+
+def _check_calibration(plan: WeightPlan, choice: QuantizationChoice) -> None:
+    """Raise BadInputError unless calibration can round the matrices of `plan`."""
+    if choice.kind != "int4":
+        raise BadInputError(
+            f"--calibrate with --quantize {choice.kind}",
+            expected="--quantize int4: int8 keeps the quality without calibration",
+            remedy="drop --calibrate, or quantize to int4",
+        )
+    stacked = [weight.name for weight in plan if len(weight.parts) > 1 or len(weight.shape) > _MATRIX_AXES]
+    if stacked:
+        raise BadInputError(
+            f"--calibrate for a mixture of experts: {stacked[0]}",
+            expected="a model without experts, as most experts would see few calibration rows",
+            remedy="drop --calibrate",
+        )
 
 
 def _check_blocks(plan: WeightPlan) -> None:

@@ -29,10 +29,15 @@ def int4_from_values(values: Tensor, scale_dtype: Dtype) -> tuple[Tensor, Tensor
     """
     inputs, outputs = values.shape
     blocks = values.reshape(inputs // BLOCK, BLOCK, outputs)
-    smallest, largest = torch.aminmax(blocks, dim=1)
-    scales = _rounded_up(torch.maximum(largest / _INT4_STEPS_ABOVE, smallest / -_INT4_STEPS_BELOW), scale_dtype)
+    scales = int4_scales(blocks, scale_dtype)
     integers = (blocks / scales.float()[:, None]).round_().clamp_(-8, 7).to(torch.int8)
     return integers.reshape(inputs, outputs), scales
+
+
+def int4_scales(blocks: Tensor, dtype: Dtype) -> Tensor:
+    """Return the smallest scales that clip no value of blocks [.., BLOCK, outputs]: [.., outputs] in `dtype`."""
+    smallest, largest = torch.aminmax(blocks, dim=-2)
+    return _rounded_up(torch.maximum(largest / _INT4_STEPS_ABOVE, smallest / -_INT4_STEPS_BELOW), dtype)
 
 
 def bytes_from_int4(integers: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from lopa.export.checkpoint.lora import Adapter, LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
+from lopa.export.weights.calibration import Blocks, Calibration
 from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
 from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPart, WeightPlan
@@ -36,17 +38,26 @@ def write_weights(
     stored: Mapping[str, StoredTensor],
     adapter: Adapter,
     progress: Callable[[int], None],
+    calibrating: Callable[[Blocks], Calibration] | None = None,
 ) -> FileRecord:
     """Write every tensor of `plan` at its record's offset in the new file `path`.
 
-    `progress` receives the number of bytes written so far. Raises BadInputError, which names the tensor, for values
-    that are NaN, infinite or out of range of the bundle's dtype. Raises OSError when the file cannot be written.
+    `calibrating` makes the calibration of int4 matrices from a reader of tensors. `progress` receives the number of
+    bytes written so far. Raises BadInputError, which names the tensor, for values that are NaN, infinite or out of
+    range of the bundle's dtype. Raises OSError when the file cannot be written.
     """
     workspace = Workspace()
+    by_name = {weight.name: weight for weight in plan}
+
+    def blocks(name: str) -> Iterator[tuple[int, Tensor]]:
+        (part,) = by_name[name].parts
+        return _origin_of_part(part, stored, adapter).blocks()
+
     with HashedFile(path) as file, _one_torch_thread():
+        calibration = None if calibrating is None else calibrating(blocks)
         for weight in plan:
             origins = [_origin_of_part(part, stored, adapter) for part in weight.parts]
-            for offset, piece in _pieces_of_weight(weight, records, origins, workspace):
+            for offset, piece in _pieces_of_weight(weight, records, origins, workspace, calibration):
                 _write(file, memoryview(bytes(max(0, offset - file.size))), progress)
                 _write(file, _bytes(piece), progress)
         return FileRecord(path=path.name, size=file.size, sha256=file.sha256)
@@ -107,7 +118,11 @@ def _write(file: HashedFile, data: memoryview, progress: Callable[[int], None]) 
 
 
 def _pieces_of_weight(
-    weight: PlannedWeight, records: Mapping[str, TensorRecord], origins: Sequence[_Origin], workspace: Workspace
+    weight: PlannedWeight,
+    records: Mapping[str, TensorRecord],
+    origins: Sequence[_Origin],
+    workspace: Workspace,
+    calibration: Calibration | None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the pieces of a tensor in file order, each with the offset of its tensor.
 
@@ -118,13 +133,19 @@ def _pieces_of_weight(
     if weight.quantized is not None:
         scale_record, scales = records[scale_name(weight.name)], []
         for origin in origins:
-            matrix = _quantized_matrix(weight, weight.quantized, _float_dtype(scale_record), origin, workspace)
+            dtype = _float_dtype(scale_record)
+            if calibration is None:
+                matrix = _quantized_matrix(weight, weight.quantized, dtype, origin, workspace)
+            else:
+                matrix = _calibrated_matrix(weight, dtype, origin, workspace, calibration)
             for piece in _packed(matrix.integers, weight.quantized):
                 yield record.offset, piece
             scales.append(matrix.scales)
         yield scale_record.offset, torch.stack(scales)
         return
     dtype = _float_dtype(record)
+    if calibration is not None and weight.transposed:
+        calibration.pass_unrounded(weight.name, weight.shape[-1])
     for origin in origins:
         pieces = _strips(weight, dtype, origin, workspace) if weight.transposed else _rows(dtype, origin)
         for piece in pieces:
@@ -174,6 +195,19 @@ def _quantized_matrix(
         columns = slice(row, row + len(values))
         checked = _checked(values, scale_dtype, origin.tensor.name)
         integers[:, columns], scales[..., columns] = integers_from_values(kind, checked.t(), scale_dtype)
+    return _QuantizedMatrix(integers, scales)
+
+
+def _calibrated_matrix(
+    weight: PlannedWeight, scale_dtype: Dtype, origin: _Origin, workspace: Workspace, calibration: Calibration
+) -> _QuantizedMatrix:
+    """Return the integers and scales of one int4 matrix, rounded for the rows of the calibration."""
+    inputs, outputs = weight.shape
+    integers = workspace.tensor((inputs, outputs), torch.int8)
+    scales = torch.empty(inputs // BLOCK, outputs, dtype=TORCH_DTYPES[scale_dtype])
+    checked = partial(_checked, dtype=scale_dtype, name=origin.tensor.name)
+    for columns, some, their_scales in calibration.int4_from_blocks(weight.name, outputs, scale_dtype, checked):
+        integers[:, columns], scales[:, columns] = some, their_scales
     return _QuantizedMatrix(integers, scales)
 
 

@@ -185,7 +185,17 @@ class TensorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     length: Bytes
 
 
-class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Prompts for which the errors of int4 matrices were made small (lopa.export.weights.calibration)."""
+
+    method: Literal["gptq"]
+    rows: Annotated[int, Meta(ge=1)]
+    """Number of tokens."""
+    sha256: Sha256
+    """Digest of the file with the prompts."""
+
+
+class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Quantization of integer matrices: value = integer x scale, without zero point (docs/reference/bundle.md).
 
     The embedding, norms and biases are never quantized.
@@ -201,6 +211,7 @@ class Quantization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """True if the vocabulary projection is also quantized."""
     excluded: list[str]
     """Patterns of tensor names that stay unquantized."""
+    calibration: Calibration | None = None
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
