@@ -20,7 +20,7 @@ MAX_WINDOW = 256
 """Most tokens of a window."""
 _MAX_ANSWER = 128
 _SHARES = (0.25, 0.6, 1.0)
-"""Shares of an answer's tokens that are masked. Every text gives one window for each."""
+"""Shares of an answer's tokens that are masked. A text gives at most one window for each."""
 _MAX_ROWS = 20_480
 _ROWS_BYTES = 650_000_000
 """Most bytes of the two widest arrays of rows, so that a 7B model fits 2 GB together with its matrix."""
@@ -75,7 +75,8 @@ def calibration_set(
     random = np.random.default_rng(0)
     windows: list[CalibrationWindow] = []
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    for share, (number, line) in itertools.product(_SHARES, lines):
+    for turn, (index, (number, line)) in itertools.product(range(len(_SHARES)), enumerate(lines)):
+        share = _SHARES[(turn + index) % len(_SHARES)]  # all shares occur, however few texts fit
         prompt, answer = _texts(line, f"{path}, line {number}")
         prompt_ids, answer_ids = (encoder.encode(each, add_special_tokens=False).ids for each in (prompt, answer))
         if not answer_ids:
