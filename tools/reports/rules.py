@@ -1,0 +1,117 @@
+"""Compare LoPA with rules of other papers that need no training: score, tokens per forward, tokens per CPU second.
+
+Usage: python -m tools.measure rules BUNDLE EVAL --outcomes FILE
+
+The rules are in tools/rules. All comparisons are paired: the same questions, one thread. Decodes are kept in FILE, and
+a second run decodes only what is missing there.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
+from lopa.bench.progress import show_progress
+from lopa.bench.quality.intervals import Interval
+from lopa.bench.table import Table
+from lopa.runtime import Decoder
+from tools.report import show_report
+from tools.rules.comparison import FOLDS, Cost, compare, cpu_seconds, forwards, judged_outcomes, speed
+from tools.rules.configurations import ALL_CONFIGS, CONSISTENCY_ALONE, LOPA, RULES, RuleConfig, configs_of_rule
+from tools.rules.outcomes import Outcomes, RuleOutcome, decode_rules
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("evaluation", metavar="EVAL", type=click.Path(path_type=Path))
+@click.option("--outcomes", "kept", required=True, type=click.Path(path_type=Path), help="File of all decodes.")
+@click.option("--limit", type=click.IntRange(min=1), help="Number of questions.  [default: all]")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per answer.")
+def main(bundle: Path, evaluation: Path, kept: Path, limit: int | None, max_new_tokens: int) -> None:
+    """Compare rules on the questions of EVAL that are scored by number, decoded with BUNDLE on one CPU thread."""
+    items = [item for item in eval_set_from_jsonl(evaluation, limit=limit) if item.kind == SCORED_KIND]
+    with Decoder.open(bundle, ["cpu"], threads=1) as decoder, show_progress("questions", len(items)) as progress:
+        outcomes = decode_rules(decoder, items, ALL_CONFIGS, kept, max_new_tokens, progress)
+    questions = range(len(items))
+    show_report([_single_table(outcomes, questions), *(_tuned_table(outcomes, questions, *each) for each in _GOALS)])
+
+
+_GOALS: tuple[tuple[str, Cost, RuleConfig], ...] = (
+    ("tokens per forward", forwards, RuleConfig(LOPA, 4, 0.9)),
+    ("tokens per CPU second", cpu_seconds, RuleConfig(LOPA, 1, 0.9)),
+)
+"""What a choice maximizes, and the configuration whose score it must reach."""
+
+
+def _single_table(outcomes: Outcomes, questions: Sequence[int]) -> Table:
+    """Return every configuration beside LoPA with the same branches and threshold."""
+    rows = []
+    for config in ALL_CONFIGS:
+        beside = RuleConfig(LOPA, config.branches, 0.9 if config == CONSISTENCY_ALONE else config.threshold)
+        own = [outcomes[config.key][each] for each in questions]
+        rows.append(
+            (
+                config.rule.name,
+                str(config.branches),
+                f"{config.threshold:g}",
+                f"{100 * sum(each.right for each in own) / len(own):.1f}",
+                f"{speed(own, forwards):.2f}",
+                f"{speed(own, cpu_seconds):.0f}",
+                *_comparison_cells(outcomes, config, beside, questions),
+            )
+        )
+    columns = ("rule", "branches", "threshold", "score %", "tokens/forward", "tokens/CPU s", *_COLUMNS)
+    return Table(f"Beside LoPA with equal branches and threshold, {len(questions)} questions", columns, tuple(rows))
+
+
+_COLUMNS = ("right only here, only LoPA", "points", "tokens/forward ratio", "tokens/CPU s ratio")
+
+
+def _comparison_cells(
+    outcomes: Outcomes, config: RuleConfig, beside: RuleConfig, questions: Sequence[int]
+) -> tuple[str, ...]:
+    if config == beside:
+        return ("-",) * len(_COLUMNS)
+    pair = ([outcomes[each.key][question] for question in questions] for each in (config, beside))
+    return _cells(*pair)
+
+
+def _cells(own: Sequence[RuleOutcome], control: Sequence[RuleOutcome]) -> tuple[str, ...]:
+    found = compare(own, control)
+    points = 100 * (found.gained - found.lost) / found.questions
+    return (
+        f"+{found.gained} -{found.lost}, p {found.p:.2f}",
+        f"{points:+.1f} {_interval_text(found.points, '+.1f')}",
+        f"{found.per_forward[0]:.3f} {_interval_text(found.per_forward[1], '.3f')}",
+        f"{found.per_second[0]:.3f} {_interval_text(found.per_second[1], '.3f')}",
+    )
+
+
+def _interval_text(interval: Interval, form: str) -> str:
+    return f"({interval.low:{form}} to {interval.high:{form}})"
+
+
+def _tuned_table(outcomes: Outcomes, questions: Sequence[int], goal: str, cost: Cost, floor: RuleConfig) -> Table:
+    """Return every rule beside LoPA, each with the branches and threshold chosen on other questions."""
+    control, choices = judged_outcomes(outcomes, configs_of_rule(LOPA), floor, questions, cost)
+    rows = [(LOPA.name, _choices_text(choices), _score_text(control), *("-" for _ in _COLUMNS))]
+    for rule in RULES:
+        own, choices = judged_outcomes(outcomes, configs_of_rule(rule), floor, questions, cost)
+        rows.append((rule.name, _choices_text(choices), _score_text(own), *_cells(own, control)))
+    title = f"Most {goal} with at least the score of {floor.key}, chosen on {FOLDS - 1} of {FOLDS} parts, judged on the rest"
+    return Table(title, ("rule", "chosen: branches, threshold", "score %", *_COLUMNS), tuple(rows))
+
+
+def _score_text(outcomes: Sequence[RuleOutcome]) -> str:
+    return f"{100 * sum(each.right for each in outcomes) / len(outcomes):.1f}"
+
+
+def _choices_text(choices: Sequence[RuleConfig]) -> str:
+    counted = Counter((config.branches, config.threshold) for config in choices)
+    return "; ".join(f"{b}, {t:g} ({n} times)" for (b, t), n in counted.most_common())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Decodes of every question with every configuration, kept in a file so that an interrupted run continues."""
+
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lopa.bench.eval_set import EvalItem
+from lopa.bench.progress import BenchProgress
+from lopa.runtime import Decoder
+from lopa.runtime.strategy import register_strategy
+from tools.rules.configurations import RuleConfig
+from tools.rules.consistency import CONSISTENCY
+from tools.rules.info_gain import INFO_GAIN
+
+
+@dataclass(frozen=True)
+class RuleOutcome:
+    """Outcome of one question with one configuration."""
+
+    question: int
+    """Index of the question in the evaluation file."""
+    config: str
+    """Key of the configuration."""
+    right: bool
+    tokens: int
+    """Generated tokens up to and including the first end-of-text."""
+    steps: int
+    """Number of forwards."""
+    cpu: float
+    """CPU seconds of this process, which other processes of the machine hardly change."""
+
+
+Outcomes = Mapping[str, Mapping[int, RuleOutcome]]
+"""Outcomes by configuration and question."""
+
+
+def decode_rules(
+    decoder: Decoder,
+    items: Sequence[EvalItem],
+    configs: Sequence[RuleConfig],
+    kept: Path,
+    max_new_tokens: int,
+    progress: BenchProgress,
+) -> Outcomes:
+    """Decode `items` with all `configs` and return the outcomes. Outcomes in the file `kept` are not decoded again.
+
+    Questions come in a random order, and each is decoded with all configurations, in a random order, before the next
+    one. Slow phases of the machine thus affect all configurations.
+    """
+    register_strategy(INFO_GAIN)
+    register_strategy(CONSISTENCY)
+    known = outcomes_from_file(kept)
+    found = {config.key: dict(known.get(config.key, {})) for config in configs}
+    order = random.Random(0)
+    questions = order.sample(range(len(items)), len(items))
+    options = {config.key: decoder.config(max_new_tokens=max_new_tokens, **config.options) for config in configs}
+    list(decoder.generate([items[0].prompt], options[configs[0].key]))  # the first decode allocates memory
+    with kept.open("a", encoding="utf-8") as file:
+        for done, question in enumerate(questions, start=1):
+            for key in order.sample(list(options), len(options)):
+                if question in found[key]:
+                    continue
+                began = time.process_time()
+                (result,) = decoder.generate([items[question].prompt], options[key])
+                cpu = time.process_time() - began
+                right = items[question].is_right(result.text)
+                outcome = RuleOutcome(question, key, right, result.tokens, result.steps, cpu)
+                found[key][question] = outcome
+                file.write(json.dumps(asdict(outcome)) + "\n")
+            file.flush()
+            progress(done)
+    return found
+
+
+def outcomes_from_file(path: Path) -> dict[str, dict[int, RuleOutcome]]:
+    """Return the outcomes in a file of `decode_rules`, none if it does not exist. A last line that was cut is ignored.
+
+    Raises ValueError for other lines that are no outcomes.
+    """
+    found: dict[str, dict[int, RuleOutcome]] = {}
+    if path.exists():
+        text = path.read_text(encoding="utf-8")
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            outcome = RuleOutcome(**json.loads(line))
+            found.setdefault(outcome.config, {})[outcome.question] = outcome
+    return found
