@@ -6,6 +6,7 @@ The rules are in tools/rules. All comparisons are paired: the same questions, on
 a second run decodes only what is missing there.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,26 +17,37 @@ from lopa.bench.eval_set import SCORED_KIND, eval_set_from_jsonl
 from lopa.bench.progress import show_progress
 from lopa.bench.quality.intervals import Interval
 from lopa.bench.table import Table
-from lopa.runtime import Decoder
+from lopa.runtime import BadInputError, Decoder
 from tools.report import show_report
 from tools.rules.comparison import FOLDS, Cost, compare, cpu_seconds, forwards, judged_outcomes, speed
-from tools.rules.configurations import ALL_CONFIGS, CONSISTENCY_ALONE, LOPA, RULES, RuleConfig, configs_of_rule
-from tools.rules.outcomes import Outcomes, RuleOutcome, decode_rules
+from tools.rules.configurations import ALONE, LOPA, RULES, RuleConfig, all_configs, configs_of_rule
+from tools.rules.outcomes import Outcomes, RuleOutcome, RunOfRules, decode_rules
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("evaluation", metavar="EVAL", type=click.Path(path_type=Path))
 @click.option("--outcomes", "kept", required=True, type=click.Path(path_type=Path), help="File of all decodes.")
-@click.option("--limit", type=click.IntRange(min=1), help="Number of questions.  [default: all]")
+@click.option("--limit", type=click.IntRange(min=FOLDS), help="Number of questions.  [default: all]")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per answer.")
 def main(bundle: Path, evaluation: Path, kept: Path, limit: int | None, max_new_tokens: int) -> None:
     """Compare rules on the questions of EVAL that are scored by number, decoded with BUNDLE on one CPU thread."""
     items = [item for item in eval_set_from_jsonl(evaluation, limit=limit) if item.kind == SCORED_KIND]
+    if len(items) < FOLDS:
+        raise BadInputError(
+            f"{evaluation} has {len(items)} questions of kind {SCORED_KIND}",
+            expected=f"at least {FOLDS}",
+            remedy="add questions, or choose another file",
+        )
+    run = RunOfRules(_digest(bundle / "manifest.json"), _digest(evaluation), max_new_tokens)
     with Decoder.open(bundle, ["cpu"], threads=1) as decoder, show_progress("questions", len(items)) as progress:
-        outcomes = decode_rules(decoder, items, ALL_CONFIGS, kept, max_new_tokens, progress)
+        outcomes = decode_rules(decoder, items, all_configs(), kept, run, progress)
     questions = range(len(items))
     show_report([_single_table(outcomes, questions), *(_tuned_table(outcomes, questions, *each) for each in _GOALS)])
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 _GOALS: tuple[tuple[str, Cost, RuleConfig], ...] = (
@@ -48,8 +60,8 @@ _GOALS: tuple[tuple[str, Cost, RuleConfig], ...] = (
 def _single_table(outcomes: Outcomes, questions: Sequence[int]) -> Table:
     """Return every configuration beside LoPA with the same branches and threshold."""
     rows = []
-    for config in ALL_CONFIGS:
-        beside = RuleConfig(LOPA, config.branches, 0.9 if config == CONSISTENCY_ALONE else config.threshold)
+    for config in all_configs():
+        beside = RuleConfig(LOPA, config.branches, 0.9 if config in ALONE else config.threshold)
         own = [outcomes[config.key][each] for each in questions]
         rows.append(
             (
@@ -100,7 +112,7 @@ def _tuned_table(outcomes: Outcomes, questions: Sequence[int], goal: str, cost: 
     for rule in RULES:
         own, choices = judged_outcomes(outcomes, configs_of_rule(rule), floor, questions, cost)
         rows.append((rule.name, _choices_text(choices), _score_text(own), *_cells(own, control)))
-    title = f"Most {goal} with at least the score of {floor.key}, chosen on {FOLDS - 1} of {FOLDS} parts, judged on the rest"
+    title = f"Most {goal} with at least the score of {floor.key}: chosen on {FOLDS - 1} of {FOLDS} parts, judged on 1"
     return Table(title, ("rule", "chosen: branches, threshold", "score %", *_COLUMNS), tuple(rows))
 
 

@@ -1,10 +1,10 @@
-"""The compared configurations: LoPA, three rules beside it, numbers of branches and thresholds."""
+"""The compared configurations: LoPA, rules beside it, numbers of branches and thresholds."""
 
 from dataclasses import dataclass
 from typing import Any
 
 BRANCHES = (1, 2, 4, 8)
-THRESHOLDS = (0.95, 0.9, 0.8)
+THRESHOLDS = (0.98, 0.95, 0.9, 0.8)
 
 
 @dataclass(frozen=True)
@@ -13,17 +13,23 @@ class Rule:
 
     name: str
     strategy: str
-    options: tuple[tuple[str, Any], ...] = ()
+    unmask_first_masked: bool = False
+    own: tuple[tuple[str, Any], ...] = ()
+    """Options of the strategy alone."""
+    min_branches: int = 1
+    """Smallest number of branches at which the rule differs from LoPA."""
 
 
 LOPA = Rule("LoPA", "lopa")
-INFO_GAIN_SCORE = Rule("Info-Gain score", "info_gain")
 RULES = (
-    Rule("first masked", "lopa", (("unmask_first_masked", True),)),
-    INFO_GAIN_SCORE,
-    Rule("consistency (CCD)", "consistency"),
+    Rule("first masked", "lopa", unmask_first_masked=True),
+    *(
+        Rule(f"Info-Gain, cost {weight:g}", "info_gain", own=(("cost_weight", weight),), min_branches=2)
+        for weight in (1.0, 0.1)
+    ),
+    *(Rule(f"consistency, {count}", "consistency", own=(("compared_positions", count),)) for count in (4, 16)),
 )
-"""Rules that are compared with LoPA."""
+"""Rules that are compared with LoPA. The cost of 1 and the 4 compared positions are the published values."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +43,36 @@ class RuleConfig:
     @property
     def key(self) -> str:
         """Name of the configuration in the file of outcomes."""
-        return f"{self.rule.name}, {self.branches}, {self.threshold:g}"
+        return f"{self.rule.name}, {self.branches} branches, {self.threshold:g}"
 
     @property
     def options(self) -> dict[str, Any]:
         """Decoding options by name."""
-        own = dict(self.rule.options)
-        return {"strategy": self.rule.strategy, "branches": self.branches, "skip_threshold": self.threshold, **own}
+        return {
+            "strategy": self.rule.strategy,
+            "strategy_options": dict(self.rule.own),
+            "branches": self.branches,
+            "skip_threshold": self.threshold,
+            "unmask_first_masked": self.rule.unmask_first_masked,
+        }
 
 
 def configs_of_rule(rule: Rule) -> tuple[RuleConfig, ...]:
-    """Return the configurations of `rule`. With one branch the Info-Gain score chooses nothing, so they are LoPA's."""
+    """Return the configurations of `rule`, one per number of branches and threshold.
+
+    Below the rule's smallest number of branches they are LoPA's, so that every rule has equally many to choose from.
+    """
     return tuple(
-        RuleConfig(LOPA if rule is INFO_GAIN_SCORE and branches == 1 else rule, branches, threshold)
+        RuleConfig(rule if branches >= rule.min_branches else LOPA, branches, threshold)
         for branches in BRANCHES
         for threshold in THRESHOLDS
     )
 
 
-CONSISTENCY_ALONE = RuleConfig(RULES[-1], 1, 1.0)
+ALONE = tuple(RuleConfig(rule, 1, 1.0) for rule in RULES if rule.strategy == "consistency")
 """CCD without a threshold, as published."""
-ALL_CONFIGS = tuple(
-    dict.fromkeys([*(config for rule in (LOPA, *RULES) for config in configs_of_rule(rule)), CONSISTENCY_ALONE])
-)
+
+
+def all_configs() -> tuple[RuleConfig, ...]:
+    """Return all compared configurations, each once."""
+    return tuple(dict.fromkeys([*(config for rule in (LOPA, *RULES) for config in configs_of_rule(rule)), *ALONE]))
