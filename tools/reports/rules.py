@@ -123,7 +123,3 @@ def _score_text(outcomes: Sequence[RuleOutcome]) -> str:
 def _choices_text(choices: Sequence[RuleConfig]) -> str:
     counted = Counter((config.branches, config.threshold) for config in choices)
     return "; ".join(f"{b}, {t:g} ({n} times)" for (b, t), n in counted.most_common())
-
-
-if __name__ == "__main__":
-    main()

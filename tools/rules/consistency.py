@@ -5,9 +5,9 @@ compares its V most confident masked positions with the V most confident ones th
 most confident position is among them, it unmasks all that are in both sets and whose best token is the same.
 Otherwise it unmasks its most confident position alone.
 
-Differences from the published sampler: tokens above skip_threshold are unmasked too (1.0 for none), the positions are
-those of the open blocks instead of the whole answer, and V is constant. The code takes V from 1 upwards after five
-steps, and 1 again for the last tenth of the answer.
+Three things differ from the published sampler. Tokens above skip_threshold are unmasked too; 1.0 switches that off. The
+positions are those of the open blocks, not of the whole answer. V is constant, whereas the code raises it from 1 after
+five steps, and lowers it to 1 for the last tenth of the answer.
 """
 
 import math

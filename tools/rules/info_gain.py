@@ -8,8 +8,8 @@ C(a) is the sum of the entropies, before the step, of the positions that candida
 entropy of the positions that are still masked after it. Without C(a) the code calls the score LookUM. With the
 confidence neg_entropy, that is the score by which LoPA chooses its winner. So C(a) is all that this strategy adds.
 
-Differences from the published sampler: the candidates are LoPA's branches instead of random sets of positions, H_next
-covers the open blocks instead of the whole answer, and a branch without masked positions always wins.
+Three things differ from the published sampler. The candidates are LoPA's branches, not random sets of equally many
+positions. H_next covers the open blocks, not the whole answer. A branch without masked positions always wins.
 """
 
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ class RuleOutcome:
 
 @dataclass(frozen=True)
 class RunOfRules:
-    """What all outcomes of a file have in common. It is the file's first line."""
+    """The inputs that all outcomes of a file share. They are its first line."""
 
     bundle: str
     """SHA-256 digest of the bundle's manifest."""
