@@ -54,7 +54,7 @@ _GOALS: tuple[tuple[str, Cost, RuleConfig], ...] = (
     ("tokens per forward", forwards, RuleConfig(LOPA, 4, 0.9)),
     ("tokens per CPU second", cpu_seconds, RuleConfig(LOPA, 1, 0.9)),
 )
-"""What a choice maximizes, and the configuration whose score it must reach."""
+"""Goals of a choice: name, cost, and the configuration whose score it must reach."""
 
 
 def _single_table(outcomes: Outcomes, questions: Sequence[int]) -> Table:

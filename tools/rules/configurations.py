@@ -1,4 +1,4 @@
-"""The compared configurations: LoPA, rules beside it, numbers of branches and thresholds."""
+"""The compared configurations: LoPA and other rules, with several numbers of branches and thresholds."""
 
 from dataclasses import dataclass
 from typing import Any
