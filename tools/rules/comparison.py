@@ -104,6 +104,33 @@ def judged_outcomes(
     return [found[each] for each in questions], choices
 
 
+def pooled(outcomes: Outcomes, configs: Sequence[RuleConfig], questions: Sequence[int]) -> list[RuleOutcome]:
+    """Return one outcome per question with the sums of tokens, forwards and seconds over `configs`; none is right."""
+    found = []
+    for question in questions:
+        row = [outcomes[config.key][question] for config in configs]
+        sums = sum(each.tokens for each in row), sum(each.steps for each in row), sum(each.cpu for each in row)
+        found.append(RuleOutcome(question, "all", False, *sums))
+    return found
+
+
+def pooled_points(
+    outcomes: Outcomes, own: Sequence[RuleConfig], control: Sequence[RuleConfig], questions: Sequence[int]
+) -> tuple[float, Interval]:
+    """Return the mean difference in score of pairs of configurations, in percentage points, and its 95 % interval.
+
+    The bootstrap draws questions, so that the answers of several configurations to a question stay together.
+    """
+    gains = [
+        100.0
+        * sum(outcomes[a.key][each].right - outcomes[b.key][each].right for a, b in zip(own, control, strict=True))
+        / len(own)
+        for each in questions
+    ]
+    mean = sum(gains) / len(gains)
+    return mean, interval_from_resamples(mean, resampled_ratios(gains, [1.0] * len(gains)))
+
+
 def _speed_ratio(own: Sequence[RuleOutcome], control: Sequence[RuleOutcome], cost: Cost) -> tuple[float, Interval]:
     ratio = speed(own, cost) / speed(control, cost)
     above, below = (

@@ -69,6 +69,8 @@ def configs_of_rule(rule: Rule) -> tuple[RuleConfig, ...]:
     )
 
 
+PROMISING = next(rule for rule in RULES if rule.name == "Info-Gain, cost 0.1")
+"""The rule that new questions judge again: the only one that raised the score of all 200 questions."""
 ALONE = tuple(RuleConfig(rule, 1, 1.0) for rule in RULES if rule.strategy == "consistency")
 """CCD without a threshold, as published."""
 
@@ -76,3 +78,14 @@ ALONE = tuple(RuleConfig(rule, 1, 1.0) for rule in RULES if rule.strategy == "co
 def all_configs() -> tuple[RuleConfig, ...]:
     """Return all compared configurations, each once."""
     return tuple(dict.fromkeys([*(config for rule in (LOPA, *RULES) for config in configs_of_rule(rule)), *ALONE]))
+
+
+def promising_configs() -> tuple[RuleConfig, ...]:
+    """Return the configurations of PROMISING at the two middle thresholds, and LoPA's."""
+    return tuple(
+        RuleConfig(rule, branches, threshold)
+        for rule in (LOPA, PROMISING)
+        for branches in BRANCHES
+        if branches >= PROMISING.min_branches
+        for threshold in THRESHOLDS[1:-1]
+    )

@@ -43,6 +43,8 @@ class RunOfRules:
     evaluation: str
     """SHA-256 digest of the evaluation file."""
     max_new_tokens: int
+    new_questions: int = 0
+    """Number of new questions made from the file; 0 for its own questions."""
 
 
 Outcomes = Mapping[str, Mapping[int, RuleOutcome]]

@@ -33,6 +33,26 @@ def test_a_second_run_decodes_nothing(tiny_bundle: Path, tmp_path: Path, monkeyp
         assert first.stdout.count(f"| {rule.name} ") >= 3
 
 
+def test_new_questions(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_registered", {})
+    kept = tmp_path / "outcomes.jsonl"
+    arguments = [
+        str(tiny_bundle),
+        str(EVAL),
+        "--outcomes",
+        str(kept),
+        "--new-questions",
+        "10",
+        "--max-new-tokens",
+        "32",
+    ]
+    run = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert run.exit_code == 0
+    assert len(kept.read_text().splitlines()) == 1 + 10 * len(configurations.promising_configs())
+    assert "| Info-Gain, cost 0.1 | " in run.stdout
+    assert "first masked" not in run.stdout
+
+
 def tables_of(report: str) -> list[str]:
     return [line for line in report.splitlines() if line.startswith("|")]
 

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.rules.comparison import FOLDS, chosen_config, compare, cpu_seconds, forwards, judged_outcomes
+from tools.rules.comparison import (
+    FOLDS,
+    chosen_config,
+    compare,
+    cpu_seconds,
+    forwards,
+    judged_outcomes,
+    pooled,
+    pooled_points,
+)
 from tools.rules.configurations import LOPA, RULES, RuleConfig, all_configs, configs_of_rule
 from tools.rules.outcomes import RuleOutcome, RunOfRules, outcomes_from_file
 
@@ -72,6 +81,20 @@ def test_no_question_chooses_its_own_configuration() -> None:
     assert (len(choices), choices.count(SLOW)) == (FOLDS, 1)
     assert (found[3].right, found[3].steps) == (True, 20)
     assert (found[7].right, found[7].steps) == (False, 5)
+
+
+def test_pooled_configurations_count_each_question_once() -> None:
+    """Two pairs that agree are no more certain than one."""
+    right = {SLOW: [i % 4 > 0 for i in range(40)], FAST: [i % 3 > 0 for i in range(40)], FLOOR: [True] * 40}
+    outcomes, questions = outcomes_of(right), range(40)
+    once = pooled_points(outcomes, (FAST,), (SLOW,), questions)
+    assert pooled_points(outcomes, (FAST, FAST), (SLOW, SLOW), questions) == once
+    assert once[0] == pytest.approx(100 * (26 - 30) / 40)
+    both, _ = pooled_points(outcomes, (FAST, FLOOR), (SLOW, SLOW), questions)
+    assert both == pytest.approx(100 * (26 + 40 - 2 * 30) / 80)
+    summed = pooled(outcomes, (SLOW, FAST), questions)
+    assert {(each.tokens, each.steps) for each in summed} == {(80, 25)}
+    assert [each.question for each in summed] == list(questions)
 
 
 def test_rules_have_equally_many_configurations() -> None:
