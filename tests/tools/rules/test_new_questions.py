@@ -19,6 +19,7 @@ def test_answers_of_known_kinds() -> None:
     made = new_questions(ITEMS, 300)
     assert len({item.prompt for item in made}) == 300
     assert not {item.prompt for item in made} & {item.prompt for item in ITEMS}
+    assert all(re.fullmatch(r"#### [1-9]\d*", item.answer) for item in made)
     checked = 0
     for item in made:
         if found := OWNED.match(item.prompt):
@@ -51,6 +52,7 @@ def item_of(prompt: str, answer: str) -> EvalItem:
     [
         ("5 eggs and 5 more", "5 + 5 = 10\n#### 10"),  # equal numbers
         ("5 eggs and 3 more, 8 lost", "5 + 3 = 8, 8 - 8 = 0\n#### 0"),  # a number equals a result
+        ("8 eggs, 4 go, the rest cost as much", "8 - 4 = 4, 4 * 4 = 16\n#### 16"),  # the 4s cannot be told apart
         ("5 eggs and 3 more", "#### 8"),  # no equation
         ("5 eggs, 3 more, 2 blue", "5 + 3 = 8\n#### 8"),  # an unused number
         ("5 eggs and 3 more", "5 + 3 = 9\n#### 9"),  # wrong
