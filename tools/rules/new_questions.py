@@ -13,10 +13,14 @@ from fractions import Fraction
 
 from lopa.bench.eval_set import EvalItem
 from lopa.bench.scoring import number_from_text
+from lopa.runtime import BadInputError
 
 _EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 _NUMBER = re.compile(r"\d+")
-MAX_CHANGE = 3
+_CONSTANTS = {"half": 2, "doubl": 2, "twice": 2, "tripl": 3, "quarter": 4, "dozen": 12}
+"""Numbers that a question writes as words, by the beginning of the word."""
+_ROUNDS = 100
+MAX_CHANGE = 2
 """Maximum difference between a number and its replacement."""
 
 
@@ -65,7 +69,8 @@ def calculation_of(item: EvalItem) -> Calculation | None:
     found = Calculation(numbers, tuple(equations))
     used = {value for pair in equations for kind, value in (pair[0], pair[2]) if kind == "number"}
     distinct = len({*numbers, *results}) == len(numbers) + len(results)
-    if not equations or not distinct or len(used) < len(numbers):
+    constants = {value for word, value in _CONSTANTS.items() if word in item.prompt}
+    if not equations or not distinct or len(used) < len(numbers) or constants & {*numbers, *results}:
         return None
     answer = number_from_text(item.answer)
     return found if found.results(numbers) == results and answer == results[-1] else None
@@ -74,13 +79,11 @@ def calculation_of(item: EvalItem) -> Calculation | None:
 def new_questions(items: Sequence[EvalItem], count: int) -> list[EvalItem]:
     """Return `count` different questions made from `items`, in turn, with every number changed.
 
-    All results are positive integers. Raises ValueError if no item has a usable calculation.
+    All results are positive integers. Raises BadInputError if the items do not suffice.
     """
     usable = [(item, found) for item in items if (found := calculation_of(item)) is not None]
-    if not usable:
-        raise ValueError("no question shows its calculation")
     draws, made = random.Random(0), dict[str, EvalItem]()
-    while len(made) < count:
+    for _ in range(_ROUNDS):
         for item, calculation in usable:
             changed = _changed_numbers(calculation, draws)
             if changed is None:
@@ -88,7 +91,13 @@ def new_questions(items: Sequence[EvalItem], count: int) -> list[EvalItem]:
             parts = _NUMBER.split(item.prompt)
             prompt = parts[0] + "".join(f"{number}{part}" for number, part in zip(changed, parts[1:], strict=True))
             made.setdefault(prompt, replace(item, prompt=prompt, answer=f"#### {calculation.results(changed)[-1]}"))
-    return list(made.values())[:count]
+            if len(made) == count:
+                return list(made.values())
+    raise BadInputError(
+        f"{count} new questions from {len(usable)} questions that show their calculation",
+        expected=f"at most {len(made)}",
+        remedy="lower --new-questions, or choose another file",
+    )
 
 
 def _changed_numbers(calculation: Calculation, draws: random.Random) -> list[int] | None:

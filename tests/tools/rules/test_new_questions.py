@@ -6,6 +6,7 @@ import pytest
 from tools.rules.new_questions import calculation_of, new_questions
 
 from lopa.bench.eval_set import EvalItem, eval_set_from_jsonl
+from lopa.runtime import BadInputError
 from lopa.tiny import EVAL
 
 ITEMS = tuple(item for item in eval_set_from_jsonl(EVAL) if item.kind == "math")
@@ -43,6 +44,21 @@ def test_every_number_changes() -> None:
         assert all(new != was for new, was in zip(re.findall(r"\d+", item.prompt), old, strict=True))
 
 
+HALVED = re.compile(r"Question: \w+ has (\d+) \w+\. Then \w+ finds (\d+) [\w ]+\. \w+ gives half of the [\w ]+\. What")
+
+
+def test_halves_stay_halves() -> None:
+    made = new_questions(ITEMS, 300)
+    found = [(match.groups(), item.answer) for item in made if (match := HALVED.match(item.prompt))]
+    assert found
+    assert all(answer == f"#### {(int(a) + int(b)) // 2}" for (a, b), answer in found)
+
+
+def test_too_many_new_questions() -> None:
+    with pytest.raises(BadInputError, match="10000 new questions"):
+        new_questions(ITEMS[:3], 10000)
+
+
 def item_of(prompt: str, answer: str) -> EvalItem:
     return EvalItem(prompt, answer, "math")
 
@@ -53,6 +69,10 @@ def item_of(prompt: str, answer: str) -> EvalItem:
         ("5 eggs and 5 more", "5 + 5 = 10\n#### 10"),  # equal numbers
         ("5 eggs and 3 more, 8 lost", "5 + 3 = 8, 8 - 8 = 0\n#### 0"),  # a number equals a result
         ("8 eggs, 4 go, the rest cost as much", "8 - 4 = 4, 4 * 4 = 16\n#### 16"),  # the 4s cannot be told apart
+        (
+            "9 eggs, 2 more, 3 go, half are left",
+            "9 + 2 = 11, 11 - 3 = 8, 8 / 2 = 4\n#### 4",
+        ),  # two 2s
         ("5 eggs and 3 more", "#### 8"),  # no equation
         ("5 eggs, 3 more, 2 blue", "5 + 3 = 8\n#### 8"),  # an unused number
         ("5 eggs and 3 more", "5 + 3 = 9\n#### 9"),  # wrong
@@ -61,7 +81,7 @@ def item_of(prompt: str, answer: str) -> EvalItem:
 )
 def test_ambiguous_calculations_are_not_used(prompt: str, answer: str) -> None:
     assert calculation_of(item_of(prompt, answer)) is None
-    with pytest.raises(ValueError, match="no question"):
+    with pytest.raises(BadInputError, match="from 0 questions"):
         new_questions([item_of(prompt, answer)], 1)
 
 
