@@ -70,7 +70,7 @@ def configs_of_rule(rule: Rule) -> tuple[RuleConfig, ...]:
 
 
 PROMISING = next(rule for rule in RULES if rule.name == "Info-Gain, cost 0.1")
-"""The rule that new questions judge again: the only one that raised the score of all 200 questions."""
+"""The rule that new questions judge again: the only one whose interval of the score on the 200 lies above 0."""
 ALONE = tuple(RuleConfig(rule, 1, 1.0) for rule in RULES if rule.strategy == "consistency")
 """CCD without a threshold, as published."""
 
