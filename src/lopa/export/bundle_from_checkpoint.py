@@ -22,7 +22,7 @@ from lopa.export.graph.webgpu_pass import WebgpuPass
 from lopa.export.progress import ProgressCallback, silent
 from lopa.export.source import origin_of_source
 from lopa.export.staging import staged_folder
-from lopa.export.weights.calibration import Calibration
+from lopa.export.weights.calibration import NetworkCalibration
 from lopa.export.weights.calibration_windows import CalibrationSet, calibration_set
 from lopa.export.weights.digests import digests_in_background
 from lopa.export.weights.plan import Dtype
@@ -116,7 +116,7 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
             source.stored,
             source.adapter,
             lambda done: report("writing weights", done, total),
-            None if calibration is None else partial(Calibration, source.config.dimensions, calibration.windows),
+            None if calibration is None else partial(NetworkCalibration, source.config.dimensions, calibration.windows),
         )
         functions, twins = _write_graphs(folder, plan, report)
         webgpu = _write_webgpu_graph(folder, plan)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.weights import gptq
-from lopa.export.weights.calibration import Calibration
+from lopa.export.weights.calibration import NetworkCalibration
 from lopa.export.weights.calibration_windows import CalibrationWindow, attention_of_text
 from lopa.export.weights.gptq import calibrated_int4, input_factors
 from lopa.export.weights.plan import PlannedWeight
@@ -96,7 +96,7 @@ def test_inputs_without_rows_are_rounded_plainly(values: Tensor) -> None:
 
 
 def test_rows_are_those_of_the_network(tiny_bundle_logits: Path) -> None:
-    """With matrices that stay as they are, the rows before the head give the logits of the reference."""
+    """Compare the rows before the head with the reference, with matrices that stay as they are."""
     bundle = Bundle.open(tiny_bundle_logits)
     weights, decoding, random = weights_from_bundle(bundle), bundle.manifest.decoding, np.random.default_rng(2)
     tensors = network_from_dimensions(bundle.manifest.dimensions).tensors
@@ -113,7 +113,7 @@ def test_rows_are_those_of_the_network(tiny_bundle_logits: Path) -> None:
         for first in range(0, len(matrix), 50):
             yield first, matrix[first : first + 50].clone()
 
-    calibration = Calibration(bundle.manifest.dimensions, windows, blocks)
+    calibration = NetworkCalibration(bundle.manifest.dimensions, windows, blocks)
     for name, tensor in tensors.items():
         if tensor.role == "matrix" and name != HEAD:
             calibration.pass_unrounded(name, tensor.shape[-1])

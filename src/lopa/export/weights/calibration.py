@@ -1,7 +1,7 @@
 """Calibration of int4 matrices: the network computes calibration windows while its matrices are rounded, one by one.
 
-A matrix is rounded for the rows that arrive at it in the network whose earlier matrices are rounded already, so that
-later matrices also correct errors of earlier ones. One matrix at a time is in memory, and the rows of one layer.
+The earlier matrices of the network are already rounded when rows arrive at a matrix. Later matrices thus also correct
+the errors of earlier ones. One matrix at a time is in memory, and the rows of one layer.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,13 +19,13 @@ from lopa.runtime.contract import Float32, Int64, Rows
 from lopa.runtime.sessions.numpy_session import attention, rms_norm, rotated, rotation, silu
 
 Blocks = Callable[[str], Iterator[tuple[int, Tensor]]]
-"""Reader of a tensor, by its name in the bundle: number of the first row and float32 values of every block of rows, as
-stored in the checkpoint. The next block may reuse the memory of the previous one."""
+"""Reader of a tensor, by its name in the bundle. It yields the number of the first row and the values of every block of
+rows, float32, as stored in the checkpoint. The next block may reuse the memory of the previous one."""
 _STRIP_ITEMS = 1 << 24
 """Values of a matrix that are rounded at once: rounding is a loop over its inputs, so that wide strips are faster."""
 
 
-class Calibration:
+class NetworkCalibration:
     """The network at the matrix to be rounded next. Matrices come in the order of the weights file."""
 
     def __init__(self, dimensions: ModelDimensions, windows: Sequence[CalibrationWindow], blocks: Blocks) -> None:

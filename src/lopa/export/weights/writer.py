@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lopa.export.checkpoint.lora import Adapter, LowRankProduct
 from lopa.export.checkpoint.tensors import StoredTensor
-from lopa.export.weights.calibration import Blocks, Calibration
+from lopa.export.weights.calibration import Blocks, NetworkCalibration
 from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
 from lopa.export.weights.plan import BLOCK, Dtype, IntegerDtype, PlannedWeight, WeightPart, WeightPlan
@@ -38,7 +38,7 @@ def write_weights(
     stored: Mapping[str, StoredTensor],
     adapter: Adapter,
     progress: Callable[[int], None],
-    calibrating: Callable[[Blocks], Calibration] | None = None,
+    calibrating: Callable[[Blocks], NetworkCalibration] | None = None,
 ) -> FileRecord:
     """Write every tensor of `plan` at its record's offset in the new file `path`.
 
@@ -122,7 +122,7 @@ def _pieces_of_weight(
     records: Mapping[str, TensorRecord],
     origins: Sequence[_Origin],
     workspace: Workspace,
-    calibration: Calibration | None,
+    calibration: NetworkCalibration | None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the pieces of a tensor in file order, each with the offset of its tensor.
 
@@ -199,7 +199,7 @@ def _quantized_matrix(
 
 
 def _calibrated_matrix(
-    weight: PlannedWeight, scale_dtype: Dtype, origin: _Origin, workspace: Workspace, calibration: Calibration
+    weight: PlannedWeight, scale_dtype: Dtype, origin: _Origin, workspace: Workspace, calibration: NetworkCalibration
 ) -> _QuantizedMatrix:
     """Return the integers and scales of one int4 matrix, rounded for the rows of the calibration."""
     inputs, outputs = weight.shape
