@@ -21,6 +21,7 @@ from lopa.runtime.sessions.numpy_session import attention, rms_norm, rotated, ro
 Blocks = Callable[[str], Iterator[tuple[int, Tensor]]]
 """Reader of a tensor, by its name in the bundle. It yields the number of the first row and the values of every block of
 rows, float32, as stored in the checkpoint. The next block may reuse the memory of the previous one."""
+_SILU_ROWS = 256
 _STRIP_ITEMS = 1 << 24
 """Values of a matrix that are rounded at once: rounding is a loop over its inputs, so that wide strips are faster."""
 
@@ -102,8 +103,11 @@ def _rows_by_matrix(
         attended = np.concatenate(list(_attended(sizes, windows, heads)))
         x = x + (yield f"{layer}attention.output.weight", attended)
         rows = normal(f"{layer}mlp_norm", x)
-        gate = silu((yield f"{layer}mlp.gate.weight", rows))
+        gate = yield f"{layer}mlp.gate.weight", rows
+        for first in range(0, len(gate), _SILU_ROWS):  # silu of all rows would need three more arrays of this size
+            gate[first : first + _SILU_ROWS] = silu(gate[first : first + _SILU_ROWS])
         gate *= yield f"{layer}mlp.up.weight", rows
+        del rows
         x = x + (yield f"{layer}mlp.down.weight", gate)
     firsts = np.cumsum([0, *(len(window.ids) for window in windows)])
     sampled = np.concatenate([first + window.sampled for first, window in zip(firsts, windows, strict=False)])
