@@ -23,7 +23,7 @@ MEASUREMENTS = {
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
-    "int16-rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
+    "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
     "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }

@@ -1,6 +1,6 @@
 """Copy an int8 bundle with rows rounded to 16 bits, as `lopa-export qnn` rounds them.
 
-Usage: python -m tools.measure int16-rows BUNDLE COPY
+Usage: python -m tools.measure rows BUNDLE COPY
 
 `lopa-export bench quality COPY EVAL` then measures on the CPU what the form costs, without QNN's emulator, which needs
 seconds for a forward.
