@@ -101,9 +101,9 @@ class CudaCalls:
         """
         with CAPTURE_LOCK.shared():
             code, *values = getattr(self.runtime, name)(*arguments)
-        if code != self.runtime.cudaError_t.cudaSuccess and code.name not in allowed:
-            _, meaning = self.runtime.cudaGetErrorString(code)
-            raise CudaError(name, code.name, meaning.decode())
+            if code != self.runtime.cudaError_t.cudaSuccess and code.name not in allowed:
+                _, meaning = self.runtime.cudaGetErrorString(code)
+                raise CudaError(name, code.name, meaning.decode())
         return values[0] if values else None
 
     def all(self, steps: Iterable[tuple[Any, ...]]) -> None:
