@@ -4,9 +4,9 @@ import threading
 from typing import Any
 
 import pytest
+from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t
 
 from lopa.runtime.cuda.cuda_calls import CAPTURE_LOCK, CudaCalls, CudaError
-from tests.runtime.cuda.stand_in_cudart import StandInCudart, cudaError_t
 
 
 def test_failing_call_is_explained_before_another_thread_captures(
