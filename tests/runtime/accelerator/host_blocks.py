@@ -65,7 +65,7 @@ class HostBlocks(dict[int, Block]):
 
     def total(self, is_counted: Callable[[Any], bool]) -> int:
         """Return the total bytes of the blocks for whose owner `is_counted` returns True."""
-        return sum(block.size for block in self.values() if is_counted(block.owner))
+        return sum(block.size for block in list(self.values()) if is_counted(block.owner))
 
     def remove(self, address: int, queued: Iterable[int]) -> None:
         """Free a block. No queued work may use its addresses."""
@@ -75,7 +75,8 @@ class HostBlocks(dict[int, Block]):
         del self[address]
 
     def _start(self, address: int, size: int) -> int:
-        start = max((each for each in self if each <= address), default=None)
+        # A copy, since another thread may add blocks meanwhile.
+        start = max((each for each in list(self) if each <= address), default=None)
         if start is None or address + size > start + self[start].size:
             self.require(False, f"{size} bytes at {address} are not all allocated")
         assert start is not None
