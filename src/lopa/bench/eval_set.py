@@ -71,7 +71,7 @@ def eval_set_from_jsonl(path: Path, *, limit: int | None = None, chats: bool = F
     items: list[EvalItem] = []
     count: dict[str, int] = {}
     for source, value in objects_from_jsonl(path, expected=_EXPECTED, remedy=_REMEDY):
-        item = _item_from_object(value, source=source, chats=chats)
+        item = item_from_object(value, source=source, chats=chats)
         count[item.kind] = count.get(item.kind, 0) + 1
         if limit is None or count[item.kind] <= limit:
             items.append(item)
@@ -128,7 +128,8 @@ _OPTIONAL: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Optional fields of a line: the check of the value, and the expected value for messages."""
 
 
-def _item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> EvalItem:
+def item_from_object(value: dict[str, Any], *, source: str, chats: bool) -> EvalItem:
+    """Return the item of one line. `source` names it in errors. Raises BadInputError as eval_set_from_jsonl does."""
     remedy = "correct the line"
     is_chat = "messages" in value
     if is_chat and not chats:

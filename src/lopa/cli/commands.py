@@ -35,6 +35,7 @@ GROUPS = {
         "qnn": "Compile an engine for Qualcomm NPUs.",
     },
     "Measure": {
+        "tune": "Find the fastest decoding options of a bundle that keep its score, and save them as profiles.",
         "bench": "Measure quality, speed, cost of a forward, start-up and scaling.",
     },
     "Set up": {

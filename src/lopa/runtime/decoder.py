@@ -139,11 +139,19 @@ class Decoder:
         Options without a value take the bundle's default, then the model's, then the package's. Defaults of bundle and
         model that contradict `config` are dropped. Raises BadInputError for an invalid combination.
         """
-        return self.bundle.manifest.plan(_checked_config(config), self._devices)
+        return self.bundle.manifest.plan(_checked_config(config), self.devices)
+
+    def options(self, config: GenerationConfig) -> Mapping[str, Any]:
+        """Return every option of `config` by name with defaults filled in, or None if the strategy determines it."""
+        return self.bundle.manifest.merged_options(_checked_config(config), self.devices)
+
+    def profile_for(self, config: GenerationConfig) -> str | None:
+        """Return the name of the bundle's profile that `config` uses here, or None."""
+        return self.bundle.manifest.profile_for(_checked_config(config), self.devices)
 
     def branches_for(self, config: GenerationConfig) -> BranchChoice:
         """Return the number of branches with which this decoder decodes `config`, and the reason."""
-        return branch_choice(self.bundle.manifest.merged_options(_checked_config(config)), self._devices)
+        return branch_choice(self.options(config), self.devices)
 
     def prepare_grammars(self) -> None:
         """Read the bundle's tokens for grammars, and start the helper process if there is one.
@@ -383,7 +391,7 @@ class Decoder:
         self.close()
 
     @property
-    def _devices(self) -> list[str]:
+    def devices(self) -> list[str]:
         """Names of the devices that share the branches."""
         return self.session.device.split(",")
 

@@ -321,6 +321,12 @@ def stages_of_device(device: str) -> list[str]:
     return device.split(STAGE_SEPARATOR)
 
 
+def families_of_devices(devices: Sequence[str]) -> list[str]:
+    """Return the family names of all devices, stage by stage. The name of an unknown device stands for itself."""
+    stages = [stage for device in devices for stage in stages_of_device(device)]
+    return [stage if (found := find_device(stage)) is None else found.family.name for stage in stages]
+
+
 def is_on_processor(device: str) -> bool:
     """Return True if `device`, with all of its stages, computes on the processor."""
     stages = map(find_device, stages_of_device(device))

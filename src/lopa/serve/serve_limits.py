@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from lopa.runtime.bundle.manifest import Profile
 from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import MAX_AUTO_BRANCHES, MAX_BRANCHES, MAX_POSITIONS
@@ -40,16 +42,23 @@ class ServeLimits:
         for name in ("stall_seconds", "keep_alive_seconds"):
             check_float(name, getattr(self, name), min=0.0, max=MAX_SECONDS, above=True)
 
-    def check_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Raise BadInputError for a default decoding option that requests are not allowed to use.
+    def check_defaults(
+        self, defaults: Mapping[str, Any], profiles: Mapping[str, Profile] = MappingProxyType({})
+    ) -> None:
+        """Raise BadInputError for a decoding option, by default or in a profile, that requests are not allowed to use.
 
         The default `max_new_tokens` is not checked, because it is reduced to `max_tokens` if it is larger.
         """
-        branches = defaults.get("branches", 1)
+        self._check_branches("default", defaults)
+        for name, profile in profiles.items():
+            self._check_branches(f"profile {name} with", profile.options)
+
+    def _check_branches(self, source: str, options: Mapping[str, Any]) -> None:
+        branches = options.get("branches", 1)
         needed = MAX_AUTO_BRANCHES if branches == "auto" else branches
         if needed > self.max_branches:
             raise BadInputError(
-                f"default branches {branches} exceeds --max-branches {self.max_branches}",
-                expected="a default within the limits of a request",
+                f"{source} branches {branches} exceeds --max-branches {self.max_branches}",
+                expected="a value within the limits of a request",
                 remedy=f"raise --max-branches to {needed}, or set --default branches={self.max_branches}",
             )

@@ -35,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
     """Return a function that counts the decodes of a run and interrupts it after `limit` of them."""
 
     def counting(limit: int = 1000) -> list[None]:
-        decode, made = decodes._decode, list[None]()
+        decode, made = decodes.decode_item, list[None]()
 
         def limited(*given: Any) -> Any:
             if len(made) == limit:
@@ -43,7 +43,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[None]]:
             made.append(None)
             return decode(*given)
 
-        monkeypatch.setattr(decodes, "_decode", limited)
+        monkeypatch.setattr(decodes, "decode_item", limited)
         return made
 
     return counting

@@ -69,7 +69,7 @@ def test_every_option_can_have_a_default_except_per_request_options() -> None:
         "reference",
         "eos_early_stop",
     }
-    others = {"entropy_threshold", "distance_penalty", "strategy_options"}
+    others = {"profile", "entropy_threshold", "distance_penalty", "strategy_options"}
     assert used | others == set(DEFAULT_OPTIONS)
     assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request
     for name in sorted(of_a_request | {"gama"}):

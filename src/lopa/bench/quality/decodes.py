@@ -37,7 +37,7 @@ def decode_outcomes(
     BadInputError for a prompt that does not fit the model, before the first decode.
     """
     configs = configurations(decoder, variants)
-    prompts = [_prompt_ids(decoder, item, configs[variants[0], False]) for item in items]
+    prompts = [ids_of_item(decoder, item, configs[variants[0], False]) for item in items]
     outcomes: Outcomes = {key: [] for key in configs}
     # The order of configurations differs between prompts, since the CPU caches depend on the previous decode.
     order, is_warm = random.Random(0), False
@@ -50,9 +50,9 @@ def decode_outcomes(
                 continue
             if not is_warm:
                 # Warm-up: the first decode of a process allocates memory.
-                _decode(decoder, prompts[0], items[0], configs[variants[-1], False])
+                decode_item(decoder, prompts[0], items[0], configs[variants[-1], False])
                 is_warm = True
-            result = _decode(decoder, prompt, item, config)
+            result = decode_item(decoder, prompt, item, config)
             outcomes[key].append(outcome_from_result(item, result, drawn=key[0].draws))
             if kept is not None:
                 kept.add(item, name, config, outcomes[key][-1], result)
@@ -84,7 +84,7 @@ def variant_config(decoder: Decoder, variant: Variant, *, published: bool) -> Ge
             **dict(variant.options),
         }
     )
-    return GenerationConfig.from_mapping(decoder.bundle.manifest.merged_options(config))
+    return GenerationConfig.from_mapping(decoder.options(config))
 
 
 def variants_that_fit(decoder: Decoder, variants: Sequence[Variant]) -> tuple[Variant, ...]:
@@ -115,7 +115,7 @@ def _fits(decoder: Decoder, variant: Variant) -> bool:
     return config.branches != "auto" or (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
 
 
-def _prompt_ids(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> list[int]:
+def ids_of_item(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> list[int]:
     """Return the checked token ids of a prompt or a chat. Raises BadInputError for a chat if the bundle has no
     template."""
     prompt: Prompt = item.prompt
@@ -132,5 +132,6 @@ def _config_of_item(config: GenerationConfig, item: EvalItem) -> GenerationConfi
     return replace(config, stop=item.stop or config.stop, max_new_tokens=item.max_new_tokens or config.max_new_tokens)
 
 
-def _decode(decoder: Decoder, prompt: Sequence[int], item: EvalItem, config: GenerationConfig) -> GenerationResult:
+def decode_item(decoder: Decoder, prompt: Sequence[int], item: EvalItem, config: GenerationConfig) -> GenerationResult:
+    """Return the answer to the token ids `prompt` of `item`."""
     return decoder.generate(prompt, _config_of_item(config, item))

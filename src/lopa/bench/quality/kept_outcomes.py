@@ -1,7 +1,7 @@
-"""Outcomes of `bench quality` on disk, to resume an interrupted run or to extend a finished one.
+"""Outcomes of `bench quality` or `tune` on disk, to resume an interrupted run or to extend a finished one.
 
-During a run, every outcome is a line of FOLDER/quality.outcomes.jsonl. The report of a finished run,
-FOLDER/quality.json, contains all outcomes, and the other file is removed. A resumed run reads both. Prompt,
+During a run, every outcome is a line of FOLDER/NAME.outcomes.jsonl. The report of a finished run,
+FOLDER/NAME.json, contains all outcomes, and the other file is removed. A resumed run reads both. Prompt,
 configuration and options identify an outcome. If one of them changes, the prompt is decoded again.
 """
 
@@ -24,7 +24,7 @@ from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.requests.result import GenerationResult
 
-_EXPECTED = "outcomes written by bench quality --output"
+_EXPECTED = "outcomes that the same command wrote to --output"
 _REMEDY = "omit --resume, or choose another --output"
 _MAX_BYTES = 2**30
 _Kind = TypeVar("_Kind")

@@ -113,7 +113,7 @@ def scaling_report(
         benchmark="scaling",
         run=run,
         prompts=prompts,
-        settings=dict(one.bundle.manifest.merged_options(config)),
+        settings=dict(one.options(config)),
         rounds=ROUNDS,
         decodes=len(decodes[1]),
         steps=sum(map(len, decodes[1])),

@@ -54,6 +54,9 @@ class ChatSession:
             _print_notice(_NO_TEMPLATE)
         if messages.on_terminal:
             _print_notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
+        profile = self._decoder.profile_for(self._config)
+        if profile is not None:
+            _print_notice(f"profile {profile}")
         with interrupts_as_exceptions():
             for text in messages:
                 if text == "/quit":
@@ -155,7 +158,7 @@ class ChatSession:
     def _set(self, rest: str) -> None:
         options = option_flags()
         if not rest:
-            values = self._decoder.bundle.manifest.merged_options(self._config)
+            values = self._decoder.options(self._config)
             _print("\n".join(f"{name:24} {values[name]}" for name in OPTIONS))
             return
         name, _, value = rest.partition(" ")

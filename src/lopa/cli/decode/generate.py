@@ -298,10 +298,11 @@ def _summary(result: GenerationResult) -> str:
 
 
 def _summary_of_run(decoder: Decoder, config: GenerationConfig, tally: BranchTally, *, drawn: bool) -> str:
-    """Return the number of branches with the reason, and the seed if it was `drawn` or tokens are sampled."""
+    """Return seed, profile and number of branches with the reason. The seed is left out unless it matters."""
     choice = decoder.branches_for(config)
     counted = "1 branch" if choice.number == 1 else f"{choice.number} branches"
     if choice.number == "auto":
         counted = tally.summary()
     seed = f"seed {config.seed}, " if drawn or decoder.plan(config).temperature > 0 else ""
-    return f"{seed}{counted}: {choice.reason}"
+    profile = decoder.profile_for(config)
+    return f"{seed}{'' if profile is None else f'profile {profile}, '}{counted}: {choice.reason}"

@@ -232,7 +232,7 @@ def command(
             _LOG.warning("listening on %s without authentication (see --api-keys)", url)
         # These checks are quick. All others run while the server answers.
         checked = edit_bundle(Bundle.open(bundle), defaults=default_values, chat_template=chat_template)
-        limits.check_defaults(checked.manifest.defaults)
+        limits.check_defaults(checked.manifest.defaults, checked.manifest.profiles)
 
         def open_service() -> Service:
             with ExitStack() as opening:
@@ -248,6 +248,9 @@ def command(
                     )
                 )
                 warm_up(decoder, _LOG.warning)
+                profile = decoder.profile_for(decoder.config())
+                if profile is not None:
+                    _LOG.info("requests without options use profile %s", profile)
                 engine = opening.enter_context(
                     Engine(decoder, max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics)
                 )

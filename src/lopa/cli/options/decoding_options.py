@@ -25,13 +25,14 @@ _FILES = ("json_schema", "grammar")
 """Options whose value is a file's text; the command line names the file."""
 _BASIC: Mapping[str, tuple[str, ...]] = {
     LENGTH: ("max_new_tokens", "temperature", "top_p", "seed", "stop"),
-    QUALITY: ("strategy", "branches", "speculative"),
+    QUALITY: ("profile", "strategy", "branches"),
     STRUCTURE: ("json_schema", "regex", "grammar"),
 }
 """Options that --help lists, by group."""
 _ADVANCED: Mapping[str, tuple[str, ...]] = {
     LENGTH: ("top_k", "stop_at_eos", "drop_after_eos", "time_limit", "logprobs", "special_tokens"),
     QUALITY: (
+        "speculative",
         "skip_threshold",
         "unmask_first_masked",
         "confidence",

@@ -14,10 +14,13 @@ from msgspec import Meta
 from lopa.runtime.bundle.record import Reasons, Record, record_from_json
 from lopa.runtime.contract import TILE, TOP_K
 from lopa.runtime.contract.rotary import RotaryAngles
+from lopa.runtime.device_families import families_of_devices
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import (
     DEFAULT_DEVICES,
     DEFAULT_OPTIONS,
+    NO_PROFILE,
+    PROFILE_NAME,
     GenerationConfig,
     checked_defaults,
     merged_options,
@@ -55,6 +58,11 @@ Bytes = Annotated[int, Meta(ge=0, le=2**48)]
 TokenId = Annotated[int, Meta(ge=0, lt=2**24)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=1024)]
+ProfileName = Annotated[str, Meta(pattern=rf"^{PROFILE_NAME}\Z")]
+DefaultValues = Annotated[
+    dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
+    Meta(max_length=len(DEFAULT_OPTIONS)),
+]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -261,6 +269,21 @@ class WebgpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
 
 
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Decoding options that were measured on a device (lopa.bench.tuning)."""
+
+    options: DefaultValues
+    """Options of GenerationConfig that replace the bundle's defaults."""
+    devices: Annotated[list[Name], Meta(min_length=1, max_length=256)]
+    """Devices that it was measured on."""
+    measured: Annotated[str, Meta(max_length=1024)]
+    """Score and speed, as a phrase."""
+
+    def fits(self, devices: Sequence[str]) -> bool:
+        """Return True if `devices` are of the same families, e.g. one CPU device."""
+        return families_of_devices(devices) == families_of_devices(self.devices)
+
+
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Origin of a bundle: digests of the source files by name, and the versions of the tools."""
 
@@ -304,11 +327,10 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
     plugins: list[str] = msgspec.field(default_factory=list)
     """Functions of domain `lopa` in `graph` and in the stages (docs/how-to/engines.md). Any backend may run their
     bodies."""
-    defaults: Annotated[
-        dict[str, bool | int | float | str | list[str] | dict[str, bool | int | float | str]],
-        Meta(max_length=len(DEFAULT_OPTIONS)),
-    ] = msgspec.field(default_factory=dict)
+    defaults: DefaultValues = msgspec.field(default_factory=dict)
     """Options of GenerationConfig set by the bundle's owner. They override the options of `decoding`."""
+    profiles: Annotated[dict[ProfileName, Profile], Meta(max_length=16)] = msgspec.field(default_factory=dict)
+    """Options by name, which a request or a default selects with the option `profile`."""
     chat_template: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     """Chat template set by the bundle's owner. It overrides tokenizer_config.json."""
 
@@ -324,17 +346,46 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, om
         """Return `defaults` as options of GenerationConfig."""
         return options_from_defaults(self.defaults)
 
-    def merged_options(self, config: GenerationConfig) -> Mapping[str, Any]:
+    def profile_for(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> str | None:
+        """Return the name of the profile that decodes a request on `devices`, or None.
+
+        A profile by default applies only to devices like those it was measured on, and to requests without a strategy.
+        Raises BadInputError for a profile that the bundle does not have.
+        """
+        name = self.default_options.get("profile") if config.profile is None else config.profile
+        if name is None or name == NO_PROFILE:
+            return None
+        profile = self.profiles.get(name)
+        if profile is None:
+            raise BadInputError(
+                f"unknown profile {name!r}",
+                expected="one of " + ", ".join([*self.profiles, NO_PROFILE]) if self.profiles else "no profile",
+                remedy="choose one of these" if self.profiles else "measure profiles: lopa-export tune BUNDLE --save",
+            )
+        by_default = config.profile is None
+        if by_default and (config.strategy is not None or config.reference or not profile.fits(devices)):
+            return None
+        return name
+
+    def defaults_for(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> dict[str, Any]:
+        """Return the defaults for a request: those of the bundle, replaced by those of its profile if it has one."""
+        name = self.profile_for(config, devices)
+        own = {} if name is None else options_from_defaults(self.profiles[name].options)
+        return {**self.default_options, **own}
+
+    def merged_options(self, config: GenerationConfig, devices: Sequence[str] = DEFAULT_DEVICES) -> Mapping[str, Any]:
         """Return every option of a request by name, or None if the strategy or device determines it."""
-        return merged_options(config, own=self.decoding.options(), defaults=self.default_options)
+        own, name = self.decoding.options(), self.profile_for(config, devices)
+        return {**merged_options(config, own=own, defaults=self.defaults_for(config, devices)), "profile": name}
 
     def plan(self, config: GenerationConfig | None = None, devices: Sequence[str] = DEFAULT_DEVICES) -> DecodingPlan:
         """Return the plan of a request with `config` (None: no options) on devices that share its branches.
 
         Raises BadInputError for conflicting options.
         """
-        options, defaults = self.decoding.options(), self.default_options
-        return resolve(config or GenerationConfig(), own=options, defaults=defaults, devices=devices)
+        config = config or GenerationConfig()
+        defaults = self.defaults_for(config, devices)
+        return resolve(config, own=self.decoding.options(), defaults=defaults, devices=devices)
 
     def has_integers(self, name: str) -> bool:
         """Return True if the tensor `name` is quantized."""
@@ -452,15 +503,24 @@ def _find_token_errors(manifest: Manifest) -> Reasons:
 
 
 def check_defaults(manifest: Manifest) -> None:
-    """Raise BadInputError for defaults that make every request fail."""
-    if manifest.defaults:
-        check_default_options(
-            manifest.defaults,
-            manifest.decoding,
-            positions=manifest.dimensions.max_positions,
-            with_logits=manifest.with_logits,
-            prediction_shift=manifest.prediction_shift,
-        )
+    """Raise BadInputError for defaults and profiles that make every request fail."""
+    for name, profile in manifest.profiles.items():
+        if name == NO_PROFILE or "profile" in profile.options:
+            raise BadInputError(
+                f"profile {name!r} with the options {', '.join(profile.options)}",
+                expected=f"another name than {NO_PROFILE}, and options other than profile",
+                remedy="run lopa-export tune BUNDLE --save again",
+            )
+    manifest.profile_for(GenerationConfig())
+    for options in (manifest.defaults, *(profile.options for profile in manifest.profiles.values())):
+        if options:
+            check_default_options(
+                options,
+                manifest.decoding,
+                positions=manifest.dimensions.max_positions,
+                with_logits=manifest.with_logits,
+                prediction_shift=manifest.prediction_shift,
+            )
 
 
 def check_default_options(

@@ -23,13 +23,16 @@ from lopa.runtime.generation_config.help_texts import HelpText, help_texts
 from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
+from lopa.runtime.generation_config.value_checks import NO_PROFILE, PROFILE_NAME
 from lopa.runtime.plan.renamed_options import RENAMED_OPTIONS, current_names
 
 __all__ = [
     "DEFAULT_DEVICES",
     "DEFAULT_OPTIONS",
+    "NO_PROFILE",
     "OPTIONS",
     "PACKAGE_DEFAULTS",
+    "PROFILE_NAME",
     "RENAMED_OPTIONS",
     "BranchChoice",
     "GenerationConfig",

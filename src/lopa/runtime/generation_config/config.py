@@ -27,6 +27,8 @@ class GenerationConfig:
     combinations. All raise BadInputError.
 
     Attributes:
+        profile: Profile of the bundle, whose options replace its defaults: fast, balanced or exact after `lopa-export
+            tune --save`, or none. Default: the bundle's own on a device of the same kind, unless a strategy is given.
         strategy: Strategy that chooses the tokens to unmask in a step. LoPA and D2F: lopa (lookahead branches) or d2f
             (pipelined blocks). Fast-dLLM: threshold or factor. Others: vanilla (one token per step, the most
             confident), sequential (left to right), top_n (fixed number), eb (entropy bound), wino (with remasking),
@@ -92,6 +94,7 @@ class GenerationConfig:
             Default: False.
     """
 
+    profile: str | None = None
     strategy: StrategyName | None = None
     branches: int | Literal["auto"] | None = None
     block_size: int | None = None

@@ -9,6 +9,7 @@ from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, Strateg
 class GenerationOptions(TypedDict, total=False):
     """Keyword arguments for the decoding options. GenerationConfig describes them."""
 
+    profile: str | None
     strategy: StrategyName | None
     branches: int | Literal["auto"] | None
     block_size: int | None

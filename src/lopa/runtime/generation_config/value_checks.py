@@ -1,6 +1,7 @@
 """Checks of single options. Each returns the value as a plain Python value, or raises BadInputError."""
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -36,6 +37,10 @@ from lopa.runtime.plan.frozen_options import FrozenOptions
 from lopa.runtime.strategy import STRATEGIES, OwnOption, strategy_from_name
 
 MAX_STRATEGY_OPTIONS = 64
+PROFILE_NAME = r"[a-z][a-z0-9_-]{0,31}"
+"""Regular expression of a profile's name."""
+NO_PROFILE = "none"
+"""Value of the option `profile` that selects no profile."""
 OWN_OPTIONS: Mapping[str, OwnOption] = {
     option.name: option for strategy in STRATEGIES.values() for option in strategy.options
 }
@@ -47,6 +52,17 @@ def checked_seed(seed: Any) -> int:
     if seed is None:
         return secrets.randbits(32)
     return check_int("seed", seed, min=0, max=2**63 - 1)
+
+
+def checked_profile(name: Any) -> str:
+    """Return the name of a profile. The bundle determines which ones exist."""
+    if not isinstance(name, str) or not re.fullmatch(PROFILE_NAME, name):
+        raise BadInputError(
+            f"invalid profile {shown(name)}",
+            expected=f"the name of a profile of the bundle, or {NO_PROFILE}",
+            remedy="set profile to one of these",
+        )
+    return str(name)
 
 
 def checked_strategy(name: Any) -> str:
@@ -134,6 +150,7 @@ def _own_value(option: OwnOption, value: Any) -> Any:
 
 Check = Callable[[Any], Any]
 CHECKS: Mapping[str, Check] = {
+    "profile": checked_profile,
     "strategy": checked_strategy,
     **{
         name: partial(check_choice, name, words=get_args(words))

@@ -75,7 +75,8 @@ class TritonModel:
         path = Path(args["model_repository"], args["model_version"], settings.bundle)
         decoder = _open_decoder(path, devices, settings.threads, settings.device_timeout)
         try:
-            settings.limits.check_defaults(decoder.bundle.manifest.defaults)
+            manifest = decoder.bundle.manifest
+            settings.limits.check_defaults(manifest.defaults, manifest.profiles)
             warm_up(decoder, backend.Logger.log_warn)
             engine = Engine(decoder, max_num_seqs=settings.max_num_seqs, queue_limit=settings.queue_limit)
         except BaseException:

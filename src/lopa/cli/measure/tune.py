@@ -1,0 +1,253 @@
+"""lopa-export tune: finds the fastest decoding options that keep the score, and saves them as profiles."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+
+from lopa.bench.eval_set import EvalItem
+from lopa.bench.figure import check_matplotlib
+from lopa.bench.machine import Machine
+from lopa.bench.progress import show_progress
+from lopa.bench.quality.kept_outcomes import KeptOutcomes
+from lopa.bench.report import prompt_file, run_now
+from lopa.bench.tuning.candidates import exact_candidates
+from lopa.bench.tuning.ladder import PILOT_QUESTIONS
+from lopa.bench.tuning.tuning_decodes import TuningDecodes
+from lopa.bench.tuning.tuning_plot import png_from_tuning
+from lopa.bench.tuning.tuning_questions import reference_prompts, scored_questions
+from lopa.bench.tuning.tuning_report import ProfileRow, TuningReport
+from lopa.bench.tuning.tuning_run import BALANCED, Tuned, TuningRun, control_options
+from lopa.bench.tuning.tuning_table import tables_from_tuning
+from lopa.cli.measure.report_output import ReportOutput, command_line, report_option
+from lopa.cli.options.devices import device_options
+from lopa.cli.program.folder_type import FOLDER
+from lopa.cli.program.grouped_command import GroupedCommand
+from lopa.cli.program.grouped_option import option
+from lopa.cli.program.verbosity import quiet
+from lopa.cli.terminal.defaults import defaults_text
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.edit import edit_bundle, write_manifest
+from lopa.runtime.bundle.manifest import MANIFEST_NAME, Profile
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import checked_defaults
+
+_NAME = "tune"
+_EXPECTED_RUNGS = 4
+"""Configurations that answer all questions in a usual run, for the estimate of the remaining time."""
+
+
+@click.command(
+    name="tune",
+    cls=GroupedCommand,
+    examples=(
+        "lopa-export tune BUNDLE --eval EVAL.jsonl --save",
+        "lopa-export tune BUNDLE --eval EVAL.jsonl --budget 30 -o REPORT --plot tuning.png",
+        "lopa-export tune BUNDLE --reference-text PROMPTS.jsonl -o REPORT",
+    ),
+)
+@click.argument("bundle", type=FOLDER)
+@option(
+    "--eval",
+    "evaluation",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Questions with answers, as JSON lines (docs/how-to/measure.md).",
+)
+@option(
+    "--reference-text",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Prompts without answers, as JSON lines. The score is then the agreement with the model's own answer at one "
+    "token per step.",
+)
+@option("--save", is_flag=True, help="Put the profiles into BUNDLE, which then decodes with balanced by default.")
+@option("--limit", type=click.IntRange(min=1), show_default="all", help="Maximum number of questions.")
+@option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    show_default="none",
+    help="Stop after this time, and keep what was found until then.",
+)
+@option(
+    "--max-loss",
+    type=click.FloatRange(min=0, max=100),
+    default=3.0,
+    metavar="POINTS",
+    help="Points of score that the profile fast may lose, with 90 % confidence.",
+)
+@option(
+    "--precisions",
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder with bundles of the same checkpoint in other precisions, to compare with the chosen options.",
+)
+@option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the order of the questions.")
+@report_option
+@option("--resume", is_flag=True, help="Reuse the decodes in --output.")
+@option("--plot", type=click.Path(path_type=Path), metavar="PNG", help="File for a plot of score against speed.")
+@device_options
+def command(
+    bundle: Path,
+    evaluation: Path | None,
+    reference_text: Path | None,
+    save: bool,
+    limit: int | None,
+    budget: float | None,
+    max_loss: float,
+    precisions: Path | None,
+    seed: int,
+    output: Path | None,
+    resume: bool,
+    plot: Path | None,
+    devices: tuple[str, ...],
+    device_timeout: float,
+    threads: int | None,
+) -> None:
+    """Find the fastest decoding options of BUNDLE on this device whose score is not lower than with its defaults.
+
+    Each configuration answers 8 questions. Then the fastest ones answer all questions, until one is not lower than the
+    defaults: it is the profile balanced. The profile fast may lose --max-loss points. The profile exact has the tokens
+    of one token per step. One request is decoded at a time.
+    """
+    path, items = _questions(evaluation, reference_text, limit)
+    if resume and output is None:
+        raise click.UsageError("--resume needs --output, the folder of the decodes")
+    if plot is not None:
+        check_matplotlib()
+    files = ReportOutput(output, plot)
+    with ExitStack() as opened:
+        decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))
+        others = {
+            each.name: opened.enter_context(Decoder.open(each, devices, threads=threads, device_timeout=device_timeout))
+            for each in _other_precisions(decoder.bundle, precisions)
+        }
+        exact = exact_candidates(decoder)
+        if reference_text is not None and not exact:
+            raise BadInputError(
+                f"--reference-text, but {bundle} cannot decode one token per step",
+                expected="a model with fixed blocks",
+                remedy="give questions with answers: --eval FILE",
+            )
+        files.check(_NAME)
+        run = run_now(decoder.bundle, device=decoder.session.device, threads=threads, arguments=command_line())
+        file = prompt_file(path, limit)
+        _warn_if_busy(run.machine)
+        kept = None if output is None else KeptOutcomes(output, _NAME, run, file)
+        if kept is not None:
+            if resume:
+                kept.read()
+            opened.enter_context(kept.writing())
+        with _measuring(items, kept, exact[0].name if reference_text is not None else None, budget) as decodes:
+            tuning = TuningRun(
+                decoder, decodes, questions=len(items), seed=seed, max_loss=max_loss / 100, others=others
+            )
+            tuned = tuning.run()
+        report = TuningReport(
+            benchmark=_NAME,
+            run=run,
+            prompts=file,
+            scoring="correct answers" if reference_text is None else "agreement with one token per step",
+            control=control_options(decoder),
+            max_loss=max_loss / 100,
+            is_complete=tuned.is_complete,
+            decodes=decodes.count,
+            seconds=decodes.seconds,
+            rows=tuned.rows,
+            profiles=tuned.profiles,
+            outcomes=() if kept is None else kept.outcomes,
+        )
+        other_bundles = {name: each.bundle for name, each in others.items()}
+    files.write(_NAME, report, tables_from_tuning(report), png_from_tuning)
+    if kept is not None:
+        kept.finish()
+    _print_result(tuned, resumable=output is not None)
+    if save:
+        _save(decoder.bundle, tuned.profiles, devices)
+        for name, row in tuned.others.items():
+            _save(other_bundles[name], [row], devices)
+
+
+def _questions(evaluation: Path | None, reference: Path | None, limit: int | None) -> tuple[Path, tuple[EvalItem, ...]]:
+    if evaluation is not None and reference is None:
+        return evaluation, scored_questions(evaluation, limit=limit)
+    if reference is not None and evaluation is None:
+        return reference, reference_prompts(reference, limit=limit)
+    raise click.UsageError("give either --eval FILE or --reference-text FILE")
+
+
+def _other_precisions(bundle: Bundle, folder: Path | None) -> list[Path]:
+    """Return the bundles in `folder` that were made from the same files as `bundle`, without `bundle` itself."""
+    if folder is None:
+        return []
+    found = []
+    for path in sorted(each.parent for each in folder.glob(f"*/{MANIFEST_NAME}")):
+        origin, own = Bundle.open(path).manifest.origin, bundle.manifest.origin
+        if path.resolve() != bundle.path.resolve() and (origin.checkpoint, origin.adapter) == (
+            own.checkpoint,
+            own.adapter,
+        ):
+            found.append(path)
+    if not found:
+        raise BadInputError(
+            f"--precisions {folder} without another bundle of the same checkpoint",
+            expected="a folder of bundles",
+            remedy="export the checkpoint with --quantize int8 or --dtype fp16 into this folder, or omit --precisions",
+        )
+    return found
+
+
+@contextmanager
+def _measuring(
+    items: tuple[EvalItem, ...], kept: KeptOutcomes | None, reference: str | None, budget: float | None
+) -> Iterator[TuningDecodes]:
+    """Return the decodes with a progress bar, and tell how to continue if they are interrupted."""
+    with show_progress("decodes", _EXPECTED_RUNGS * len(items), quiet=quiet()) as progress:
+
+        def show(done: int) -> None:
+            expected = PILOT_QUESTIONS * len(decodes.sides) + _EXPECTED_RUNGS * len(items)
+            progress(done, max(done + 1, expected))
+
+        seconds = None if budget is None else 60 * budget
+        decodes = TuningDecodes(items, reference=reference, kept=kept, seconds=seconds, on_decode=show)
+        try:
+            yield decodes
+        except BaseException:
+            if kept is not None and len(kept) and not quiet():
+                click.echo(f"{len(kept)} decodes are kept: --resume continues after them", err=True)
+            raise
+        progress(decodes.count, decodes.count)
+
+
+def _warn_if_busy(machine: Machine) -> None:
+    if machine.load is not None and machine.load > machine.cores / 2:
+        click.echo(
+            f"warning: the machine is busy (load {machine.load} on {machine.cores} cores): speeds are unreliable",
+            err=True,
+        )
+
+
+def _print_result(tuned: Tuned, *, resumable: bool) -> None:
+    for row in tuned.profiles:
+        click.echo(f"{row.profile}: {row.config}: {row.measured}", err=True)
+    for name, row in tuned.others.items():
+        click.echo(f"bundle {name} with {BALANCED}: {row.measured}", err=True)
+    if not tuned.is_complete:
+        more = "--resume --budget MINUTES continues" if resumable else "give more time, or -o DIR to continue later"
+        click.echo(f"the time is over before all candidates were compared: {more}", err=True)
+
+
+def _save(bundle: Bundle, rows: tuple[ProfileRow, ...] | list[ProfileRow], devices: tuple[str, ...]) -> None:
+    if not rows:
+        click.echo(f"{bundle.path}: nothing to save, the defaults stay", err=True)
+        return
+    profiles = {
+        row.profile: Profile(options=checked_defaults(row.options), devices=list(devices), measured=row.measured)
+        for row in rows
+    }
+    write_manifest(edit_bundle(bundle, defaults={"profile": BALANCED}, profiles=profiles))
+    text = defaults_text(profiles[BALANCED].options)
+    click.echo(f"{bundle.path}: profiles {', '.join(profiles)}; requests now decode with {BALANCED}: {text}")

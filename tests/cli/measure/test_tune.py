@@ -1,0 +1,166 @@
+"""lopa-export tune as users run it: result, saved profiles, resume, time limit, text without answers, errors."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import lopa_export
+
+from lopa.bench.tuning import candidates, tuning_decodes
+from lopa.bench.tuning.candidates import Candidate
+from lopa.runtime import Decoder
+from lopa.runtime.bundle import Bundle
+from lopa.tiny import EVAL
+
+QUICK = Candidate(
+    "threshold 0.95, first masked", {"strategy": "threshold", "skip_threshold": 0.95, "unmask_first_masked": True}
+)
+POOR = Candidate("threshold 0.3", {"strategy": "threshold", "skip_threshold": 0.3, "unmask_first_masked": True})
+
+
+@pytest.fixture(autouse=True)
+def _few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_block_candidates", lambda _: [POOR, QUICK])
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Return a file with the 40 first questions."""
+    lines = [json.loads(line) for line in EVAL.read_text(encoding="utf-8").splitlines()]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(line | {"max_new_tokens": 64}) + "\n" for line in lines[:40]))
+    return path
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "tune.json").read_text())
+    return found
+
+
+def test_tune_saves_profiles_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
+    out, plot = tmp_path / "out", tmp_path / "plot.png"
+    done = lopa_export(
+        "tune", bundle, "--eval", questions, "--threads", 1, "-o", out, "--plot", plot, "--save", "--seed", 3
+    )
+    assert done.returncode == 0, done.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = report(out)
+    assert found["is_complete"]
+    rows = {row["config"]: row for row in found["rows"]}
+    assert rows["threshold 0.3"]["verdict"] == "lower"
+    assert rows["defaults"]["questions"] == 40
+    profiles = {row["profile"]: row for row in found["profiles"]}
+    assert set(profiles) == {"fast", "balanced", "exact"}
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.defaults == {"profile": "balanced"}
+    assert manifest.profiles["balanced"].options == profiles["balanced"]["options"]
+    assert manifest.plan().strategy == profiles["balanced"]["options"]["strategy"]
+    assert profiles["exact"]["options"]["strategy"] == "vanilla"
+    text = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8)
+    assert "profile balanced, 1 branch" in text.stderr
+    slow = lopa_export("generate", bundle, "Question: 1 + 1?\nAnswer:", "--max-new-tokens", 8, "--profile", "exact")
+    assert "profile exact" in slow.stderr
+    assert "profile" not in lopa_export("generate", bundle, "1 + 1", "--strategy", "eb", "--max-new-tokens", 8).stderr
+    assert "requests now decode with balanced" in done.stdout
+
+
+def test_without_save_the_bundle_stays(bundle: Path, questions: Path) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1).returncode == 0
+    assert (bundle / "manifest.json").read_bytes() == before
+
+
+def test_a_run_continues_after_an_interrupt(
+    bundle: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", whole).returncode == 0
+    decode, made = tuning_decodes.decode_item, list[None]()
+
+    def limited(*given: Any) -> Any:
+        if len(made) == 30:
+            raise KeyboardInterrupt
+        made.append(None)
+        return decode(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning_decodes, "decode_item", limited)
+        stopped = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut)
+    assert stopped.returncode not in (0, 2)
+    assert "29 decodes are kept: --resume continues after them" in stopped.stderr
+    assert [path.name for path in cut.iterdir()] == ["tune.outcomes.jsonl"]
+    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut, "--resume").returncode == 0
+    assert [path.name for path in cut.iterdir() if "outcomes" in path.name] == []
+    scores = [{row["config"]: (row["score"], row["verdict"]) for row in report(out)["rows"]} for out in (whole, cut)]
+    common = scores[0].keys() & scores[1].keys()
+    assert {name: scores[0][name] for name in common} == {name: scores[1][name] for name in common}
+
+
+def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_path: Path) -> None:
+    done = lopa_export(
+        "tune", bundle, "--eval", questions, "--threads", 1, "--budget", 0.001, "-o", tmp_path / "o", "--save"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the time is over before all candidates were compared: --resume --budget MINUTES continues" in done.stderr
+    assert "nothing to save, the defaults stay" in done.stderr
+    assert not report(tmp_path / "o")["is_complete"]
+    assert not Bundle.open(bundle).manifest.profiles
+
+
+def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Path, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [json.loads(line) for line in questions.read_text().splitlines()[:32]]
+    prompts.write_text("".join(json.dumps({"prompt": line["prompt"], "max_new_tokens": 48}) + "\n" for line in lines))
+    done = lopa_export("tune", bundle, "--reference-text", prompts, "--threads", 1, "-o", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    found = report(tmp_path / "o")
+    rows = {row["config"]: row for row in found["rows"]}
+    assert rows["one token per step"]["score"] == 1.0
+    assert 0 < rows["threshold 0.3"]["score"] < rows["defaults"]["score"] < 1
+    assert "agreement with one token per step" in done.stdout
+
+
+def test_other_precisions_are_compared_and_saved(bundle: Path, questions: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "precisions"
+    shutil.copytree(bundle, folder / "copy")
+    done = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--precisions", folder, "--save")
+    assert done.returncode == 0, done.stderr
+    assert "copy: threshold" in done.stdout or "copy: defaults" in done.stdout
+    (folder / "copy").rename(tmp_path / "elsewhere")
+    refused = lopa_export("tune", bundle, "--eval", questions, "--precisions", folder)
+    assert refused.returncode == 2
+    assert "without another bundle of the same checkpoint" in refused.stderr
+
+
+def test_bad_input_is_refused_before_anything_is_decoded(bundle: Path, questions: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(questions.read_text().splitlines(keepends=True)[:29]))
+    prompts = tmp_path / "unscored.jsonl"
+    prompts.write_text('{"prompt": "a", "answer": "b", "kind": "code"}\n' * 40)
+    for arguments, message in (
+        (("--eval", few), "has 29 questions with a scoring"),
+        (("--eval", prompts), "has 0 questions with a scoring"),
+        (("--reference-text", few), "has 29 prompts"),
+        (("--eval", questions, "--limit", 10), "has 10 questions with a scoring"),
+        ((), "give either --eval FILE or --reference-text FILE"),
+        (("--eval", questions, "--reference-text", prompts), "give either"),
+        (("--eval", questions, "--resume"), "--resume needs --output"),
+        (("--eval", tmp_path / "missing"), "missing"),
+        (("--eval", questions, "--budget", 0), "budget"),
+    ):
+        done = lopa_export("tune", bundle, *arguments)
+        assert (done.returncode, message in done.stderr) == (2, True), (arguments, done.stderr)
+
+
+def test_the_default_profile_is_used_by_python(bundle: Path, questions: Path) -> None:
+    assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--save", "--quiet").returncode == 0
+    with Decoder.open(bundle, threads=1) as decoder:
+        assert decoder.profile_for(decoder.config()) == "balanced"
+        assert decoder.plan(decoder.config(profile="none")).strategy == "lopa"
