@@ -60,7 +60,7 @@ test-triton: $(VENV)/test-ready $(TRITON)/ready
 test-ray: $(VENV)/test-ready $(RAY)/ready
 	test -d out/bundle || $(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora -o out/bundle
 	OMP_NUM_THREADS=1 LOPA_RAY_BUNDLE=out/bundle $(RAY)/bin/python tests/serve/ray/isolated_network.py \
-		$(RAY)/bin/python -m pytest -m ray tests/serve/ray
+		$(RAY)/bin/python -m pytest -m ray tests/serve/ray tests/batch
 
 # WebGPU on Mesa's Vulkan driver for processors, unpacked into a folder and not installed (docs/how-to/devices.md).
 test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
@@ -151,9 +151,9 @@ $(TRITON)/ready: tests/serve/triton/requirements.txt
 	touch $@
 
 $(RAY)/ready: $(SOURCES)
-	@echo "Installing Ray Serve into $(RAY): 0.6 GB. This takes minutes."
+	@echo "Installing Ray Serve and Ray Data into $(RAY): 0.9 GB. This takes minutes."
 	$(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray]" pytest openai
+	$(RAY)/bin/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable ".[ray,ray-data]" pytest openai
 	touch $@
 
 $(QNN)/ready: $(SOURCES)

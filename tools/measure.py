@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "strategies": ("tools.strategy_recordings", "Replay the recorded decisions of published strategies."),
     "speculative": ("tools.reports.speculative", "Compare exact speculative decodes with plain ones."),
     "rules": ("tools.reports.rules", "Compare LoPA with rules of other papers that need no training."),
+    "tuning": ("tools.reports.tuning", "Repeat tunings on halves of the questions, and judge the choices."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
     "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),

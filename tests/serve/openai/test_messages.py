@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.runtime.text.test_markup import QWEN, tokenizer_with
 
+from lopa.batch.plain_line import parse_plain_line
 from lopa.cli.batch.openai_line import parse_openai_line
-from lopa.cli.batch.plain_line import parse_plain_line
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.request import messages_from_field
 from lopa.serve.triton.triton_request import _messages

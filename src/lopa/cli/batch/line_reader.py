@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lopa.batch.plain_line import AnswerFormat, ParsedLine, id_of_line, parse_plain_line
 from lopa.cli.batch.openai_answer import OpenAIAnswerFormat
 from lopa.cli.batch.openai_line import is_openai_line, parse_openai_line
-from lopa.cli.batch.plain_line import AnswerFormat, ParsedLine, id_of_line, parse_plain_line
 from lopa.cli.batch.prompt_lines import MAX_LINE_BYTES, RawLine
 from lopa.cli.batch.result_lines import PlainAnswerFormat
 from lopa.runtime.decoder import Decoder
@@ -69,6 +69,9 @@ class LineReader:
         bundle: dict[str, Any] = {record.path: record.sha256 for record in manifest.files}
         if manifest.defaults or manifest.chat_template is not None:
             bundle["manifest"] = [manifest.defaults, manifest.chat_template]
+        if manifest.profiles:
+            profiles = {name: profile.options for name, profile in manifest.profiles.items()}
+            bundle["profiles"] = [self.decoder.profile_for(self.config), profiles]
         chat = None if self.chat is None else asdict(self.chat)
         return hashlib.sha256(json.dumps([bundle, config, chat], sort_keys=True).encode()).digest()
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lopa.cli.batch.plain_line import ParsedLine
+from lopa.batch.plain_line import ParsedLine
 from lopa.runtime.errors import BadInputError
 from lopa.serve.openai.body_options import CHATS, PROMPT_FIELDS, options_from_body
 from lopa.serve.openai.field_error import field_errors

@@ -1,6 +1,6 @@
 """Parsing of this project's own lines in a file of prompts: a prompt or a chat, and decoding options.
 
-openai_line parses the lines of OpenAI's batch files. This module does not use a bundle.
+lopa.cli.batch.openai_line parses the lines of OpenAI's batch files. This module does not use a bundle.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.prompt_ids import Prompt
 from lopa.serve.openai.prompts import Messages, check_messages, check_prompt_ids, check_prompt_text, normalize_messages
 
-_PROMPTS = ("prompt", "prompt_ids", "messages")
+PROMPT_FIELDS = ("prompt", "prompt_ids", "messages")
 _NULLABLE = "seed"
 """Option whose null has a meaning: a seed is drawn. For other options null is the same as no value."""
 _REMEDY = "correct the line"
@@ -47,14 +47,14 @@ def parse_plain_line(value: Mapping[str, Any]) -> ParsedLine:
 
     Raises BadInputError for any other object.
     """
-    given = [name for name in _PROMPTS if name in value]
+    given = [name for name in PROMPT_FIELDS if name in value]
     if len(given) != 1:
         raise BadInputError(
             f"{' and '.join(given) or 'no prompt'} in {_shown(value)}",
             expected='exactly one of "prompt" (text), "prompt_ids" (integers) and "messages" (a chat)',
             remedy=_REMEDY,
         )
-    options = {name: each for name, each in value.items() if name not in (*_PROMPTS, "id")}
+    options = {name: each for name, each in value.items() if name not in (*PROMPT_FIELDS, "id")}
     check_options(options)
     options = {name: each for name, each in options.items() if each is not None or name == _NULLABLE}
     if "messages" in value:
@@ -78,7 +78,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     if unknown:
         raise BadInputError(
             "unknown " + ", ".join(repr(name[:80]) for name in unknown[:8]),
-            expected=", ".join((*_PROMPTS, "id")) + " and the options " + ", ".join(OPTIONS),
+            expected=", ".join((*PROMPT_FIELDS, "id")) + " and the options " + ", ".join(OPTIONS),
             remedy="correct or remove it",
         )
 

@@ -1,0 +1,62 @@
+"""Answers to rows of a table with an engine. This module does not depend on Ray."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lopa.batch.plain_line import PROMPT_FIELDS, parse_plain_line
+from lopa.batch.result_fields import fields_of_result
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.generation_config import OPTIONS
+from lopa.runtime.requests.handle import RequestHandle
+
+ANSWER_FIELDS = (
+    "text",
+    "token_ids",
+    "stop_reason",
+    "steps",
+    "tokens",
+    "window_tokens",
+    "seconds",
+    "seed",
+    "branches",
+    "error",
+)
+"""Columns of an answer. `error` is empty for an answer; otherwise all others are None."""
+
+
+def answers_to_rows(
+    engine: Engine, rows: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the values of ANSWER_FIELDS for each row, in order. All rows run in the engine at once.
+
+    A row has a "prompt", "prompt_ids" or "messages". Further columns with the names of decoding options replace
+    `options` for this row. Values of None count as missing, and other columns are ignored. A row that cannot be used
+    gets an error. Raises the engine's errors if its device fails.
+    """
+    return [_answer(each) for each in [_submit(engine, row, options) for row in rows]]
+
+
+def _submit(engine: Engine, row: Mapping[str, Any], options: Mapping[str, Any]) -> RequestHandle | BadInputError:
+    used = {name: row[name] for name in (*PROMPT_FIELDS, *OPTIONS) if row.get(name) is not None}
+    try:
+        with errors_as_bad_input("the row cannot be used", expected="a prompt and options", remedy="correct the row"):
+            parsed = parse_plain_line(used)
+            prompt = parsed.prompt
+            if parsed.messages is not None:
+                prompt = engine.prompt_from_messages([dict(message) for message in parsed.messages])
+            assert prompt is not None
+            return engine.submit(prompt, engine.config(**{**options, **parsed.options}))
+    except BadInputError as error:
+        return error
+
+
+def _answer(outcome: RequestHandle | BadInputError) -> dict[str, Any]:
+    try:
+        if isinstance(outcome, BadInputError):
+            raise outcome
+        fields = fields_of_result(outcome.result(), prompt_ids=False)
+    except BadInputError as error:
+        return {**dict.fromkeys(ANSWER_FIELDS), "error": str(error)}
+    return {**{name: fields.get(name) for name in ANSWER_FIELDS}, "error": ""}

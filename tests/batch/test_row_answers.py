@@ -1,0 +1,57 @@
+"""Rows of a table have the answers of `generate`, and a bad row an error."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lopa.batch.row_answers import ANSWER_FIELDS, answers_to_rows
+from lopa.runtime import Decoder
+from lopa.runtime.engine import Engine
+
+PROMPTS = [
+    f"Question: There are {n} baskets, and each holds 6 candies. How many candies?\nAnswer:" for n in range(3, 9)
+]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_bundle: Path) -> Iterator[Engine]:
+    with Engine.open(tiny_bundle, threads=1, max_num_seqs=3) as engine:
+        yield engine
+
+
+def test_rows_have_the_answers_of_a_decoder(engine: Engine, tiny_bundle: Path) -> None:
+    rows = [{"prompt": text, "other": [1], "steps_before": None, "strategy": None} for text in PROMPTS]
+    rows[2] |= {"strategy": "eb", "gamma": 0.4}
+    found = answers_to_rows(engine, rows, {"max_new_tokens": 32})
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        for number, (text, answer) in enumerate(zip(PROMPTS, found, strict=True)):
+            own = {"strategy": "eb", "gamma": 0.4} if number == 2 else {}
+            result = decoder.generate(text, max_new_tokens=32, **own)  # type: ignore[arg-type]
+            assert (answer["text"], answer["token_ids"], answer["steps"]) == (
+                result.text,
+                list(result.token_ids),
+                result.steps,
+            )
+            assert answer["error"] == ""
+            assert tuple(answer) == ANSWER_FIELDS
+
+
+def test_a_bad_row_gets_an_error_and_the_others_answers(engine: Engine) -> None:
+    rows = [
+        {"prompt": PROMPTS[0]},
+        {"prompt": ""},
+        {"other": 1},
+        {"prompt": "a", "prompt_ids": [5]},
+        {"prompt": "a", "strategy": "none such"},
+        {"prompt_ids": [10**6]},
+        {"messages": [{"role": "user", "content": "a"}]},
+        {"prompt": 5},
+        {"prompt_ids": [4, 5, 6]},
+    ]
+    found = answers_to_rows(engine, rows, {"max_new_tokens": 4})
+    assert [bool(each["error"]) for each in found] == [False, *[True] * 7, False]
+    assert all(each["text"] is None for each in found if each["error"])
+    assert "no prompt" in found[2]["error"]
+    assert "prompt and prompt_ids" in found[3]["error"]
+    assert "none such" in found[4]["error"]
