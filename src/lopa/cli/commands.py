@@ -21,6 +21,7 @@ GROUPS = {
         "verify": "Check that a bundle is complete and computes what its checkpoint computes.",
         "inspect": "Show the contents of a bundle.",
         "edit": "Change the decoding defaults or the chat template of a bundle.",
+        "sign": "Sign a bundle with a key or a certificate.",
         "triton": "Add a bundle to a model repository of NVIDIA's Triton Inference Server.",
     },
     "Decode": {

@@ -46,6 +46,7 @@ from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
+from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -98,6 +99,7 @@ class Decoder:
         grammar_limits: GrammarLimits | None = None,
         defaults: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
+        trusted_keys: Sequence[Path | str] | None = None,
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
@@ -107,11 +109,16 @@ class Decoder:
         limits, as servers need (docs/how-to/structured-output.md). Without them, this process prepares grammars within
         the library's limits.
 
-        `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them.
+        `defaults` of decoding options and `chat_template` replace the bundle's own. Requests override them. With
+        `trusted_keys`, files of public keys or root certificates in PEM, the bundle must be signed by one of them
+        (`lopa-export sign`). This reads every file.
 
         Raises BadInputError for an invalid bundle or invalid devices, and MissingBackendError for a missing device.
-        Decoding raises DevicesLostError when the last device fails.
+        Raises CheckFailedError for a bundle that is not signed or was changed. Decoding raises DevicesLostError when
+        the last device fails.
         """
+        if trusted_keys is not None:
+            check_signature(Path(path), trust_from_files(trusted_keys))
         bundle = edit_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
         if chat_template is not None:

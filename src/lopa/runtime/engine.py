@@ -129,13 +129,19 @@ class Engine:
         max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS,
         observer: EngineObserver | None = None,
         grammar_limits: GrammarLimits | None = None,
+        trusted_keys: Sequence[Path | str] | None = None,
     ) -> Self:
         """Open the bundle at `path` as Decoder.open does, with the same errors. Closing the engine closes it.
 
-        `device_timeout` and `grammar_limits` have the same meaning as for Decoder.open.
+        `device_timeout`, `grammar_limits` and `trusted_keys` have the same meaning as for Decoder.open.
         """
         decoder = Decoder.open(
-            path, devices, threads=threads, device_timeout=device_timeout, grammar_limits=grammar_limits
+            path,
+            devices,
+            threads=threads,
+            device_timeout=device_timeout,
+            grammar_limits=grammar_limits,
+            trusted_keys=trusted_keys,
         )
         try:
             engine = cls(

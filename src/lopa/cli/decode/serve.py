@@ -152,6 +152,16 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
     help="Log a line for each request.",
 )
 @option("--log-format", type=click.Choice(LOG_FORMATS), default="text", group=_LOG_GROUP, help="Format of the log.")
+@option(
+    "--require-signature",
+    "trusted_keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    group=_ACCESS,
+    help="Refuse a BUNDLE that is not signed, or was changed since. FILE is the signer's public key or root "
+    "certificate in PEM. Repeatable.",
+)
 def command(
     bundle: Path,
     host: str,
@@ -160,6 +170,7 @@ def command(
     api_keys: Path | None,
     origins: tuple[str, ...],
     names: tuple[str, ...],
+    trusted_keys: tuple[Path, ...],
     devices: tuple[str, ...],
     device_timeout: float,
     threads: int | None,
@@ -245,6 +256,7 @@ def command(
                         defaults=default_values,
                         chat_template=chat_template,
                         grammar_limits=GrammarLimits(),
+                        trusted_keys=trusted_keys or None,
                     )
                 )
                 warm_up(decoder, _LOG.warning)

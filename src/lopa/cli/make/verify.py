@@ -36,6 +36,7 @@ from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import CheckFailedError
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
+from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_manifest import StoredTensorRTEngine
 from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, mark_verified_on, session_from_engine
@@ -58,6 +59,7 @@ _GATE_TOKENS = 64
     examples=(
         "lopa-export verify BUNDLE --checkpoint CHECKPOINT --lora ADAPTER",
         "lopa-export verify BUNDLE --device numpy --save-cases CASES",
+        "lopa-export verify BUNDLE --signature --trusted-key PUBLIC.pem",
     ),
 )
 @click.argument("bundle", type=_FOLDER)
@@ -83,8 +85,24 @@ _GATE_TOKENS = 64
     metavar="DIR",
     help="New folder for the random windows with numpy's results, for Polygraphy (docs/how-to/engines.md).",
 )
+@option("--signature", is_flag=True, help="Check only that BUNDLE is as it was signed. Needs --trusted-key.")
+@option(
+    "--trusted-key",
+    "trusted_keys",
+    multiple=True,
+    type=_FOLDER,
+    metavar="FILE",
+    help="Public key or root certificate in PEM of a trusted signer. Repeatable.",
+)
 def command(
-    bundle: Path, checkpoint: Path | None, lora: Path | None, device: str, against: str | None, cases: Path | None
+    bundle: Path,
+    checkpoint: Path | None,
+    lora: Path | None,
+    device: str,
+    against: str | None,
+    cases: Path | None,
+    signature: bool,
+    trusted_keys: tuple[Path, ...],
 ) -> None:
     """Check BUNDLE: the digests of its files, then its engine on random windows with and without cached tokens.
 
@@ -96,6 +114,12 @@ def command(
     decodes. One forward in each optimization profile is compared as well. The engine is enabled for decoding only when
     they agree. Otherwise --save-cases saves forwards in which they differ.
     """
+    if signature != bool(trusted_keys):
+        raise click.UsageError("--signature needs --trusted-key, and the other way round")
+    if signature:
+        count = check_signature(bundle, trust_from_files(trusted_keys))
+        click.echo(f"ok: {count} files are as signed by a trusted key")
+        return
     pace = Pace()
     opened = Bundle.open(bundle)
     gated = is_tensorrt(device)

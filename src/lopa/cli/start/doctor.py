@@ -57,6 +57,13 @@ _OTHER_ABILITIES = (
         ("llguidance",),
         partial(pip_install, "grammar"),
     ),
+    Ability("sign", "sign bundles (docs/how-to/export.md)", ("cryptography",), partial(pip_install, "sign")),
+    Ability(
+        "ray-data",
+        "answer tables of prompts on Ray (docs/how-to/prompt-files.md)",
+        ("ray", "pyarrow", "pandas"),
+        partial(pip_install, "ray-data"),
+    ),
     Ability("plot", "plot measurements", ("matplotlib",), partial(pip_install, "plot")),
     Ability("simulate", "simulate replicas (docs/how-to/measure.md)", ("simpy",), partial(pip_install, "simulate")),
     Ability("lm-eval", "evaluate with lm-eval (docs/how-to/measure.md)", ("lm_eval",), partial(pip_install, "eval")),

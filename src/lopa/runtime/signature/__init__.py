@@ -1,0 +1,10 @@
+"""Signatures of a folder in the format of OpenSSF Model Signing 1.0: one file, model.sig, that any of its tools reads.
+
+`statement` is the signed list of files and `envelope` the file around it. `keys` signs and checks bytes with the
+library cryptography. `folder_signature` compares a folder with its statement.
+"""
+
+from lopa.runtime.signature.folder_signature import check_signature, sign_folder
+from lopa.runtime.signature.keys import Signer, signer_from_files, trust_from_files
+
+__all__ = ["Signer", "check_signature", "sign_folder", "signer_from_files", "trust_from_files"]

@@ -1,0 +1,95 @@
+"""Signing of a folder, and comparison of a folder with its signature.
+
+The signature covers every file of the folder except itself. Files that it does not list are refused, among them Git's
+own, which other tools ignore. Links are refused, because their targets lie elsewhere.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.files.output_file import replace_file
+from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.signature.envelope import envelope_from_json, json_from_envelope
+from lopa.runtime.signature.keys import Signer, Trust
+from lopa.runtime.signature.statement import digests_from_statement, statement_from_digests
+
+SIGNATURE_NAME = "model.sig"
+_MAX_BYTES = 2**26
+_MAX_NAMED = 5
+_SIGN_AGAIN = "if you changed it, sign it again: lopa-export sign BUNDLE --key KEY; otherwise do not use it"
+
+
+def sign_folder(folder: Path, signer: Signer) -> int:
+    """Write the signature of `folder` into it, atomically, and return the number of signed files.
+
+    Raises BadInputError for a link or an unreadable file in the folder, and if the signature cannot be written.
+    """
+    digests = _digests(folder)
+    envelope = signer.envelope(statement_from_digests(folder.resolve().name, digests, SIGNATURE_NAME))
+    replace_file(folder / SIGNATURE_NAME, json_from_envelope(envelope))
+    return len(digests)
+
+
+def check_signature(folder: Path, trust: Trust) -> int:
+    """Compare `folder` with its signature and return the number of files.
+
+    Raises CheckFailedError without a signature, for one by an untrusted key, and for files that were changed, added or
+    removed since. Raises BadInputError for a malformed signature, and for a link or an unreadable file in the folder.
+    """
+    path = folder / SIGNATURE_NAME
+    with errors_as_bad_input(str(folder), expected="a bundle folder", remedy="check the path"):
+        missing = not os.path.lexists(path)
+    if missing:
+        raise CheckFailedError(
+            f"{folder} is not signed: it has no {SIGNATURE_NAME}",
+            expected="a bundle that is signed by a trusted key",
+            remedy="do not use it, or sign your own: lopa-export sign BUNDLE --key KEY",
+        )
+    text = bytes_from_file(path, expected="a signature", remedy="sign the bundle again", max=_MAX_BYTES)
+    envelope = envelope_from_json(text, source=str(path))
+    trust.check(envelope, source=str(path))
+    signed = digests_from_statement(envelope.payload, source=f"the statement in {path}")
+    found = _digests(folder)
+    differences = {
+        "changed": [name for name in signed if name in found and found[name] != signed[name]],
+        "missing": [name for name in signed if name not in found],
+        "added": [name for name in found if name not in signed],
+    }
+    if any(differences.values()):
+        listed = "; ".join(f"{what}: {_names(names)}" for what, names in differences.items() if names)
+        raise CheckFailedError(
+            f"{folder} differs from its signature: {listed}", expected="the folder as it was signed", remedy=_SIGN_AGAIN
+        )
+    return len(found)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the hex sha256 of every file below `folder` by its path, except the signature's."""
+    found: dict[str, str] = {}
+    with errors_as_bad_input(str(folder), expected="a folder with readable files", remedy="check its permissions"):
+        for parent, folders, files in os.walk(folder, onerror=_raise):
+            for name in (*folders, *files):
+                path = Path(parent, name)
+                listed = path.relative_to(folder).as_posix()
+                if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                    raise BadInputError(
+                        f"{folder}: {listed} is a link or no regular file",
+                        expected="regular files only",
+                        remedy="copy the folder with the targets of its links: cp -rL",
+                    )
+                if name in files and listed != SIGNATURE_NAME:
+                    with path.open("rb") as file:
+                        found[listed] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _names(names: Sequence[str]) -> str:
+    more = "" if len(names) <= _MAX_NAMED else f" and {len(names) - _MAX_NAMED} more"
+    return ", ".join(names[:_MAX_NAMED]) + more
+
+
+def _raise(error: OSError) -> None:
+    raise error

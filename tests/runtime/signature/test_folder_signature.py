@@ -1,0 +1,258 @@
+"""Signed folders: what is accepted, what is refused, and signatures of OpenSSF's own tool."""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from tests.runtime.signature.certificates import Authority, write_keys
+
+from lopa.runtime.errors import BadInputError, CheckFailedError
+from lopa.runtime.signature import check_signature, sign_folder, signer_from_files, trust_from_files
+from lopa.runtime.signature.folder_signature import SIGNATURE_NAME
+
+RECORDED = Path(__file__).with_name("recorded")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "folder"
+    (path / "sub").mkdir(parents=True)
+    (path / "a.txt").write_text("one")
+    (path / "b.txt").write_text("two")
+    (path / "sub" / "c.bin").write_bytes(bytes(1000))
+    return path
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    return write_keys(tmp_path, "signer")
+
+
+def signed(folder: Path, private: Path, **certificates: Any) -> Path:
+    sign_folder(folder, signer_from_files(private, None, **certificates))
+    return folder
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
+def test_a_signed_folder_is_accepted_with_the_matching_key_only(
+    folder: Path, tmp_path: Path, curve: ec.EllipticCurve
+) -> None:
+    private, public = write_keys(tmp_path, "signer", curve)
+    _, other = write_keys(tmp_path, "other", curve)
+    signed(folder, private)
+    assert check_signature(folder, trust_from_files([public])) == 3
+    assert check_signature(folder, trust_from_files([other, public])) == 3
+    with pytest.raises(CheckFailedError, match="signed with another key"):
+        check_signature(folder, trust_from_files([other]))
+
+
+@pytest.mark.parametrize("kind", ["key", "certificate"])
+def test_a_signature_of_model_signing_is_accepted(tmp_path: Path, kind: str) -> None:
+    folder = Path(shutil.copytree(RECORDED / "folder", tmp_path / "f"))
+    shutil.copy(RECORDED / f"{kind}.sig", folder / SIGNATURE_NAME)
+    trust = trust_from_files([RECORDED / {"key": "key.pem", "certificate": "root.pem"}[kind]])
+    assert check_signature(folder, trust) == 3
+    (folder / "a.txt").write_text("two\n")
+    with pytest.raises(CheckFailedError, match=r"changed: a\.txt"):
+        check_signature(folder, trust)
+
+
+def test_the_file_has_the_fields_of_model_signing(folder: Path, keys: tuple[Path, Path]) -> None:
+    def shape(value: Any) -> Any:
+        return {name: shape(each) for name, each in value.items()} if isinstance(value, dict) else type(value)
+
+    own = json.loads((signed(folder, keys[0]) / SIGNATURE_NAME).read_text())
+    other = json.loads((RECORDED / "key.sig").read_text())
+    assert set(shape(own)) == set(shape(other))
+    assert shape(own["verificationMaterial"]["publicKey"]) == shape(other["verificationMaterial"]["publicKey"])
+    statements = [json.loads(base64.b64decode(each["dsseEnvelope"]["payload"])) for each in (own, other)]
+    assert shape(statements[0]) == shape(statements[1])
+    assert [own["mediaType"], own["dsseEnvelope"]["payloadType"]] == [
+        other["mediaType"],
+        other["dsseEnvelope"]["payloadType"],
+    ]
+
+
+def _swap(folder: Path) -> None:
+    (folder / "a.txt").rename(folder / "x")
+    (folder / "b.txt").rename(folder / "a.txt")
+    (folder / "x").rename(folder / "b.txt")
+
+
+def _flip_one_bit(folder: Path) -> None:
+    content = bytearray((folder / "sub" / "c.bin").read_bytes())
+    content[999] ^= 1
+    (folder / "sub" / "c.bin").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_swap, r"changed: a\.txt, b\.txt"),
+        (_flip_one_bit, r"changed: sub/c\.bin"),
+        (lambda folder: (folder / "a.txt").unlink(), r"missing: a\.txt"),
+        (lambda folder: (folder / "d").write_text(""), "added: d"),
+        (lambda folder: (folder / ".gitattributes").write_text("x"), r"added: \.gitattributes"),
+        (lambda folder: (folder / ".git").mkdir() or (folder / ".git" / "hook").write_text("x"), r"added: \.git/hook"),
+        (lambda folder: (folder / "a.txt").rename(folder / "z.txt"), r"missing: a\.txt; added: z\.txt"),
+        (lambda folder: [(folder / f"n{n}").write_text("") for n in range(9)], "added: .* and 4 more"),
+    ],
+    ids=["swapped", "bit", "removed", "added", "git-file", "git-folder", "renamed", "many"],
+)
+def test_a_changed_folder_is_refused_with_the_names(
+    folder: Path, keys: tuple[Path, Path], change: Callable[[Path], object], message: str
+) -> None:
+    signed(folder, keys[0])
+    change(folder)
+    with pytest.raises(CheckFailedError, match=message):
+        check_signature(folder, trust_from_files([keys[1]]))
+
+
+@pytest.mark.parametrize("target", ["inside", "outside"])
+def test_links_are_refused(folder: Path, keys: tuple[Path, Path], tmp_path: Path, target: str) -> None:
+    signed(folder, keys[0])
+    moved = (folder if target == "inside" else tmp_path) / "moved"
+    (folder / "a.txt").rename(moved)
+    (folder / "a.txt").symlink_to(moved)
+    with pytest.raises(BadInputError, match=r"a\.txt is a link"):
+        check_signature(folder, trust_from_files([keys[1]]))
+    with pytest.raises(BadInputError, match=r"a\.txt is a link"):
+        signed(folder, keys[0])
+    (folder / "a.txt").unlink()
+    os.mkfifo(folder / "a.txt")
+    with pytest.raises(BadInputError, match="no regular file"):
+        signed(folder, keys[0])
+
+
+def test_an_old_signature_of_another_state_is_refused(folder: Path, keys: tuple[Path, Path]) -> None:
+    old = (signed(folder, keys[0]) / SIGNATURE_NAME).read_bytes()
+    (folder / "a.txt").write_text("newer")
+    assert check_signature(signed(folder, keys[0]), trust_from_files([keys[1]])) == 3
+    (folder / SIGNATURE_NAME).write_bytes(old)
+    with pytest.raises(CheckFailedError, match=r"changed: a\.txt"):
+        check_signature(folder, trust_from_files([keys[1]]))
+
+
+def _edited(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / SIGNATURE_NAME
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def _forge_statement(content: dict[str, Any]) -> None:
+    envelope = content["dsseEnvelope"]
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    statement["predicate"]["resources"][0]["digest"] = "0" * 64
+    envelope["payload"] = base64.b64encode(json.dumps(statement).encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("edit", "error", "message"),
+    [
+        (_forge_statement, CheckFailedError, "does not match its content"),
+        (lambda c: c["dsseEnvelope"]["signatures"][0].update(sig="AAAA"), CheckFailedError, "does not match"),
+        (lambda c: c["verificationMaterial"]["publicKey"].update(hint="0" * 64), CheckFailedError, "another key"),
+        (lambda c: c["dsseEnvelope"].update(payloadType="text/plain"), BadInputError, "expected: a signature file"),
+        (lambda c: c["dsseEnvelope"].update(signatures=[]), BadInputError, "signatures"),
+        (lambda c: c.update(verificationMaterial={}), BadInputError, "no key or certificate"),
+        (lambda c: c.pop("dsseEnvelope"), BadInputError, "dsseEnvelope"),
+    ],
+)
+def test_a_forged_or_malformed_signature_is_refused(
+    folder: Path,
+    keys: tuple[Path, Path],
+    edit: Callable[[dict[str, Any]], object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    signed(folder, keys[0])
+    _edited(folder, edit)
+    with pytest.raises(error, match=message):
+        check_signature(folder, trust_from_files([keys[1]]))
+
+
+def test_an_unreadable_signature_is_refused(folder: Path, keys: tuple[Path, Path]) -> None:
+    trust = trust_from_files([keys[1]])
+    with pytest.raises(CheckFailedError, match=r"is not signed: it has no model\.sig"):
+        check_signature(folder, trust)
+    whole = (signed(folder, keys[0]) / SIGNATURE_NAME).read_bytes()
+    for content in (b"", whole[:-20], b"\xff", b"[]", b"{" * 10_000):
+        (folder / SIGNATURE_NAME).write_bytes(content)
+        with pytest.raises(BadInputError, match="a signature file of OpenSSF"):
+            check_signature(folder, trust)
+
+
+def test_certificates_lead_to_a_trusted_root(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    root = Authority()
+    between = Authority("between", root)
+    leaf = between.issue(keys[1], tmp_path / "leaf.pem")
+    chain = [between.write(tmp_path / "between.pem")]
+    signed(folder, keys[0], certificate=leaf, chain=chain)
+    assert check_signature(folder, trust_from_files([root.write(tmp_path / "root.pem")])) == 3
+    for wrong in (Authority().write(tmp_path / "other.pem"), keys[1]):
+        with pytest.raises(CheckFailedError, match="its certificate is not valid"):
+            check_signature(folder, trust_from_files([wrong]))
+    signed(folder, keys[0], certificate=leaf)  # without the certificate between
+    with pytest.raises(CheckFailedError, match="its certificate is not valid"):
+        check_signature(folder, trust_from_files([tmp_path / "root.pem"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"days": (-30, -1)}, "not valid"),
+        ({"days": (1, 30)}, "not valid"),
+        ({"usage": False}, "not valid"),
+        ({"purpose": None}, "not valid"),
+        ({"purpose": ExtendedKeyUsageOID.SERVER_AUTH}, "codeSigning"),
+    ],
+    ids=["expired", "future", "no-usage", "no-purpose", "server"],
+)
+def test_an_unsuitable_certificate_is_refused(
+    folder: Path, keys: tuple[Path, Path], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    root = Authority()
+    signed(folder, keys[0], certificate=root.issue(keys[1], tmp_path / "leaf.pem", **changes))
+    with pytest.raises(CheckFailedError, match=message):
+        check_signature(folder, trust_from_files([root.write(tmp_path / "root.pem")]))
+
+
+def test_a_certificate_that_is_no_authority_cannot_issue_others(
+    folder: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    root = Authority()
+    pretender = Authority("pretender", root, is_authority=False)
+    leaf = pretender.issue(keys[1], tmp_path / "leaf.pem")
+    signed(folder, keys[0], certificate=leaf, chain=[pretender.write(tmp_path / "pretender.pem")])
+    with pytest.raises(CheckFailedError, match="its certificate is not valid"):
+        check_signature(folder, trust_from_files([root.write(tmp_path / "root.pem")]))
+
+
+def test_bad_keys_are_refused_by_name(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    private, public = keys
+    text = tmp_path / "text.pem"
+    text.write_text("no key")
+    locked, _ = write_keys(tmp_path, "locked", password="secret")
+    assert signer_from_files(locked, b"secret").key
+    for path, password in ((text, None), (public, None), (locked, None), (locked, b"wrong"), (tmp_path / "none", None)):
+        with pytest.raises(BadInputError, match="a private elliptic curve key"):
+            signer_from_files(path, password)
+    for wrong in ([text], [private], [], [tmp_path / "none"]):
+        with pytest.raises(BadInputError, match="public keys or root certificates"):
+            trust_from_files(wrong)
+    _, other = write_keys(tmp_path, "other")
+    certificate = Authority().issue(other, tmp_path / "leaf.pem")
+    with pytest.raises(BadInputError, match="belongs to another key"):
+        signer_from_files(private, None, certificate)
+    with pytest.raises(BadInputError, match="certificates in PEM"):
+        signer_from_files(private, None, text)
