@@ -22,6 +22,7 @@ from lopa.bench.fleet.decodes import text_of_decodes
 from lopa.bench.forward import cost_measurement as costs
 from lopa.bench.forward import machine_rates
 from lopa.bench.quality import decodes
+from lopa.bench.tuning.ladder import MIN_QUESTIONS
 from lopa.cli.commands import COMMANDS
 from lopa.cli.measure.bench import SUBCOMMANDS
 from lopa.cli.program.examples import EXAMPLES_TITLE
@@ -56,7 +57,7 @@ def folder(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "ADAPTER").symlink_to(ADAPTER)
     lines = EVAL.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "EVAL.jsonl").write_text(lines[0])
-    (tmp_path / "PROMPTS.jsonl").write_text('{"prompt": "Question: 2 + 3?", "max_new_tokens": 4}\n')
+    (tmp_path / "PROMPTS.jsonl").write_text('{"prompt": "Question: 2 + 3?", "max_new_tokens": 4}\n' * MIN_QUESTIONS)
     (tmp_path / "GSM8K.jsonl").write_text('{"question": "Two and three?", "answer": "#### 5"}\n')
     (tmp_path / "TEMPLATE.jinja").write_text(TEMPLATE)
     (tmp_path / "KEYS.txt").write_text("secret-key-of-a-client\n")
@@ -104,6 +105,21 @@ def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, m
         request.getfixturevalue("atc_calls")
         shutil.rmtree(folder / "BUNDLE")
         request.getfixturevalue("planned_bundle").rename(folder / "BUNDLE")
+    if name == "tune":
+        lines = [json.loads(line) | {"max_new_tokens": 4} for line in EVAL.read_text(encoding="utf-8").splitlines()]
+        (folder / "EVAL.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:MIN_QUESTIONS]))
+    if name in ("sign", "verify"):
+        pytest.importorskip("cryptography")
+        from tests.runtime.signature.certificates import Authority, write_keys
+
+        private, public = write_keys(folder, "signer")
+        authority = Authority()
+        authority.issue(public, folder / "SIGNER.pem")
+        authority.write(folder / "ISSUER.pem")
+        private.rename(folder / "KEY.pem")
+        public.rename(folder / "PUBLIC.pem")
+    if name == "verify":
+        assert lopa_export("sign", "BUNDLE", "--key", "KEY.pem").returncode == 0
     if name == "bench speed":
         monkeypatch.setattr(pytest.importorskip("lopa.bench.speed.speed_measurement"), "ROUNDS", 1)
     for words in examples_of(help_of(name)):

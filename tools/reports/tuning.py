@@ -123,7 +123,3 @@ def _summary_table(choices: Sequence[_Choice], questions: int) -> Table:
         ("seconds: median", f"{statistics.median(each.seconds for each in choices):.0f}"),
     )
     return Table(f"Summary of {len(choices)} tunings", ("figure", "value"), rows)
-
-
-if __name__ == "__main__":
-    main()
