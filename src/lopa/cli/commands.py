@@ -22,6 +22,7 @@ GROUPS = {
         "inspect": "Show the contents of a bundle.",
         "edit": "Change the decoding defaults or the chat template of a bundle.",
         "sign": "Sign a bundle with a key or a certificate.",
+        "push": "Upload a bundle to the Hugging Face Hub.",
         "triton": "Add a bundle to a model repository of NVIDIA's Triton Inference Server.",
     },
     "Decode": {

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnx_ir as ir
 
 from lopa.export.bundle_plan import GRAPH_NAMES, BundleChoices, BundlePlan, plan_from_checkpoint
@@ -131,7 +132,11 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
         ]
         files = [weights, *(_file_record(folder / name) for name in names)]
         report("hashing the source", 0, 0)
-        origin = origin_of_source(source, digests.result())
+        origin = msgspec.structs.replace(
+            origin_of_source(source, digests.result()),
+            checkpoint_hub=plan.choices.checkpoint_hub,
+            adapter_hub=plan.choices.adapter_hub,
+        )
         manifest = _manifest(plan, twins, webgpu, files, functions, origin, calibration)
         text = json_from_record(manifest)
         manifest_from_json(text, source=f"the manifest for {source.checkpoint}")  # raises the errors of Bundle.open

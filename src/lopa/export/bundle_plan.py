@@ -14,7 +14,7 @@ from lopa.export.staging import check_destination
 from lopa.export.weights.plan import Dtype, WeightPlan, tensor_records_from_plan
 from lopa.export.weights.quantization import QuantizationChoice, quantized_plan
 from lopa.export.weights.stage_split import parts_from_records
-from lopa.runtime.bundle.manifest import DecodingDefaults, Dialect, TensorRecord, check_default_options
+from lopa.runtime.bundle.manifest import DecodingDefaults, Dialect, HubSource, TensorRecord, check_default_options
 from lopa.runtime.contract.model_part import ModelPart, whole_model
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults
@@ -43,6 +43,9 @@ class BundleChoices:
     """Decoding options by name. They override the options that the checkpoint was trained for."""
     chat_template: Path | None = None
     """File with a template that replaces the checkpoint's own."""
+    checkpoint_hub: HubSource | None = None
+    """Source of a downloaded checkpoint, for the manifest."""
+    adapter_hub: HubSource | None = None
 
     @property
     def rotary_dialects(self) -> list[Dialect]:

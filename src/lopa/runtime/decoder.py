@@ -35,6 +35,7 @@ from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
@@ -103,6 +104,8 @@ class Decoder:
     ) -> Self:
         """Open the bundle at `path` on devices ("cpu", "cpu:0-3", "cuda:0", "numpy") that share the branches.
 
+        `path` is a folder, or hf://ORG/NAME@REVISION on the Hugging Face Hub.
+
         `threads` is the number per device; None lets the device choose. If a forward takes longer than `device_timeout`
         seconds, its device is abandoned. This applies to several devices and to a device with core numbers
         (docs/how-to/devices.md). With `grammar_limits`, a helper process prepares the grammars of requests within these
@@ -118,7 +121,7 @@ class Decoder:
         the last device fails.
         """
         if trusted_keys is not None:
-            check_signature(Path(path), trust_from_files(trusted_keys))
+            check_signature(folder_of_bundle(path), trust_from_files(trusted_keys))
         bundle = edit_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
         if chat_template is not None:

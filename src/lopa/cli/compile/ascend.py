@@ -13,6 +13,7 @@ from lopa.runtime.ascend.ascend_manifest import Precision, engine_folder
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 
 _PATH = click.Path(path_type=Path)
 _PRECISIONS: tuple[Precision, ...] = ("origin", "fp16", "bf16")
@@ -79,6 +80,7 @@ def command(
         from lopa.export.ascend.build import engine_from_build_folder, engine_from_job
         from lopa.export.ascend.build_folder import build_folder_from_job
         from lopa.export.ascend.job import AscendRequest, job_from_bundle
+    check_own_bundle(bundle)
     opened = Bundle.open(bundle)
     request = AscendRequest(soc_version, bucket_plan_from_option(opened, buckets).buckets, precision, int8, int8_graph)
     job = job_from_bundle(opened, request)

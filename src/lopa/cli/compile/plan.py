@@ -35,6 +35,7 @@ from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.files.output_file import write_atomically
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.tiny import EVAL
 
 _BUCKETS = 8
@@ -129,6 +130,7 @@ def command(
     bucket fits every forward that the recorded options allow. The others are placed where most of the time is spent.
     """
     most = min(buckets, _affordable_buckets(build_seconds, build_seconds_per_bucket, buckets))
+    check_own_bundle(bundle)
     opened = Bundle.open(bundle)
     manifest = opened.manifest
     if plot is not None:

@@ -11,6 +11,7 @@ from lopa.cli.program.verbosity import quiet
 from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.qnn.socs import SOCS, soc_from_option
 
 _PATH = click.Path(path_type=Path)
@@ -40,6 +41,7 @@ def command(bundle: Path, soc: str, buckets: Path | None) -> None:
     target = soc_from_option(soc)
     with export_extra_needed("reading ONNX graphs"):
         from lopa.export.qnn.build import engine_from_bundle
+    check_own_bundle(bundle)
     opened = Bundle.open(bundle)
     made = engine_from_bundle(opened, target, bucket_plan_from_option(opened, buckets).buckets, _report)
     engine = made.found.engine

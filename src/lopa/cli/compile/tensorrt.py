@@ -12,6 +12,7 @@ from lopa.export.extra import export_extra_needed
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.cuda.driver import cuda_device
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.tensorrt.tensorrt_library import RTX, TENSORRT
 from lopa.runtime.tensorrt.tensorrt_manifest import LAYERS_NAME, BuildFlags, TensorRTEngine, target_of_device
 
@@ -95,6 +96,7 @@ def command(
         from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
         from lopa.export.tensorrt.engine import engine_from_job, job_from_bundle
         from lopa.export.tensorrt.rtx import check_rtx_takes, target_of_rtx
+    check_own_bundle(bundle)
     opened = Bundle.open(bundle).with_dialect("standard")
     plan = bucket_plan_from_option(opened, buckets)
     check_buckets_cover_defaults(plan.buckets, opened.manifest, "the plan")

@@ -15,6 +15,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.buckets import bucket_plan_from_file, bucket_plan_path
 from lopa.runtime.bundle.edit import CHAT_TEMPLATE, edit_bundle, write_manifest
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.text.tokenizer import Tokenizer
 
 
@@ -49,6 +50,7 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
     names = [present_option_name(name) for name in unset]
     if chat_template is not None and CHAT_TEMPLATE in names:
         raise click.UsageError("--chat-template and --unset chat_template: choose one")
+    check_own_bundle(bundle)
     before = Bundle.open(bundle)
     given = defaults_from_texts(defaults)
     edited = edit_bundle(before, defaults=given, unset=names, chat_template=chat_template)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lopa.bench.pace import bytes_text, duration_text
+from lopa.cli.make.hub_sources import local_sources
 from lopa.cli.options.decoding_options import defaults_from_texts
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
@@ -36,12 +37,24 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     examples=(
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE --overwrite",
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE-INT8 --quantize int8 --default branches=4",
+        "lopa-export onnx Dream-org/Dream-v0-Instruct-7B --lora SJTU-DENG-Lab/D2F_Dream_Base_7B_Lora -o BUNDLE-7B",
     ),
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Folder to create.")
 @option("--overwrite", is_flag=True, help="Replace the folder if it is a bundle.")
-@option("--lora", type=click.Path(path_type=Path), metavar="DIR", help="PEFT LoRA adapter to merge into the weights.")
+@option(
+    "--lora",
+    type=click.Path(path_type=Path),
+    metavar="ADAPTER",
+    help="PEFT LoRA adapter to merge into the weights: a folder, or ORG/NAME on the Hub.",
+)
+@option("--revision", metavar="NAME", show_default="main", help="Branch, tag or commit of a CHECKPOINT on the Hub.")
+@option(
+    "--locked",
+    is_flag=True,
+    help="Use only commits of the Hub: those that the bundle at --output records, or given in full.",
+)
 @option(
     "--family",
     type=click.Choice(list(FAMILIES)),
@@ -114,6 +127,8 @@ def command(
     checkpoint: Path,
     output: Path,
     lora: Path | None,
+    revision: str | None,
+    locked: bool,
     family: str | None,
     dtype: str,
     kind: str,
@@ -129,13 +144,16 @@ def command(
     defaults: tuple[str, ...],
     overwrite: bool,
 ) -> None:
-    """Export CHECKPOINT, a folder in Hugging Face's format, to a bundle.
+    """Export CHECKPOINT to a bundle: a folder in Hugging Face's format, or ORG/NAME on the Hugging Face Hub.
 
-    Nothing is downloaded. "hf download NAME --local-dir CHECKPOINT" fetches a checkpoint from the hub.
+    An existing folder is used as it is. From the Hub, weights in safetensors, configuration and tokenizer are
+    downloaded into its cache, never pickles or code. The bundle records their commit. ORG/NAME@REVISION names a branch,
+    tag or commit.
     """
     if kind == "none" and (exclude or head is not None or calibrate is not None):
         raise click.UsageError("--quantize-exclude, --quantize-head and --calibrate need --quantize")
     integers = _INTEGERS[kind]
+    sources = local_sources(checkpoint, lora, output, revision=revision, locked=locked)
     choices = BundleChoices(
         dtype=_DTYPES[dtype],
         quantization=None if integers is None else QuantizationChoice(integers, head is not False, exclude, calibrate),
@@ -146,10 +164,14 @@ def command(
         plugins=plugins,
         defaults=defaults_from_texts(defaults),
         chat_template=chat_template,
+        checkpoint_hub=sources.checkpoint_hub,
+        adapter_hub=sources.adapter_hub,
     )
     with StageProgress(bytes_text) as progress:
         progress("reading the checkpoint", 0, 0)
-        plan = plan_from_checkpoint(checkpoint, output, choices, lora=lora, family=family, overwrite=overwrite)
+        plan = plan_from_checkpoint(
+            sources.checkpoint, output, choices, lora=sources.lora, family=family, overwrite=overwrite
+        )
         progress("loading torch", 0, 0)
         with export_extra_needed("exporting"):
             from lopa.export.bundle_from_checkpoint import bundle_from_plan

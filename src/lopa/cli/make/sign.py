@@ -12,6 +12,7 @@ from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import option
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.signature import sign_folder, signer_from_files
 from lopa.runtime.signature.folder_signature import SIGNATURE_NAME
 from lopa.runtime.signature.keys import is_encrypted
@@ -41,6 +42,7 @@ def command(bundle: Path, key: Path, certificate: Path | None, chain: tuple[Path
     """
     if chain and certificate is None:
         raise click.UsageError("--chain needs --certificate")
+    check_own_bundle(bundle)
     Bundle.open(bundle)
     password = _password(key) if is_encrypted(key) else None
     files = sign_folder(bundle, signer_from_files(key, password, certificate, chain))

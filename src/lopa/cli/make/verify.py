@@ -34,6 +34,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.device_families import parse_device
 from lopa.runtime.errors import CheckFailedError
+from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.sessions.prefix_cache import cache_shape_from_manifest
 from lopa.runtime.sessions.session import open_session
 from lopa.runtime.signature import check_signature, trust_from_files
@@ -117,7 +118,7 @@ def command(
     if signature != bool(trusted_keys):
         raise click.UsageError("--signature needs --trusted-key, and the other way round")
     if signature:
-        count = check_signature(bundle, trust_from_files(trusted_keys))
+        count = check_signature(folder_of_bundle(bundle), trust_from_files(trusted_keys))
         click.echo(f"ok: {count} files are as signed by a trusted key")
         return
     pace = Pace()

@@ -19,6 +19,7 @@ from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 
 _WITH_FLOOR = ("cpu", "openvino:CPU")
 """Devices that compute on the CPU in float32. The machine's rates are a lower bound for them only."""
@@ -42,6 +43,7 @@ def command(
     interrupted after its first rounds keeps its results.
     """
     files = ReportOutput(output)
+    check_own_bundle(bundle)
     with Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout) as decoder:
         opened = decoder.bundle
         target = opened.path / costs_name(decoder.session.device)

@@ -33,6 +33,7 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME, Profile
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import checked_defaults
+from lopa.runtime.hub.hub_bundle import check_own_bundle
 
 _NAME = "tune"
 _EXPECTED_RUNGS = 4
@@ -118,6 +119,8 @@ def command(
         raise click.UsageError("--resume needs --output, the folder of the decodes")
     if plot is not None:
         check_matplotlib()
+    if save:
+        check_own_bundle(bundle)
     files = ReportOutput(output, plot)
     with ExitStack() as opened:
         decoder = opened.enter_context(Decoder.open(bundle, devices, threads=threads, device_timeout=device_timeout))

@@ -16,12 +16,11 @@ from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.bundle.manifest import MANIFEST_NAME
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
+from lopa.runtime.hub.hub_id import hub_id_from_path
 
 CHECKPOINT_NEEDED = f"a checkpoint folder in Hugging Face format: {CONFIG_NAME}, tokenizer and safetensors weights"
 ADAPTER_NEEDED = f"a PEFT adapter folder: {ADAPTER_CONFIG_NAME} and {ADAPTER_WEIGHTS_NAME}"
 _DOWNLOAD = "'hf download ORG/NAME --local-dir DIR' downloads one from the Hugging Face Hub"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_HUB_URL = re.compile(r"(?:https?:/{1,2})?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/]+)(?:/.*)?", re.ASCII)
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors", re.ASCII)
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -90,25 +89,15 @@ def _names_in(path: Path, expected: str) -> frozenset[str]:
 
 
 def _missing_path(path: Path, expected: str) -> BadInputError:
-    hub_id = _hub_id_from_path(path)
+    hub_id = hub_id_from_path(path)
     if hub_id is None:
         return BadInputError(f"{path} does not exist", expected=expected, remedy=f"check the path; {_DOWNLOAD}")
-    folder = hub_id.rpartition("/")[2]
+    folder = hub_id.repository.rpartition("/")[2]
     return BadInputError(
         f"there is no folder {path}, but it looks like a model id of the Hugging Face Hub",
-        expected=f"{expected}; the export downloads nothing",
-        remedy=f"download it first: hf download {hub_id} --local-dir {folder}, then pass the folder {folder}",
+        expected=f"{expected}; only lopa-export onnx accepts ids",
+        remedy=f"download it: hf download {hub_id.repository} --local-dir {folder}, then pass the folder {folder}",
     )
-
-
-def _hub_id_from_path(path: Path) -> str | None:
-    """Return the Hub id ORG/NAME that a missing path looks like; None if it looks like a path."""
-    text = str(path)
-    if (url := _HUB_URL.fullmatch(text)) is not None:
-        text = url[1]
-    elif path.parent.exists():  # a misspelt name in an existing folder
-        return None
-    return text if _HUB_ID.fullmatch(text) else None
 
 
 def _not_a_folder(path: Path, expected: str) -> BadInputError:

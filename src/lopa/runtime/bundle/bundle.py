@@ -11,6 +11,7 @@ from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manife
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
+from lopa.runtime.hub.hub_bundle import folder_of_bundle
 
 _REMEDY = "copy the bundle again, or export the checkpoint again"
 
@@ -26,12 +27,13 @@ class Bundle:
     def open(cls, path: Path | str) -> "Bundle":
         """Open the bundle at `path`: read the manifest and check that every file exists with its size.
 
-        Raises BadInputError if a file is missing or outside the folder, or if the schema differs. Only `altered_files`
-        checks digests, because that reads gigabytes.
+        `path` is a folder, or hf://ORG/NAME@REVISION for a bundle of the Hugging Face Hub, which is downloaded into the
+        Hub's cache. Raises BadInputError if a file is missing or outside the folder, or if the schema differs. Raises
+        it also as lopa.runtime.hub does. Only `altered_files` checks digests, because that reads gigabytes.
         """
         expected = "a bundle folder made by lopa-export onnx"
         with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
-            folder = Path(path)
+            folder = folder_of_bundle(path)
         path = folder / MANIFEST_NAME
         with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
             there = path.is_file()

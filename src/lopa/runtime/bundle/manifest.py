@@ -284,12 +284,22 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return families_of_devices(devices) == families_of_devices(self.devices)
 
 
-class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class HubSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Repository and commit of the Hugging Face Hub."""
+
+    repository: Name
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Origin of a bundle: digests of the source files by name, and the versions of the tools."""
 
     checkpoint: dict[str, str]
     adapter: dict[str, str]
     tools: dict[str, str]
+    checkpoint_hub: HubSource | None = None
+    """Source of a downloaded checkpoint; None for a local folder."""
+    adapter_hub: HubSource | None = None
 
 
 class Manifest(Record, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
