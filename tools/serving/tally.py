@@ -48,8 +48,9 @@ def faults_of_metrics(before: Mapping[str, float], after: Mapping[str, float], t
 
     rejections = {name for name in after if name.startswith("lopa_rejected_total")}
     cancelled, answers_read = counted("lopa_cancelled_total"), tally.answers.total()
+    # A client that left without a reply may have left after the end of its request.
     bounds: dict[str, tuple[float, float]] = {
-        f'lopa_requests_total{{endpoint="{endpoint}",finish_reason="{reason}"}}': (count, count)
+        f'lopa_requests_total{{endpoint="{endpoint}",finish_reason="{reason}"}}': (count, count + tally.unanswered)
         for (endpoint, reason), count in tally.answers.items()
     }
     bounds |= {
@@ -59,7 +60,7 @@ def faults_of_metrics(before: Mapping[str, float], after: Mapping[str, float], t
     bounds |= dict.fromkeys(rejections - bounds.keys(), (0, 0))
     bounds |= {
         "lopa_cancelled_total": (tally.left, tally.left + tally.unanswered),
-        "lopa_request_seconds_count": (answers_read + cancelled, answers_read + cancelled),
+        "lopa_request_seconds_count": (answers_read + cancelled, answers_read + cancelled + tally.unanswered),
         "lopa_generated_tokens_total": (tally.tokens, float("inf")),
     }
     wrong = [

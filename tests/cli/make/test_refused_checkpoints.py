@@ -131,14 +131,6 @@ def _bundle(folder: Path) -> Path:
 
 HUB = "hf download ORG/NAME --local-dir DIR"
 CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
-    "hub id": (
-        lambda _: "Dream-org/Dream-v0-Instruct-7B",
-        ("looks like a model id", "hf download Dream-org/Dream-v0-Instruct-7B --local-dir Dream-v0-Instruct-7B"),
-    ),
-    "hub url": (
-        lambda _: "https://huggingface.co/Dream-org/Dream-v0-Base-7B/tree/main",
-        ("looks like a model id", "hf download Dream-org/Dream-v0-Base-7B --local-dir"),
-    ),
     "missing folder": (lambda folder: folder, ("missing folder does not exist", HUB)),
     "empty folder": (_empty, ("empty folder is an empty folder", HUB)),
     "hub cache": (_hub_cache, ("has no config.json", "snapshots/0a1b2c")),
@@ -189,7 +181,6 @@ CHECKPOINTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "no tokenizer": (_without("tokenizer.json"), ("has no tokenizer.json", "copy the tokenizer's files")),
 }
 ADAPTERS: dict[str, tuple[Make, tuple[str, ...]]] = {
-    "lora: hub id": (lambda _: "SJTU-DENG-Lab/D2F_Dream_Lora", ("looks like a model id", "hf download SJTU-DENG-Lab/")),
     "lora: missing": (lambda folder: folder, ("does not exist", "check the path")),
     "lora: empty": (_empty, ("is an empty folder", "adapter_config.json and adapter_model.safetensors")),
     "lora: checkpoint": (_small, ("is a checkpoint, not an adapter", "pass it as the checkpoint")),
@@ -244,9 +235,9 @@ def refusals(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> dic
     return found
 
 
-VERIFIED = ("hub id", "empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint", "lora: hub id")
+VERIFIED = ("empty folder", "pointers", "adapter", "gguf file", "pickled", "lora: checkpoint")
 """Mistakes that `verify --checkpoint` reports in the same words."""
-MEASURED = ("hub id", "adapter", "wrong shape")
+MEASURED = ("adapter", "wrong shape")
 """Mistakes that `bench speed` reports in the same words."""
 
 

@@ -131,9 +131,12 @@ def test_text_without_answers_is_scored_by_agreement(bundle: Path, questions: Pa
 def test_other_precisions_are_compared_and_saved(bundle: Path, questions: Path, tmp_path: Path) -> None:
     folder = tmp_path / "precisions"
     shutil.copytree(bundle, folder / "copy")
-    done = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--precisions", folder, "--save")
+    out = tmp_path / "out"
+    done = lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "--precisions", folder, "-o", out, "--save")
     assert done.returncode == 0, done.stderr
-    assert "copy: threshold" in done.stdout or "copy: defaults" in done.stdout
+    others = [row for row in report(out)["rows"] if row["config"].startswith("copy: ")]
+    assert [row["bundle"] for row in others] == ["copy"]
+    assert others[0]["options"] in [row["options"] for row in report(out)["rows"] if row["bundle"] == "bundle"]
     (folder / "copy").rename(tmp_path / "elsewhere")
     refused = lopa_export("tune", bundle, "--eval", questions, "--precisions", folder)
     assert refused.returncode == 2

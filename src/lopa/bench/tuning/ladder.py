@@ -86,9 +86,14 @@ class Ladder:
         return True
 
     def speed(self, name: str) -> float:
-        """Return the tokens per second of `name` divided by the control's, on the questions that both answered."""
+        """Return the tokens per second of `name` divided by the control's, on the questions that both answered.
+
+        Without such a question it is 0.
+        """
         own, control = self._table[name], self._table[self._control]
         common = own.keys() & control.keys()
+        if not common:
+            return 0.0
         rates = [
             sum(side[each].tokens for each in common) / sum(side[each].seconds for each in common)
             for side in (own, control)

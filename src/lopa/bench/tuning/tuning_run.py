@@ -141,7 +141,8 @@ class TuningRun:
         """Return the rows of all configurations with measurements, the fastest first."""
         table = self._decodes.table
         verdicts: dict[str, Verdict] = {rung.name: rung.verdict for rung in self._ladder.rungs}
-        names = sorted((name for name in table if table[name]), key=self._ladder.speed, reverse=True)
+        shown = [name for name in table if table[name].keys() & table[CONTROL].keys()]
+        names = sorted(shown, key=self._ladder.speed, reverse=True)
         whole = [name for name in names if len(table[name]) == len(self._questions)]
         points = [(self._ladder.speed(name), _score(table[name])) for name in whole]
         front = {whole[each] for each in pareto_front(points)}

@@ -37,7 +37,6 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
     examples=(
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE --overwrite",
         "lopa-export onnx CHECKPOINT --lora ADAPTER -o BUNDLE-INT8 --quantize int8 --default branches=4",
-        "lopa-export onnx Dream-org/Dream-v0-Instruct-7B --lora SJTU-DENG-Lab/D2F_Dream_Base_7B_Lora -o BUNDLE-7B",
     ),
 )
 @click.argument("checkpoint", type=click.Path(path_type=Path))
@@ -53,6 +52,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
 @option(
     "--locked",
     is_flag=True,
+    advanced=True,
     help="Use only commits of the Hub: those that the bundle at --output records, or given in full.",
 )
 @option(
@@ -107,6 +107,7 @@ _DIALECTS: dict[str, tuple["Dialect", ...]] = {
 @option(
     "--plugins",
     is_flag=True,
+    advanced=True,
     help="Write branch attention and confidence head as functions that an engine can replace by its own kernels.",
 )
 @option(

@@ -13,7 +13,9 @@ from lopa.cli.program.verbosity import add_verbosity
 _ALL = "lopa-help-all"
 """Key in the context's `meta` whose value is True while the full help is written."""
 MAX_BASIC = 20
-"""Number of parameters up to which --help lists all options."""
+"""Number of options up to which --help lists all."""
+_ALWAYS = 3
+"""Number of options that every command has: --quiet, --verbose and --help."""
 
 
 class GroupedCommand(click.Command):
@@ -25,7 +27,7 @@ class GroupedCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = tuple(examples)
-        self._has_levels = len(self.params) > MAX_BASIC
+        self._has_levels = len(self.params) + _ALWAYS > MAX_BASIC
         self.params += former_options(self.params)
         self.params.append(
             GroupedOption(

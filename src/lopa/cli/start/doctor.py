@@ -57,6 +57,9 @@ _OTHER_ABILITIES = (
         ("llguidance",),
         partial(pip_install, "grammar"),
     ),
+    Ability(
+        "hub", "checkpoints and bundles of the Hugging Face Hub", ("huggingface_hub",), partial(pip_install, "hub")
+    ),
     Ability("sign", "sign bundles (docs/how-to/export.md)", ("cryptography",), partial(pip_install, "sign")),
     Ability(
         "ray-data",
