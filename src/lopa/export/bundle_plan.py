@@ -109,6 +109,7 @@ def plan_from_checkpoint(
     check_destination(destination, overwrite=overwrite)
     source = source_from_checkpoint(checkpoint, lora, family, choices.chat_template)
     weights = source.planned if choices.quantization is None else quantized_plan(source.planned, choices.quantization)
+    _check_packed(choices, source)
     records = tensor_records_from_plan(weights, choices.dtype)
     _check_portable_experts(choices, records)
     graphs = _graphs(choices, records, source.config.dimensions.layers)
@@ -122,6 +123,15 @@ def plan_from_checkpoint(
         prediction_shift=source.config.architecture.prediction_shift,
     )
     return BundlePlan(destination, overwrite, choices, source, weights, records, graphs, decoding)
+
+
+def _check_packed(choices: BundleChoices, source: ExportSource) -> None:
+    if source.config.packed is not None and choices.quantization is not None and choices.quantization.calibrate:
+        raise BadInputError(
+            f"--calibrate for {source.checkpoint}, whose matrices are quantized already",
+            expected="the original checkpoint",
+            remedy="drop --calibrate, which keeps the checkpoint's own integers, or export the original",
+        )
 
 
 def stage_name(number: int, stages: int) -> str:

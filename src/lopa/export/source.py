@@ -17,7 +17,8 @@ from lopa.export.checkpoint.lora import (
     Adapter,
     adapter_from_folder,
 )
-from lopa.export.checkpoint.tensors import INDEX_NAME, StoredTensor, tensors_from_checkpoint
+from lopa.export.checkpoint.packed_weights import with_packed_weights
+from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.export.weights.plan import WeightPlan, check_stored_tensors, source_shapes, weight_plan_from_network
 from lopa.runtime.bundle.manifest import Origin
@@ -35,7 +36,7 @@ class ExportSource:
     lora: Path | None
     config: CheckpointConfig
     tokenizer: TokenizerFiles
-    stored: dict[str, StoredTensor]
+    stored: dict[str, CheckpointTensor]
     planned: WeightPlan
     """All tensors in floating point, before quantization."""
     adapter: Adapter
@@ -66,7 +67,7 @@ def source_from_checkpoint(
         check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
-    stored = tensors_from_checkpoint(checkpoint)
+    stored = with_packed_weights(tensors_from_checkpoint(checkpoint), config.packed, str(checkpoint))
     found = {name: tensor.shape for name, tensor in stored.items()}
     network = network_from_dimensions(config.dimensions)
     planned = weight_plan_from_network(network, config.architecture, tied=config.tied_embeddings)

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lopa.export.checkpoint.family_choice import family_of_config
+from lopa.export.checkpoint.packed_weights import PackedFormat, packed_format_from_config
 from lopa.export.families.family import Architecture, Family
 from lopa.export.families.settings import check_settings
 from lopa.export.json_file import JsonValues, json_object_from_file
 from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.errors import BadInputError
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
@@ -34,6 +36,8 @@ class CheckpointConfig:
 
     The config.json of an autoregressive checkpoint has no block size.
     """
+    packed: PackedFormat | None = None
+    """Layout of packed matrices; None if no matrices are quantized."""
 
     @property
     def architecture(self) -> Architecture:
@@ -63,11 +67,23 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
         token_ids={role: given[0] for role, given in ids.items() if given},
         stops=tuple(ends[1:] if ids["eos"] else ends),
         block_size=_block_size(config, found),
+        packed=_packed_format(config, dimensions),
     )
 
 
 def _values_of(path: Path) -> JsonValues:
     return JsonValues(json_object_from_file(path, remedy=_REMEDY, max_bytes=_MAX_BYTES), str(path), _REMEDY)
+
+
+def _packed_format(config: JsonValues, dimensions: ModelDimensions) -> PackedFormat | None:
+    found = packed_format_from_config(config)
+    if found is not None and dimensions.moe is not None:
+        raise BadInputError(
+            f"{config.source} has a quantization_config and experts",
+            expected="a mixture of experts that is not quantized",
+            remedy="export the original checkpoint",
+        )
+    return found
 
 
 def _block_size(config: JsonValues, family: Family) -> int | None:

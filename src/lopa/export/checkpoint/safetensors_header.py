@@ -16,6 +16,9 @@ from lopa.runtime.files.untrusted_input import errors_as_bad_input, regular_file
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per number by the type's name in the format. Weights may have these types."""
+PACKED_PARTS = (".qweight", ".qzeros", ".g_idx")
+"""Endings of names of tensors with packed integers (lopa.export.checkpoint.packed_weights), whose type is I32."""
+_WORDS = {"I32": 4}
 _LENGTH_SIZE = 8
 _MAX_LENGTH = 2**24
 """Maximum bytes of a header, enough for a hundred thousand tensors. The safetensors library allows six times as much.
@@ -32,7 +35,7 @@ class TensorHeader:
     """Header entry of one tensor."""
 
     dtype: str
-    """A key of ITEM_SIZES."""
+    """A key of ITEM_SIZES, or I32 for packed integers."""
     shape: tuple[int, ...]
     offset: int
     """Bytes from the start of the file to the values."""
@@ -44,7 +47,7 @@ def headers_from_file(path: Path) -> dict[str, TensorHeader]:
     """Return the header of every tensor in the safetensors file `path`, by name.
 
     Raises BadInputError for a file that is missing, unreadable, truncated or of another format. Raises it also for a
-    tensor that does not consist of floating-point numbers.
+    tensor that consists neither of floating-point numbers nor of packed integers.
     """
     with regular_file(path, expected="a readable safetensors file", remedy=_COPY) as file:
         size = file.seek(0, 2)
@@ -82,15 +85,16 @@ def _tensor_header(path: Path, name: str, entry: object, start: int) -> TensorHe
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise _broken(path, f"its header describes {name} as {shown(entry)}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
+    sizes = _WORDS if name.endswith(PACKED_PARTS) else ITEM_SIZES
+    if not isinstance(dtype, str) or dtype not in sizes:
         raise BadInputError(
             f"{path}: {name} has the type {shown(dtype)}",
-            expected=f"weights of the types {', '.join(ITEM_SIZES)}",
-            remedy="export a checkpoint that is not quantized",
+            expected=f"weights of the types {', '.join(ITEM_SIZES)}, or packed as by GPTQ or AWQ",
+            remedy="export a checkpoint that is not quantized, or quantized by GPTQ or AWQ",
         )
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _broken(path, f"its header gives {name} the shape {shown(shape)} and the bytes {shown(offsets)}")
-    length = math.prod(shape) * ITEM_SIZES[dtype]
+    length = math.prod(shape) * sizes[dtype]
     if offsets[1] - offsets[0] != length:
         raise _broken(path, f"its header gives {name}, {dtype} {shape}, the bytes {offsets}")
     return TensorHeader(dtype, tuple(shape), start + offsets[0], length)

@@ -7,7 +7,7 @@ memory. torch is imported only for reading values, so that a bad checkpoint is r
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lopa.export.checkpoint.safetensors_header import TensorHeader, headers_from_file
 from lopa.export.json_file import json_object_from_file, shown
@@ -21,6 +21,35 @@ SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _MATRIX_AXES = 2
 _COPY = "copy the checkpoint again; a download may have been interrupted"
+
+
+class CheckpointTensor(Protocol):
+    """One tensor of a checkpoint, whose values are read on request."""
+
+    @property
+    def name(self) -> str:
+        """Name in the checkpoint."""
+
+    @property
+    def file(self) -> Path:
+        """File with the values."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the values."""
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """Type of the values that are read."""
+
+    def as_matrix(self) -> "CheckpointTensor":
+        """Return the same values with all axes but the last folded into rows; a vector stays a vector."""
+
+    def read(self) -> "torch.Tensor":
+        """Return all values."""
+
+    def read_rows(self, start: int, rows: "torch.Tensor") -> None:
+        """Fill `rows`, contiguous and of the tensor's dtype, with the rows that begin at number `start`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +70,13 @@ class StoredTensor:
         """Type of the numbers."""
         import torch
 
-        dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        dtypes = {
+            "F64": torch.float64,
+            "F32": torch.float32,
+            "F16": torch.float16,
+            "BF16": torch.bfloat16,
+            "I32": torch.int32,
+        }
         return dtypes[self.header.dtype]
 
     def as_matrix(self) -> "StoredTensor":

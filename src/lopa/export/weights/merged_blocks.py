@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from lopa.export.checkpoint.lora import LowRankProduct
-from lopa.export.checkpoint.tensors import StoredTensor
+from lopa.export.checkpoint.tensors import CheckpointTensor
 
 _BLOCK_ITEMS = 1 << 20
 """Numbers read per block: 4 MiB in float32."""
@@ -18,7 +18,7 @@ _ROW_MULTIPLE = 32
 
 
 def merged_blocks(
-    origin: StoredTensor, product: LowRankProduct | None, columns: slice = slice(None), rows: range | None = None
+    origin: CheckpointTensor, product: LowRankProduct | None, columns: slice = slice(None), rows: range | None = None
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the number of the first row and the values, float32 [count, *origin.shape[1:]], of each block.
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lopa.export.checkpoint.lora import Adapter, LowRankProduct
-from lopa.export.checkpoint.tensors import StoredTensor
+from lopa.export.checkpoint.packed_weights import PackedTensor
+from lopa.export.checkpoint.tensors import CheckpointTensor
 from lopa.export.weights.calibration import Blocks, NetworkCalibration
 from lopa.export.weights.digests import HashedFile
 from lopa.export.weights.merged_blocks import merged_blocks
@@ -35,7 +36,7 @@ def write_weights(
     path: Path,
     plan: WeightPlan,
     records: Mapping[str, TensorRecord],
-    stored: Mapping[str, StoredTensor],
+    stored: Mapping[str, CheckpointTensor],
     adapter: Adapter,
     progress: Callable[[int], None],
     calibrating: Callable[[Blocks], NetworkCalibration] | None = None,
@@ -67,7 +68,7 @@ def write_weights(
 class _Origin:
     """Rows of a checkpoint's tensor, and their adapter."""
 
-    tensor: StoredTensor
+    tensor: CheckpointTensor
     product: LowRankProduct | None
     rows: range
 
@@ -76,7 +77,7 @@ class _Origin:
         return merged_blocks(self.tensor, self.product, columns, self.rows)
 
 
-def _origin_of_part(part: WeightPart, stored: Mapping[str, StoredTensor], adapter: Adapter) -> _Origin:
+def _origin_of_part(part: WeightPart, stored: Mapping[str, CheckpointTensor], adapter: Adapter) -> _Origin:
     tensor = adapter.replaced.get(part.source, stored[part.source])
     return _Origin(tensor.as_matrix(), adapter.products.get(part.source), range(part.first, part.first + part.rows))
 
@@ -187,6 +188,11 @@ def _quantized_matrix(
 
     A block of rows has all inputs of its outputs, which their scales need.
     """
+    published = _published_integers(kind, origin)
+    if published is not None:
+        return _QuantizedMatrix(
+            published[0], _checked(published[1], scale_dtype, origin.tensor.name).to(TORCH_DTYPES[scale_dtype])
+        )
     inputs, outputs = weight.shape[-2:]
     integers = workspace.tensor((inputs, outputs), torch.int8)
     shape = (outputs,) if kind == "int8" else (inputs // BLOCK, outputs)
@@ -196,6 +202,17 @@ def _quantized_matrix(
         checked = _checked(values, scale_dtype, origin.tensor.name)
         integers[:, columns], scales[..., columns] = integers_from_values(kind, checked.t(), scale_dtype)
     return _QuantizedMatrix(integers, scales)
+
+
+def _published_integers(kind: IntegerDtype, origin: _Origin) -> tuple[Tensor, Tensor] | None:
+    """Return the int4 numbers and scales of the checkpoint, or None if the matrix must be rounded.
+
+    A matrix that an adapter changes is rounded again, and so is one whose values blocks of int4 cannot express.
+    """
+    tensor = origin.tensor
+    if kind != "int4" or origin.product is not None or not isinstance(tensor, PackedTensor):
+        return None
+    return tensor.int4_columns(origin.rows, BLOCK)
 
 
 def _calibrated_matrix(
