@@ -21,7 +21,7 @@ def engine(tiny_bundle: Path) -> Iterator[Engine]:
 
 
 def test_rows_have_the_answers_of_a_decoder(engine: Engine, tiny_bundle: Path) -> None:
-    rows = [{"prompt": text, "other": [1], "steps_before": None, "strategy": None} for text in PROMPTS]
+    rows = [{"prompt": text, "other": [1], "prompt_ids": None, "messages": None, "strategy": None} for text in PROMPTS]
     rows[2] |= {"strategy": "eb", "gamma": 0.4}
     found = answers_to_rows(engine, rows, {"max_new_tokens": 32})
     with Decoder.open(tiny_bundle, threads=1) as decoder:

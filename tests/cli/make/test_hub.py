@@ -274,7 +274,7 @@ def test_a_card_that_a_person_changed_is_kept(hub: HubServer, run: Run, tiny_bun
 
 def test_a_damaged_bundle_is_not_pushed_nor_opened(hub: HubServer, run: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "work" / "bundle"))
-    hub.state.commit_folder(MADE, bundle)
+    hub.state.commit_folder(MADE, bundle, **{"engines/code.bin": b"an engine", "load.py": b"raise SystemExit"})
     content = bytearray((bundle / "model.onnx.data").read_bytes())
     content[100] ^= 1
     (bundle / "model.onnx.data").write_bytes(content)
@@ -285,3 +285,4 @@ def test_a_damaged_bundle_is_not_pushed_nor_opened(hub: HubServer, run: Run, tin
     assert "another digest" in run("inspect", f"hf://{MADE}", code=2).stderr
     hub.state.wrong.clear()
     assert "dream" in run("inspect", f"hf://{MADE}").stdout
+    assert not cached(hub, MADE) & {"engines/code.bin", "load.py"}

@@ -77,8 +77,9 @@ def test_int4_keeps_the_integers_of_symmetric_matrices(tmp_path: Path, layout: s
         np.testing.assert_allclose(found, values[name].T, rtol=1e-6)
 
 
-def test_int4_of_other_layouts_is_rounded_again_within_half_a_step(tmp_path: Path) -> None:
-    values = packed_checkpoint(tmp_path / "c", **LAYOUTS["awq-asymmetric"])
+@pytest.mark.parametrize("layout", ["awq-asymmetric", "gptq-mixed-groups"])
+def test_int4_of_other_layouts_is_rounded_again_within_half_a_step(tmp_path: Path, layout: str) -> None:
+    values = packed_checkpoint(tmp_path / "c", **LAYOUTS[layout])
     bundle = bundle_from_checkpoint(tmp_path / "c", tmp_path / "b", quantization=QuantizationChoice("int4"))
     weights = weights_from_bundle(bundle)
     found, expected = weights["layers.2.mlp.down.weight"], values["model.layers.2.mlp.down_proj.weight"].T

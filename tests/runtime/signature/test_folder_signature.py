@@ -18,6 +18,7 @@ from tests.runtime.signature.certificates import Authority, write_keys
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.signature import check_signature, sign_folder, signer_from_files, trust_from_files
 from lopa.runtime.signature.folder_signature import SIGNATURE_NAME
+from lopa.runtime.signature.statement import digests_from_statement, statement_from_digests
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -256,3 +257,14 @@ def test_bad_keys_are_refused_by_name(tmp_path: Path, keys: tuple[Path, Path]) -
         signer_from_files(private, None, certificate)
     with pytest.raises(BadInputError, match="certificates in PEM"):
         signer_from_files(private, None, text)
+
+
+def test_a_statement_that_contradicts_itself_is_refused() -> None:
+    text = statement_from_digests("f", {"a": "0" * 64, "b": "1" * 64}, SIGNATURE_NAME)
+    assert digests_from_statement(text, source="s") == {"a": "0" * 64, "b": "1" * 64}
+    statement = json.loads(text)
+    resources = statement["predicate"]["resources"]
+    for changed in ([*resources, resources[1]], resources[:1]):
+        statement["predicate"]["resources"] = changed
+        with pytest.raises(BadInputError, match="s contradicts itself"):
+            digests_from_statement(json.dumps(statement).encode(), source="s")

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,7 @@ class Trust:
             if not self.roots:
                 raise VerificationError("no root certificate is trusted")
             leaf, *others = [x509.load_der_x509_certificate(each) for each in envelope.certificates]
-            policy = PolicyBuilder().store(Store(list(self.roots))).time(datetime.now(UTC))
+            policy = PolicyBuilder().store(Store(list(self.roots)))  # at the current time
             verifier = policy.extension_policies(ca_policy=_issuer_policy(), ee_policy=_signer_policy())
             verifier.build_client_verifier().verify(leaf, others)
             key = leaf.public_key()
@@ -171,13 +170,9 @@ def _certificates(path: Path) -> "list[Certificate]":
 
 
 def _issuer_policy() -> Any:
-    """Return the conditions for an issuer's certificate: it may issue certificates."""
+    """Return the conditions for an issuer's certificate. The library checks that it is a certificate authority."""
     from cryptography.x509 import BasicConstraints, KeyUsage
     from cryptography.x509.verification import Criticality, ExtensionPolicy
-
-    def check_issuer(_policy: object, _certificate: object, extension: BasicConstraints) -> None:
-        if not extension.ca:
-            raise ValueError("an issuer is no certificate authority")
 
     def check_usage(_policy: object, _certificate: object, extension: KeyUsage | None) -> None:
         if extension is not None and not extension.key_cert_sign:
@@ -185,7 +180,7 @@ def _issuer_policy() -> Any:
 
     return (
         ExtensionPolicy.permit_all()
-        .require_present(BasicConstraints, Criticality.AGNOSTIC, check_issuer)
+        .require_present(BasicConstraints, Criticality.AGNOSTIC, None)
         .may_be_present(KeyUsage, Criticality.AGNOSTIC, check_usage)
     )
 
