@@ -153,7 +153,7 @@ def test_unit_gives_the_server_time_to_stop() -> None:
     options = unit_options()
     assert float(setting("TimeoutStopSec")) >= options["drain"] + 5 + 10
     assert setting("KillMode") == "mixed"
-    assert setting("RestartPreventExitStatus") == "2"
+    assert setting("RestartPreventExitStatus") == "1 2"
     assert setting("LoadCredential").startswith(f"{options['api_keys'].name}:")
 
 

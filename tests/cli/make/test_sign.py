@@ -84,3 +84,18 @@ def test_bad_use_is_refused(bundle: Path, tmp_path: Path) -> None:
         bundle.chmod(0o500)
         assert lopa_export("sign", bundle, "--key", private).returncode == 2
         bundle.chmod(0o700)
+
+
+def test_a_bundle_that_differs_from_its_manifest_is_not_signed(bundle: Path, tmp_path: Path) -> None:
+    private, _ = write_keys(tmp_path, "signer")
+    with (bundle / "model.onnx.data").open("r+b") as file:
+        file.write(b"x")
+    done = lopa_export("sign", bundle, "--key", private)
+    assert (done.returncode, "model.onnx.data" in done.stderr) == (1, True), done.stderr
+    assert not (bundle / "model.sig").exists()
+
+
+def test_an_empty_variable_does_not_switch_the_check_off(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOPA_SERVE_REQUIRE_SIGNATURE", "")
+    done = lopa_export("serve", bundle, "--port", 0)
+    assert (done.returncode, "LOPA_SERVE_REQUIRE_SIGNATURE is empty" in done.stderr) == (2, True), done.stderr

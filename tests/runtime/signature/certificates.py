@@ -30,14 +30,22 @@ def write_keys(folder: Path, name: str, curve: ec.EllipticCurve | None = None, p
 class Authority:
     """A certificate authority with one root, that issues certificates of signers and of further authorities."""
 
-    def __init__(self, name: str = "root", issuer: "Authority | None" = None, *, is_authority: bool = True) -> None:
+    def __init__(
+        self,
+        name: str = "root",
+        issuer: "Authority | None" = None,
+        *,
+        is_authority: bool = True,
+        purpose: x509.ObjectIdentifier | None = None,
+    ) -> None:
         self.key, self.name = ec.generate_private_key(ec.SECP256R1()), name
-        self.certificate = _certificate(
-            name,
-            self.key.public_key(),
-            issuer or self,
-            [x509.BasicConstraints(ca=is_authority, path_length=None), _usage(signs_certificates=True)],
-        )
+        extensions: list[x509.ExtensionType] = [
+            x509.BasicConstraints(ca=is_authority, path_length=None),
+            _usage(signs_certificates=True),
+        ]
+        if purpose is not None:
+            extensions.append(x509.ExtendedKeyUsage([purpose]))
+        self.certificate = _certificate(name, self.key.public_key(), issuer or self, extensions)
 
     def write(self, path: Path) -> Path:
         path.write_bytes(self.certificate.public_bytes(Encoding.PEM))

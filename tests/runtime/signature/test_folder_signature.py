@@ -268,3 +268,58 @@ def test_a_statement_that_contradicts_itself_is_refused() -> None:
         statement["predicate"]["resources"] = changed
         with pytest.raises(BadInputError, match="s contradicts itself"):
             digests_from_statement(json.dumps(statement).encode(), source="s")
+
+
+def test_an_authority_for_other_purposes_cannot_issue_signers(
+    folder: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    root = Authority()
+    for purpose in (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.SERVER_AUTH):
+        issuer = Authority("issuer", root, purpose=purpose)
+        certificate = issuer.issue(keys[1], tmp_path / "signer.crt")
+        signed(folder, keys[0], certificate=certificate, chain=[issuer.write(tmp_path / "issuer.crt")])
+        trust = trust_from_files([root.write(tmp_path / "root.crt")])
+        if purpose == ExtendedKeyUsageOID.CODE_SIGNING:
+            assert check_signature(folder, trust) == 3
+        else:
+            with pytest.raises(CheckFailedError, match="its certificate is not valid"):
+                check_signature(folder, trust)
+
+
+def test_a_certificate_of_an_unknown_version_is_refused(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    root = Authority()
+    trust = trust_from_files([root.write(tmp_path / "root.crt")])
+    signed(folder, keys[0], certificate=root.issue(keys[1], tmp_path / "signer.crt"))
+    path = folder / SIGNATURE_NAME
+    content = json.loads(path.read_bytes())
+    chain = content["verificationMaterial"]["x509CertificateChain"]["certificates"]
+    der = base64.b64decode(chain[0]["rawBytes"])
+    chain[0]["rawBytes"] = base64.b64encode(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07")).decode()
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckFailedError, match="7 is not a valid X509 version"):
+        check_signature(folder, trust)
+
+
+def test_other_curves_of_the_same_size_are_refused(folder: Path, tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path, "other", ec.SECP256K1())
+    with pytest.raises(BadInputError, match="a key of another kind"):
+        signed(folder, private)
+    with pytest.raises(BadInputError, match="a key of another kind"):
+        trust_from_files([public])
+
+
+@pytest.mark.parametrize("name", [".gitattributes", ".github/run.py", os.fsdecode(b"\xff")])
+def test_files_that_a_signature_cannot_list_are_not_signed(folder: Path, keys: tuple[Path, Path], name: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).touch()
+    with pytest.raises(BadInputError, match="cannot list"):
+        signed(folder, keys[0])
+    assert not (folder / SIGNATURE_NAME).exists()
+
+
+def test_names_in_errors_are_printable(folder: Path, keys: tuple[Path, Path]) -> None:
+    signed(folder, keys[0])
+    (folder / "a\x1b[31m\n").touch()
+    with pytest.raises(CheckFailedError) as refused:
+        check_signature(folder, trust_from_files([keys[1]]))
+    assert r"added: 'a\x1b[31m\n'" in refused.value.received

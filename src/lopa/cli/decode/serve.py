@@ -1,6 +1,7 @@
 """lopa-export serve: serves a bundle over OpenAI's HTTP API until a signal stops it."""
 
 import logging
+import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 from lopa.serve.serve_limits import ServeLimits
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
+_REQUIRE_SIGNATURE = "LOPA_SERVE_REQUIRE_SIGNATURE"
+"""Variable of --require-signature. If it is empty, no bundle may be served without a check."""
 _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
 _ANSWERS_CUT = 143
@@ -200,6 +203,8 @@ def command(
     LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER.
     Options on the command line take precedence.
     """
+    if not trusted_keys and _REQUIRE_SIGNATURE in os.environ:  # click ignores an empty variable
+        raise click.UsageError(f"the environment variable {_REQUIRE_SIGNATURE} is empty: set it to FILE or remove it")
     with extra_needed("serve", _MODULES, "the libraries of the server"):
         from lopa.serve.answering.pending_service import PendingService
         from lopa.serve.answering.service import Service

@@ -6,7 +6,7 @@ own, which other tools ignore. Links are refused, because their targets lie else
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lopa.runtime.errors import BadInputError, CheckFailedError
@@ -19,15 +19,33 @@ from lopa.runtime.signature.statement import digests_from_statement, statement_f
 SIGNATURE_NAME = "model.sig"
 _MAX_BYTES = 2**26
 _MAX_NAMED = 5
+_GIT_NAMES = (".git", ".gitattributes", ".github", ".gitignore")
+"""Names in a folder that model_signing leaves out. It would report them as missing if a signature listed them."""
 _SIGN_AGAIN = "if you changed it, sign it again: lopa-export sign BUNDLE --key KEY; otherwise do not use it"
 
 
-def sign_folder(folder: Path, signer: Signer) -> int:
+def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None = None) -> int:
     """Write the signature of `folder` into it, atomically, and return the number of signed files.
 
-    Raises BadInputError for a link or an unreadable file in the folder, and if the signature cannot be written.
+    `expected` has the hex sha256 of files by their path, e.g. those of a manifest. Raises CheckFailedError if one
+    differs. Raises BadInputError for a link, an unreadable file, a file of Git and a name that is not in Unicode.
+    Raises BadInputError or OutputFailedError if the signature cannot be written.
     """
     digests = _digests(folder)
+    refused = [name for name in digests if name.split("/")[0] in _GIT_NAMES or not _is_unicode(name)]
+    if refused:
+        raise BadInputError(
+            f"{folder} has files that a signature cannot list: {_names(refused)}",
+            expected="no files of Git, and names in Unicode",
+            remedy="move these files out of the folder",
+        )
+    altered = [name for name, digest in (expected or {}).items() if digests.get(name) != digest]
+    if altered:
+        raise CheckFailedError(
+            f"{_names(altered)} in {folder} changed since the export: SHA-256 differs from the manifest",
+            expected="the files that the export wrote",
+            remedy="do not sign it; copy the bundle again, or export the checkpoint again",
+        )
     envelope = signer.envelope(statement_from_digests(folder.resolve().name, digests, SIGNATURE_NAME))
     replace_file(folder / SIGNATURE_NAME, json_from_envelope(envelope))
     return len(digests)
@@ -76,7 +94,7 @@ def _digests(folder: Path) -> dict[str, str]:
                 listed = path.relative_to(folder).as_posix()
                 if path.is_symlink() or not (path.is_dir() or path.is_file()):
                     raise BadInputError(
-                        f"{folder}: {listed} is a link or no regular file",
+                        f"{folder}: {_names([listed])} is a link or no regular file",
                         expected="regular files only",
                         remedy="copy the folder with the targets of its links: cp -rL",
                     )
@@ -88,7 +106,16 @@ def _digests(folder: Path) -> dict[str, str]:
 
 def _names(names: Sequence[str]) -> str:
     more = "" if len(names) <= _MAX_NAMED else f" and {len(names) - _MAX_NAMED} more"
-    return ", ".join(names[:_MAX_NAMED]) + more
+    return ", ".join(name if name.isprintable() else ascii(name) for name in names[:_MAX_NAMED]) + more
+
+
+def _is_unicode(name: str) -> bool:
+    """Return False for the name of a file with bytes that are not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _raise(error: OSError) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 _MODULES = {"cryptography"}
-_HASHES = {256: "SHA256", 384: "SHA384", 521: "SHA512"}
-"""Hash of a signature by the size of the key."""
+_HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
+"""Hash of a signature by the curve of the key. Other curves may have the same sizes."""
 _KEY = "a private elliptic curve key (P-256, P-384 or P-521) in PEM"
 _TRUSTED = "public keys or root certificates in PEM"
 _MAX_BYTES = 2**20
@@ -38,7 +38,7 @@ class Signer:
 
     def envelope(self, payload: bytes) -> Envelope:
         """Return the signed `payload`."""
-        signature = self.key.sign(signed_bytes(payload), _ecdsa(self.key.curve.key_size))
+        signature = self.key.sign(signed_bytes(payload), _ecdsa(self.key.curve.name))
         hint = None if self.certificates else _hint(self.key.public_key())
         return Envelope(payload, signature, hint, self.certificates)
 
@@ -57,7 +57,7 @@ class Trust:
         keys = [self._key_of_certificates(envelope, source=source)] if envelope.certificates else self._keys(envelope)
         for key in keys:
             try:
-                key.verify(envelope.signature, signed_bytes(envelope.payload), _ecdsa(key.curve.key_size))
+                key.verify(envelope.signature, signed_bytes(envelope.payload), _ecdsa(key.curve.name))
             except InvalidSignature:
                 continue
             return
@@ -83,9 +83,9 @@ class Trust:
             verifier = policy.extension_policies(ca_policy=_issuer_policy(), ee_policy=_signer_policy())
             verifier.build_client_verifier().verify(leaf, others)
             key = leaf.public_key()
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise VerificationError("its key is no elliptic curve key")
-        except (ValueError, VerificationError, x509.UnsupportedGeneralNameType) as error:
+            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
+                raise VerificationError("its key is not on the curve P-256, P-384 or P-521")
+        except Exception as error:  # parsers of certificates have many kinds of errors, e.g. InvalidVersion
             raise CheckFailedError(
                 f"{source} is not trusted: its certificate is not valid ({str(error) or type(error).__name__})",
                 expected="a certificate for code signing, valid today, from a trusted root",
@@ -109,7 +109,7 @@ def signer_from_files(
     text = bytes_from_file(key, expected=_KEY, remedy=remedy, max=_MAX_BYTES)
     try:
         found: Any = load_pem_private_key(text, password)
-        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.key_size not in _HASHES:
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.name not in _HASHES:
             raise ValueError("a key of another kind")
     except (ValueError, TypeError) as error:
         raise BadInputError(f"{key}: {_reason(error)}", expected=_KEY, remedy=remedy) from error
@@ -147,7 +147,7 @@ def trust_from_files(paths: Sequence[Path | str]) -> Trust:
             continue
         try:
             key: Any = load_pem_public_key(text)
-            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.key_size not in _HASHES:
+            if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _HASHES:
                 raise ValueError("a key of another kind")
         except ValueError as error:
             raise BadInputError(f"{path}: {_reason(error)}", expected=_TRUSTED, remedy="check the file") from error
@@ -171,17 +171,23 @@ def _certificates(path: Path) -> "list[Certificate]":
 
 def _issuer_policy() -> Any:
     """Return the conditions for an issuer's certificate. The library checks that it is a certificate authority."""
-    from cryptography.x509 import BasicConstraints, KeyUsage
+    from cryptography.x509 import BasicConstraints, ExtendedKeyUsage, KeyUsage
+    from cryptography.x509.oid import ExtendedKeyUsageOID
     from cryptography.x509.verification import Criticality, ExtensionPolicy
 
     def check_usage(_policy: object, _certificate: object, extension: KeyUsage | None) -> None:
         if extension is not None and not extension.key_cert_sign:
             raise ValueError("an issuer may not sign certificates")
 
+    def check_purpose(_policy: object, _certificate: object, extension: ExtendedKeyUsage | None) -> None:
+        if extension is not None and ExtendedKeyUsageOID.CODE_SIGNING not in extension:
+            raise ValueError("an issuer may not certify for codeSigning")
+
     return (
         ExtensionPolicy.permit_all()
         .require_present(BasicConstraints, Criticality.AGNOSTIC, None)
         .may_be_present(KeyUsage, Criticality.AGNOSTIC, check_usage)
+        .may_be_present(ExtendedKeyUsage, Criticality.AGNOSTIC, check_purpose)
     )
 
 
@@ -206,11 +212,11 @@ def _signer_policy() -> Any:
     )
 
 
-def _ecdsa(key_size: int) -> Any:
+def _ecdsa(curve: str) -> Any:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    return ec.ECDSA(getattr(hashes, _HASHES[key_size])())
+    return ec.ECDSA(getattr(hashes, _HASHES[curve])())
 
 
 def _hint(key: "EllipticCurvePublicKey") -> str:
