@@ -64,6 +64,14 @@ def test_the_log_names_the_default_profile(server: Server) -> None:
     assert any("requests without options use profile balanced" in line for line in server.head)
 
 
+def test_the_operator_chooses_another_profile_for_all(tuned: Path) -> None:
+    with serving(tuned, "--profile", "fast") as other, Decoder.open(tuned, threads=1) as decoder:
+        answer: Any = other.client.completions.create(model="tiny", prompt=QUESTIONS[0], max_tokens=40)
+        expected = decoder.generate(QUESTIONS[0], max_new_tokens=40, **OPTIONS["fast"])
+    assert answer.choices[0].text == expected.text
+    assert any("requests without options use profile fast" in line for line in other.head)
+
+
 def test_an_unknown_profile_is_a_bad_request(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="unknown profile 'none-such'") as caught:
         server.client.completions.create(model="tiny", prompt="x", extra_body={"lopa": {"profile": "none-such"}})

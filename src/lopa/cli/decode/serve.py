@@ -13,7 +13,7 @@ from lopa.cli.options.decoding_options import defaults_from_texts, defaults_opti
 from lopa.cli.options.devices import device_options
 from lopa.cli.program.background_call import start_call
 from lopa.cli.program.environment import EnvironmentCommand
-from lopa.cli.program.grouped_option import option
+from lopa.cli.program.grouped_option import QUALITY, option
 from lopa.cli.program.verbosity import quiet, remove_verbose_handler, verbose
 from lopa.cli.terminal.opening import opening_text
 from lopa.runtime.bundle import Bundle
@@ -145,6 +145,13 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
     group=_LOAD,
     help="Time for running requests to finish after SIGTERM, SIGHUP or Ctrl-C.",
 )
+@option(
+    "--profile",
+    metavar="NAME",
+    group=QUALITY,
+    show_default="the bundle's",
+    help="Profile of BUNDLE for requests that name none: fast, balanced, exact, or none.",
+)
 @defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
 @chat_template_option
 @option(
@@ -179,6 +186,7 @@ def command(
     threads: int | None,
     max_num_seqs: int,
     queue: int,
+    profile: str | None,
     defaults: tuple[str, ...],
     chat_template: str | None,
     max_tokens: int | None,
@@ -234,7 +242,7 @@ def command(
     metrics = ServeMetrics(name)
     reason = f"opening {name} on {', '.join(devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=limits, metrics=metrics, keys=keys, reason=reason)
-    default_values = defaults_from_texts(defaults)
+    default_values = {**defaults_from_texts(defaults), **({} if profile is None else {"profile": profile})}
     remove_verbose_handler()
     with (
         log_to_descriptor(2, log_format, quiet=quiet(), access=verbose() if access_log is None else access_log),
@@ -265,9 +273,9 @@ def command(
                     )
                 )
                 warm_up(decoder, _LOG.warning)
-                profile = decoder.profile_for(decoder.config())
-                if profile is not None:
-                    _LOG.info("requests without options use profile %s", profile)
+                used = decoder.profile_for(decoder.config())
+                if used is not None:
+                    _LOG.info("requests without options use profile %s", used)
                 engine = opening.enter_context(
                     Engine(decoder, max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics)
                 )
