@@ -108,7 +108,7 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     verified = lopa_export("verify", str(tiny_bundle))
     assert verified.returncode == 0, verified.stderr
     shown = lopa_export("doctor").stdout
-    assert "installed   runtime\n" in shown
+    assert "installed   runtime, hub\n" in shown
     assert f"kernels     for quantized weights: {kernel_status()}\n" in shown  # as in this checkout
     doctor = lopa_export("doctor", "--all")
     assert "missing     export and verify" in doctor.stdout
