@@ -1,0 +1,33 @@
+"""A host of static files that sends no special header."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class StaticFiles(SimpleHTTPRequestHandler):
+    """The files of a folder."""
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+StaticFiles.extensions_map = {**StaticFiles.extensions_map, ".mjs": "text/javascript", ".wasm": "application/wasm"}
+
+
+@contextmanager
+def hosted(folder: Path, files: Callable[..., StaticFiles] = StaticFiles, **options: Any) -> Iterator[str]:
+    """Serve `folder` by `files` with more `options`, and yield the address."""
+    handler = partial(files, directory=str(folder), **options)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

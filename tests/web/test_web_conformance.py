@@ -1,0 +1,125 @@
+"""lopa-web makes the recorded choices of published loops, step by step, and draws as Python does."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.family_traces import (
+    checkpoint_of,
+    compared,
+    config_of,
+    family_trace_files,
+    read_family_traces,
+    sampled,
+)
+from tests.conformance.recorded import Comparison, compare, read_traces, trace_files
+from tests.plans import plan_of
+from tests.web.installed import decodes_of, no_web
+from tests.web.replayed import request_of, steps_of
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.sessions.session import open_session
+
+pytestmark = [pytest.mark.web, no_web]
+WASM_FILES = ("d2f_bs16_block", "d2f_bs32_full_margin", "lopa_bf3_bs16_full", "x_lopa_bf4_new120_bs32")
+WASM_PROMPTS = 4
+"""Prompts of each of WASM_FILES. WebAssembly takes ten times as long as native code."""
+
+
+def comparisons(bundle: Path, path: Path, device: str, limit: int | None = None) -> list[Comparison]:
+    """Decode the first prompts of a file of traces by lopa-web, and compare."""
+    config, traces = read_traces(path)
+    eos = Bundle.open(bundle).manifest.special_tokens.eos
+    requests = [request_of(trace["prompt_ids"], config, eos=eos) for trace in traces[:limit]]
+    decodes = decodes_of(bundle, device, requests)
+    return [
+        compare(trace, steps_of(decode), np.array(decode["generated"]))
+        for trace, decode in zip(traces[:limit], decodes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])
+def test_published_traces_are_reproduced(
+    path: Path, tiny_bundle: Path, record_property: Callable[[str, object], None]
+) -> None:
+    found = comparisons(tiny_bundle, path, "cpu")
+    assert not [each.mismatch for each in found if each.mismatch is not None]
+    assert sum(each.whole for each in found) > 0.9 * len(found), "too many differences at near-ties"
+    record_property("traces", len(found))
+    record_property("steps", sum(each.steps for each in found))
+    record_property("diverged", sum(each.diverged_at is not None for each in found))
+
+
+@pytest.mark.parametrize("name", WASM_FILES)
+def test_webassembly_reproduces_published_traces(name: str, tiny_bundle: Path) -> None:
+    path = next(path for path in trace_files() if path.name.split(".")[0] == name)
+    found = comparisons(tiny_bundle, path, "wasm", WASM_PROMPTS)
+    assert not [each.mismatch for each in found if each.mismatch is not None]
+    assert sum(each.whole for each in found) >= WASM_PROMPTS - 1, "too many differences at near-ties"
+
+
+FAMILY_FILES = [path for path in family_trace_files() if "sampled" not in path.name]
+"""Recordings of greedy decodes. The draws of others come from torch."""
+
+
+@pytest.mark.parametrize("path", FAMILY_FILES, ids=lambda path: f"{checkpoint_of(path).name}-{path.name.split('.')[0]}")
+def test_published_loops_of_families_are_reproduced(path: Path, family_bundle: Callable[..., Path]) -> None:
+    header, traces = read_family_traces(path)
+    numbers = sampled(traces)
+    traces = [trace for trace in traces if trace["i"] in numbers]
+    config = config_of(header)
+    requests = [request_of(trace["prompt_ids"], config, eos=header["eos"]) for trace in traces]
+    decodes = decodes_of(family_bundle(checkpoint_of(path).name), "cpu", requests)
+    found = [_compared(trace, header, decode) for trace, decode in zip(traces, decodes, strict=True)]
+    assert len(found) >= 6
+    assert not [each.mismatch for each in found if each.mismatch is not None]
+    assert sum(each.whole for each in found) >= len(found) - 1, "too many differences at near-ties"
+
+
+def _compared(trace: dict[str, Any], header: Any, decode: dict[str, Any]) -> Comparison:
+    states = [step["generated"] for step in decode["steps"]]
+    pairs = list(zip(steps_of(decode), states, strict=True))
+    return compared(trace, header, pairs, decode["committed"])
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("sdar", {"block_steps": 4, "block_size": 8, "top_k": 4, "top_p": 0.7, "reference": True}),
+        ("sdar", {"block_size": 4, "top_p": 0.9}),
+        ("fast_dllm_v2", {"block_size": 16, "sub_block": 4, "cache": "sub_block", "top_k": 8, "reference": True}),
+        ("fast_dllm_v2", {"block_size": 16, "sub_block": 8, "top_k": 3}),
+    ],
+)
+def test_families_draw_the_tokens_of_python(
+    family: str, options: dict[str, Any], family_bundle: Callable[..., Path]
+) -> None:
+    """Draws of published loops come from torch; these are ours."""
+    options = {"strategy": "threshold", "window": "block_causal", "alignment": "absolute", **options}
+    config = GenerationConfig(**options, max_new_tokens=40, temperature=1.0, seed=9, skip_threshold=0.5)
+    bundle = Bundle.open(family_bundle(family))
+    manifest, prompts = bundle.manifest, [list(range(5, 5 + length)) for length in (1, 16, 21)]
+    session = open_session(bundle, "cpu", threads=1)
+    expected = []
+    for number, prompt in enumerate(prompts):
+        decoding = Decoding(session, number, np.array(prompt), plan_of(config), manifest)
+        while decoding.stop_reason is None:
+            decoding.step()
+        expected.append((decoding.generated().tolist(), decoding.committed().tolist(), decoding.steps))
+    session.close()
+    requests = [request_of(prompt, config, eos=manifest.special_tokens.eos) for prompt in prompts]
+    decodes = decodes_of(bundle.path, "cpu", requests)
+    assert [(each["generated"], each["committed"], len(each["steps"])) for each in decodes] == expected
+
+
+def test_a_difference_is_detected(tiny_bundle: Path) -> None:
+    """The comparison detects another threshold than the recorded one."""
+    config, traces = read_traces(trace_files()[0])
+    request = request_of(traces[0]["prompt_ids"], config, eos=0)
+    request["options"]["skip_threshold"] = 0.2
+    [decode] = decodes_of(tiny_bundle, "cpu", [request])
+    assert compare(traces[0], steps_of(decode), np.array(decode["generated"])).mismatch is not None

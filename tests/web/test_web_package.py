@@ -1,0 +1,78 @@
+"""The description of the npm package lopa-web agrees with the Python package. No node is needed."""
+
+import json
+import re
+from pathlib import Path
+
+from lopa import __version__
+from lopa.runtime.bundle.manifest import MAX_TILE_BYTES, SCHEMA_VERSION
+from lopa.runtime.contract import CONTRACT_VERSION, TILE, TOP_K
+from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES
+from lopa.runtime.generation_config.config import OPTIONS
+from lopa.runtime.generation_config.defaults import PACKAGE_DEFAULTS
+from lopa.runtime.strategy.strategies import STRATEGIES
+
+WEB = Path(__file__).resolve().parents[2] / "web"
+
+
+def source(name: str) -> str:
+    return (WEB / "src" / name).read_text(encoding="utf-8")
+
+
+def constant(name: str, text: str) -> int:
+    """Return a constant of TypeScript, a number or a power of two."""
+    match = re.search(rf"const {name} = (\d+)(?: \* 2 \*\* (\d+)| \*\* (\d+))?;", text)
+    assert match is not None, name
+    first, factor, power = match.groups()
+    found: int = int(first) ** int(power) if power else int(first) * 2 ** int(factor or 0)
+    return found
+
+
+def strings_in(text: str, name: str, end: str) -> list[str]:
+    """Return the names in quotes from `name` to the first `end` behind it."""
+    begin = text.index(name)
+    return re.findall(r'"([a-z0-9_]+)"', text[begin : text.index(end, begin)])
+
+
+def test_the_version_is_that_of_python() -> None:
+    package = json.loads((WEB / "package.json").read_text(encoding="utf-8"))
+    lock = json.loads((WEB / "package-lock.json").read_text(encoding="utf-8"))
+    assert package["version"] == __version__
+    assert [lock["version"], lock["packages"][""]["version"]] == [__version__, __version__]
+
+
+def test_the_lock_names_no_package_host() -> None:
+    """Registries differ between machines. Digests ensure that all have the same packages."""
+    lock = json.loads((WEB / "package-lock.json").read_text(encoding="utf-8"))
+    packages = [each for name, each in lock["packages"].items() if name]
+    assert len(packages) > 5
+    assert all("resolved" not in each and each["integrity"].startswith("sha512-") for each in packages)
+
+
+def test_schema_and_contract_are_those_of_python() -> None:
+    sizes, manifest, record = (source(name) for name in ("contract/sizes.ts", "bundle/manifest.ts", "bundle/record.ts"))
+    assert constant("SCHEMA_VERSION", manifest) == SCHEMA_VERSION
+    assert constant("CONTRACT_VERSION", sizes) == CONTRACT_VERSION
+    assert [constant("TILE", sizes), constant("TOP_K", sizes)] == [TILE, TOP_K]
+    assert constant("MAX_TILE_BYTES", manifest) == MAX_TILE_BYTES
+    assert constant("MAX_JSON_BYTES", record) == MAX_JSON_BYTES
+
+
+def test_every_option_and_strategy_of_python_is_known() -> None:
+    """Options and strategies that lopa-web lacks are rejected by name."""
+    config = source("generation_config/config.ts")
+    checks = re.findall(r"^  (\w+): ", config[config.index("const CHECKS") :], re.MULTILINE)
+    own = [*checks, "strategy", "seed", "stop"]
+    assert sorted({*own, *strings_in(config, "ONLY_IN_PYTHON", "];")}) == sorted(OPTIONS)
+    strategies = source("strategy/strategies.ts")
+    names = re.findall(r'name: "(\w+)"', strategies)
+    assert sorted([*names, *strings_in(strategies, "ONLY_IN_PYTHON", "];")]) == sorted(STRATEGIES)
+
+
+def test_defaults_are_those_of_python() -> None:
+    text = source("generation_config/resolve.ts")
+    block = text[text.index("PACKAGE_DEFAULTS") : text.index("};", text.index("PACKAGE_DEFAULTS"))]
+    pairs = dict(re.findall(r"^  (\w+): (.+),$", block, re.MULTILINE))
+    found = {name: json.loads(value) for name, value in pairs.items() if name in PACKAGE_DEFAULTS}
+    expected = {name: value for name, value in PACKAGE_DEFAULTS.items() if name != "speculative"}
+    assert found == json.loads(json.dumps(expected))

@@ -1,0 +1,227 @@
+/** A bundle in a folder or at a URL: its manifest and checked files. */
+
+import { BadInputError, CheckFailedError, errorText, shown } from "../errors.js";
+import { IS_NODE } from "../platform.js";
+import { MANIFEST_NAME, manifestFromJson, type FileRecord, type Manifest } from "./manifest.js";
+import { MAX_JSON_BYTES } from "./record.js";
+
+const REMEDY = "copy the bundle again, or export the checkpoint again";
+
+/** The files of a bundle by name, relative with forward slashes. */
+interface Files {
+  /** Folder or URL, for errors. */
+  readonly location: string;
+  /** Return the content of a file of at most `max` bytes. */
+  read(name: string, max: number): Promise<Uint8Array>;
+  /** Return the size of a file, or null if only reading it shows the size. */
+  size(name: string): Promise<number | null>;
+  /** Return the path of a file on this machine and its digest, or null if it has no path. */
+  onDisk(name: string): Promise<{ path: string; sha256: string } | null>;
+}
+
+/** An opened bundle: its files and checked manifest. */
+export class Bundle {
+  private constructor(
+    readonly files: Files,
+    readonly manifest: Manifest,
+  ) {}
+
+  /** Open the bundle in a folder (Node) or at a URL. Throws BadInputError if the manifest is missing or invalid, if a
+   * file of a folder is missing, or if the schema differs. `signal` cancels downloads. */
+  static async open(location: string | URL, signal?: AbortSignal): Promise<Bundle> {
+    const files = await filesAt(location, signal);
+    const manifest = manifestFromJson(await files.read(MANIFEST_NAME, MAX_JSON_BYTES), `${files.location}/${MANIFEST_NAME}`);
+    for (const file of manifest.files) {
+      checkName(file.path, files.location);
+      const size = await files.size(file.path);
+      if (size !== null) checkSize(file, size, files.location);
+    }
+    return new Bundle(files, manifest);
+  }
+
+  /** Return the content of a listed file. Throws BadInputError for another size, and CheckFailedError for another
+   * digest. */
+  async read(name: string): Promise<Uint8Array> {
+    const file = this.#record(name);
+    const content = await this.files.read(name, file.size);
+    checkSize(file, content.length, this.files.location);
+    checkDigest(file, await sha256(content), this.files.location);
+    return content;
+  }
+
+  /** Return the path of a listed file whose digest is right, or null if the bundle is not on this machine. */
+  async path(name: string): Promise<string | null> {
+    const found = await this.files.onDisk(name);
+    if (found !== null) checkDigest(this.#record(name), found.sha256, this.files.location);
+    return found === null ? null : found.path;
+  }
+
+  /** Return the name of the graph for a processor: the twin that is faster there, if it was made from the graph. */
+  cpuGraph(): string {
+    const { graph, cpu_graphs: twins = [] } = this.manifest;
+    const digest = this.#record(graph).sha256;
+    const twin = twins.find((each) => each.source === graph && !each.unpacked && !each.mapped);
+    return twin?.source_sha256 === digest ? twin.graph : graph;
+  }
+
+  #record(name: string): FileRecord {
+    const found = this.manifest.files.find((file) => file.path === name);
+    if (found !== undefined) return found;
+    throw new BadInputError(`${this.files.location} does not list ${shown(name)}`, {
+      expected: "a bundle made by lopa-export onnx",
+      remedy: REMEDY,
+    });
+  }
+}
+
+async function filesAt(location: string | URL, signal?: AbortSignal): Promise<Files> {
+  const given = String(location);
+  if (IS_NODE && !/^https?:/.test(given)) return filesInFolder(location);
+  try {
+    const base = new URL(given.endsWith("/") ? given : `${given}/`, globalThis.location?.href);
+    if (base.protocol === "http:" || base.protocol === "https:") return filesAtUrl(base, signal);
+  } catch {
+    // reported below
+  }
+  throw new BadInputError(`the bundle location ${shown(given)}`, {
+    expected: `${IS_NODE ? "a folder, or " : ""}an http or https address`,
+    remedy: "check the location",
+  });
+}
+
+async function filesInFolder(location: string | URL): Promise<Files> {
+  const [fs, paths, { fileURLToPath }, { createHash }] = await Promise.all([
+    import("node:fs"),
+    import("node:path"),
+    import("node:url"),
+    import("node:crypto"),
+  ]);
+  const folder = String(location).startsWith("file:") ? fileURLToPath(location) : String(location);
+  const expected = "a bundle folder made by lopa-export onnx";
+  const isWithin = (path: string): boolean => {
+    const relative = paths.relative(fs.realpathSync(folder), fs.realpathSync(path));
+    return !relative.startsWith("..") && !paths.isAbsolute(relative);
+  };
+  const checkedPath = (name: string): string => {
+    const path = paths.join(folder, name);
+    try {
+      if (fs.statSync(path).isFile() && isWithin(path)) return path;
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "ENOENT") {
+        throw new BadInputError(`${path}: ${errorText(error)}`, { expected, remedy: REMEDY }, error);
+      }
+      throw new BadInputError(`${path} is missing`, { expected, remedy: REMEDY });
+    }
+    throw new BadInputError(`${path} is no regular file inside the bundle`, { expected, remedy: REMEDY });
+  };
+  return {
+    location: folder,
+    async read(name, max) {
+      const path = checkedPath(name);
+      checkLimit(path, fs.statSync(path).size, max);
+      return new Uint8Array(await fs.promises.readFile(path));
+    },
+    async size(name) {
+      return fs.statSync(checkedPath(name)).size;
+    },
+    async onDisk(name) {
+      const path = checkedPath(name);
+      const hash = createHash("sha256");
+      for await (const chunk of fs.createReadStream(path)) hash.update(chunk as Uint8Array);
+      return { path: paths.resolve(path), sha256: hash.digest("hex") };
+    },
+  };
+}
+
+function filesAtUrl(base: URL, signal?: AbortSignal): Files {
+  return {
+    location: base.href.replace(/\/$/, ""),
+    async read(name, max) {
+      const url = new URL(name.split("/").map(encodeURIComponent).join("/"), base);
+      const text = { expected: "a file of the bundle", remedy: "check the address and that the server sends the bundle" };
+      let response: Response;
+      try {
+        response = await fetch(url, { signal: signal ?? null });
+      } catch (error) {
+        signal?.throwIfAborted();
+        throw new BadInputError(`${url.href} cannot be fetched: ${errorText(error)}`, text, error);
+      }
+      if (!response.ok || response.body === null) {
+        throw new BadInputError(`${url.href} is missing (HTTP status ${response.status})`, text);
+      }
+      return contentOfStream(response.body, url.href, max);
+    },
+    async size() {
+      return null;
+    },
+    async onDisk() {
+      return null;
+    },
+  };
+}
+
+/** Return the content of a stream of at most `max` bytes. */
+async function contentOfStream(stream: ReadableStream<Uint8Array>, name: string, max: number): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  const reader = stream.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    chunks.push(value);
+    size += value.length;
+    if (size > max) {
+      await reader.cancel();
+      checkLimit(name, size, max);
+    }
+  }
+  const content = new Uint8Array(size);
+  let place = 0;
+  for (const chunk of chunks) {
+    content.set(chunk, place);
+    place += chunk.length;
+  }
+  return content;
+}
+
+function checkLimit(name: string, size: number, max: number): void {
+  if (size <= max) return;
+  throw new BadInputError(`${name} has more than ${max} bytes`, { expected: `at most ${max} bytes`, remedy: REMEDY });
+}
+
+/** Throw BadInputError for a file name that leaves the bundle. */
+function checkName(name: string, location: string): void {
+  const parts = name.split("/");
+  if (!/[\\:\0]/.test(name) && !name.startsWith("/") && parts.every((part) => part !== ".." && part !== "")) return;
+  throw new BadInputError(`the bundle ${location} names the file ${shown(name)}`, {
+    expected: "a relative path inside the bundle",
+    remedy: `do not use this bundle; ${REMEDY}`,
+  });
+}
+
+function checkSize(file: FileRecord, size: number, location: string): void {
+  if (size === file.size) return;
+  throw new BadInputError(`${location}/${file.path} has ${size} bytes`, {
+    expected: `a file of ${file.size} bytes, as listed by the bundle`,
+    remedy: REMEDY,
+  });
+}
+
+function checkDigest(file: FileRecord, digest: string, location: string): void {
+  if (digest === file.sha256) return;
+  throw new CheckFailedError(`${location}/${file.path} has the SHA-256 ${digest}`, {
+    expected: `${file.sha256}, as listed by the bundle`,
+    remedy: REMEDY,
+  });
+}
+
+async function sha256(content: Uint8Array): Promise<string> {
+  if (globalThis.crypto?.subtle === undefined) {
+    throw new BadInputError("this page has no crypto.subtle, which checks digests", {
+      expected: "a page from https or localhost",
+      remedy: "serve the page over https",
+    });
+  }
+  const digest = await crypto.subtle.digest("SHA-256", content as Uint8Array<ArrayBuffer>);
+  return Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,209 @@
+/** manifest.json: the description of a bundle, checked strictly on reading (docs/reference/bundle.md).
+ *
+ * Manifests are untrusted. Every number has a range, far beyond any known model. The ranges bound the memory and time
+ * that a manifest alone can cost. */
+
+import { CONTRACT_VERSION, TILE, TOP_K } from "../contract/sizes.js";
+import { BadInputError } from "../errors.js";
+import {
+  anything,
+  bool,
+  choice,
+  float,
+  int,
+  list,
+  map,
+  nullable,
+  objectFromJson,
+  record,
+  text,
+  type JsonObject,
+  type Problem,
+} from "./record.js";
+
+export const SCHEMA_VERSION = 2;
+export const MANIFEST_NAME = "manifest.json";
+/** Maximum bytes of one tile of a prefix cache, as float32. Dream 7B needs 14 MiB. */
+const MAX_TILE_BYTES = 2 ** 30;
+
+export interface SpecialTokens {
+  readonly mask: number;
+  readonly eos: number;
+  readonly pad: number;
+  readonly bos: number | null;
+  /** Further ids that end an answer, like `eos`. */
+  readonly stops?: readonly number[];
+}
+
+export interface Dimensions {
+  readonly vocab_size: number;
+  readonly layers: number;
+  readonly kv_heads: number;
+  readonly head_size: number;
+  readonly max_positions: number;
+  readonly rope_theta: number;
+  readonly partial_rotary_size?: number | null;
+}
+
+export interface FileRecord {
+  readonly path: string;
+  readonly size: number;
+  readonly sha256: string;
+}
+
+export interface CpuGraph {
+  readonly graph: string;
+  readonly source: string;
+  readonly source_sha256: string;
+  readonly unpacked?: boolean;
+  readonly mapped?: boolean;
+}
+
+/** The fields of a manifest that decoding needs. */
+export interface Manifest {
+  readonly architecture: string;
+  readonly dialect: "standard" | "portable";
+  readonly dtype: "float32" | "float16" | "bfloat16";
+  readonly quantization: JsonObject | null;
+  readonly with_logits: boolean;
+  /** 1 if a row predicts the next position (Dream), 0 if its own (LLaDA). */
+  readonly prediction_shift: 0 | 1;
+  readonly dimensions: Dimensions;
+  readonly special_tokens: SpecialTokens;
+  /** Decoding options that the checkpoint was trained for, and add_bos. */
+  readonly decoding: JsonObject & { readonly add_bos: boolean };
+  readonly graph: string;
+  readonly weights: string;
+  readonly files: readonly FileRecord[];
+  readonly portable_graph?: string | null;
+  /** Dialects whose graphs take cosines and sines of rotary angles in place of positions. */
+  readonly rotary_inputs?: readonly string[];
+  readonly cpu_graphs?: readonly CpuGraph[];
+  /** Options set by the bundle's owner. They override the options of `decoding`. */
+  readonly defaults?: JsonObject;
+  readonly chat_template?: string | null;
+}
+
+const size = int(1, 2 ** 20);
+const bytes = int(0, 2 ** 48);
+const tokenId = int(0, 2 ** 24 - 1);
+const share = float(0, 1);
+const name = text(1024);
+const sha256 = text(64, /^[0-9a-f]{64}$/, "64 hexadecimal digits");
+const heads = int(1, 4096);
+
+const DIMENSIONS = record(
+  {
+    vocab_size: int(TOP_K, 2 ** 24),
+    hidden_size: size,
+    intermediate_size: int(1, 2 ** 24),
+    layers: heads,
+    heads,
+    kv_heads: heads,
+    head_size: int(2, 4096),
+    max_positions: int(1, 2 ** 24),
+    rope_theta: float(0, 1e15, true),
+    rms_norm_eps: float(0, 0.01, true),
+  },
+  { qkv_bias: bool, qk_norm: bool, partial_rotary_size: nullable(int(2, 4096)), moe: anything },
+);
+
+const DECODING = record(
+  { block_size: size, block_add_threshold: share, decoded_token_threshold: share, skip_threshold: share, add_bos: bool },
+  {
+    strategy: text(64),
+    window: choice("full", "block_causal", "causal"),
+    alignment: choice("prompt", "absolute", "sliding"),
+    cache: choice("blocks", "none", "prefix", "dual", "sub_block"),
+    confidence: choice("neg_entropy", "probability", "margin"),
+    sub_block: nullable(size),
+    block_steps: nullable(size),
+  },
+);
+
+const FILE = record({ path: name, size: bytes, sha256 });
+const GRAPH = { graph: name, source: name, source_sha256: sha256 };
+
+const MANIFEST = record(
+  {
+    schema: choice(SCHEMA_VERSION),
+    contract: choice(CONTRACT_VERSION),
+    architecture: text(1024),
+    dialect: choice("standard", "portable"),
+    dtype: choice("float32", "float16", "bfloat16"),
+    quantization: nullable(map(anything)),
+    with_logits: bool,
+    prediction_shift: choice(0, 1),
+    dimensions: DIMENSIONS,
+    special_tokens: record(
+      { mask: tokenId, eos: tokenId, pad: tokenId, bos: nullable(tokenId) },
+      { stops: list(tokenId, 64) },
+    ),
+    decoding: DECODING,
+    graph: name,
+    weights: name,
+    stages: list(anything, 4096),
+    tensors: map(anything),
+    files: list(FILE, 4096),
+    origin: map(anything),
+  },
+  {
+    portable_graph: nullable(name),
+    rotary_inputs: list(choice("standard", "portable"), 2),
+    cpu_graphs: list(record(GRAPH, { unpacked: bool, mapped: bool }), 4096),
+    webgpu_graph: nullable(record(GRAPH)),
+    plugins: list(name, 4096),
+    defaults: map(anything),
+    profiles: map(anything),
+    chat_template: nullable(text(100_000)),
+  },
+);
+
+const REMEDY = "export the checkpoint again with this version of lopa-export";
+
+/** Read and check a manifest. `source` names it in errors. Throws BadInputError for text that is not JSON, another
+ * schema or contract version, missing, unknown and mistyped fields, and numbers out of range. */
+export function manifestFromJson(content: Uint8Array, source: string): Manifest {
+  const value = objectFromJson(content, source, REMEDY);
+  const versions = { schema: SCHEMA_VERSION, contract: CONTRACT_VERSION };
+  for (const [field, known] of Object.entries(versions)) {
+    const found = value[field];
+    if (found === known || !Number.isInteger(found)) continue;
+    throw new BadInputError(`${source} has ${field} version ${String(found)}`, {
+      expected: `${field} version ${known}`,
+      remedy: (found as number) > known ? `update lopa-web, or ${REMEDY}` : REMEDY,
+    });
+  }
+  const wrong = MANIFEST(value, "$") ?? contradiction(value as unknown as Manifest);
+  if (wrong !== null) {
+    throw new BadInputError(`${source} has ${wrong.received}`, { expected: wrong.expected, remedy: REMEDY });
+  }
+  return value as unknown as Manifest;
+}
+
+/** Return the first contradiction between the fields of a manifest, or null. */
+function contradiction(manifest: Manifest): Problem | null {
+  const { dimensions, special_tokens: tokens, files } = manifest;
+  const tile = 2 * dimensions.layers * dimensions.kv_heads * dimensions.head_size * TILE * 4;
+  if (tile > MAX_TILE_BYTES) {
+    return { received: `caches of ${tile} bytes for ${TILE} positions`, expected: `at most ${MAX_TILE_BYTES} bytes` };
+  }
+  for (const [role, id] of Object.entries({ mask: tokens.mask, eos: tokens.eos, pad: tokens.pad, bos: tokens.bos })) {
+    if (id !== null && id >= dimensions.vocab_size) {
+      return { received: `special_tokens.${role} = ${id}`, expected: `a token id below ${dimensions.vocab_size}` };
+    }
+  }
+  if ([tokens.eos, tokens.bos, ...(tokens.stops ?? [])].includes(tokens.mask)) {
+    return { received: `special_tokens.mask = ${tokens.mask}, which has another role`, expected: "a separate id" };
+  }
+  const listed = files.map((file) => file.path);
+  const twice = listed.find((path, index) => listed.indexOf(path) < index);
+  if (twice !== undefined) return { received: `the file ${twice} twice`, expected: "each file listed once" };
+  const used = [manifest.graph, manifest.weights, ...(manifest.cpu_graphs ?? []).map((twin) => twin.graph)];
+  if (manifest.portable_graph) used.push(manifest.portable_graph);
+  const unlisted = used.find((path) => !listed.includes(path));
+  if (unlisted !== undefined) {
+    return { received: `${unlisted}, which is not in its list of files`, expected: "listed files" };
+  }
+  return null;
+}

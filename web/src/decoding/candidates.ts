@@ -1,0 +1,120 @@
+/** Choose one candidate token per position from a forward's statistics, with its probability and confidence.
+ *
+ * docs/reference/algorithm.md, section 3, has the published rules. */
+
+import type { RowStatistics } from "../contract/row_statistics.js";
+import { TOP_K } from "../contract/sizes.js";
+import { BadInputError } from "../errors.js";
+import type { DecodingPlan } from "../plan/plan.js";
+import type { Context } from "../state/context.js";
+import type { Candidates } from "../strategy/views.js";
+import {
+  drawCandidate,
+  drawToken,
+  exp32,
+  filterCandidates,
+  filterVocabulary,
+  indexOfMax,
+  negEntropyOfKept,
+} from "./draws.js";
+
+const { fround } = Math;
+
+interface Candidate {
+  readonly token: number;
+  readonly probability: number;
+  /** Difference of the two largest probabilities. */
+  readonly margin: number;
+  readonly negEntropy: number;
+}
+
+/** Return greedy or drawn candidates for `rows` [n] at absolute `positions` [n].
+ *
+ * At a temperature, tokens are drawn among the TOP_K best (after top_k and top_p), or from the rows' logits if top_k
+ * allows more. `step`, the number of the strategy's step, seeds the draws. */
+export function candidatesFromRows(
+  rows: RowStatistics,
+  positions: readonly number[],
+  context: Context,
+  step: number,
+): Candidates {
+  const choose = drawsFromLogits(context.plan) ? candidateFromLogits : candidateFromTopK;
+  const found = positions.map((position, row) => choose(rows, row, position, context, step));
+  return {
+    tokens: found.map((each) => each.token),
+    probabilities: found.map((each) => each.probability),
+    confidences: found.map((each) => confidenceOf(each, context.plan)),
+    entropies: found.map((each) => -each.negEntropy),
+  };
+}
+
+/** Return true if tokens are drawn from more candidates than the TOP_K of a forward. */
+export function drawsFromLogits(plan: DecodingPlan): boolean {
+  return plan.filters && !(plan.top_k >= 1 && plan.top_k <= TOP_K);
+}
+
+/** Return the error for a plan that needs logits, for a bundle without logits. */
+export function missingLogits(plan: DecodingPlan): BadInputError {
+  return new BadInputError(`top_k ${plan.top_k} with a bundle that returns only the ${TOP_K} best candidates`, {
+    expected: `top_k from 1 to ${TOP_K}, or a bundle that returns logits`,
+    remedy: "lower top_k, or export the checkpoint with --with-logits",
+  });
+}
+
+function confidenceOf(candidate: Candidate, plan: DecodingPlan): number {
+  if (plan.confidence === "probability") return candidate.probability;
+  return plan.confidence === "margin" ? candidate.margin : candidate.negEntropy;
+}
+
+function candidateFromTopK(
+  rows: RowStatistics,
+  row: number,
+  position: number,
+  context: Context,
+  step: number,
+): Candidate {
+  const { plan } = context;
+  let ids = [...rows.ids.subarray(row * TOP_K, (row + 1) * TOP_K)];
+  let logprobs = [...rows.logprobs.subarray(row * TOP_K, (row + 1) * TOP_K)];
+  const mask = plan.reference ? -1 : ids.indexOf(context.maskToken);
+  if (mask >= 0) {
+    // The mask token moves behind the other candidates, with probability 0.
+    ids = [...ids.filter((_, index) => index !== mask), context.maskToken];
+    logprobs = [...logprobs.filter((_, index) => index !== mask), -Infinity];
+  }
+  let negEntropy = -rows.entropies[row]!;
+  if (plan.filters) {
+    logprobs = filterCandidates(logprobs, plan);
+    negEntropy = negEntropyOfKept(logprobs);
+  }
+  const choice = plan.temperature > 0 ? drawCandidate(logprobs, plan, step, position) : 0;
+  return {
+    token: ids[choice]!,
+    probability: exp32(logprobs[choice]!),
+    margin: fround(exp32(logprobs[0]!) - exp32(logprobs[1]!)),
+    negEntropy,
+  };
+}
+
+function candidateFromLogits(
+  rows: RowStatistics,
+  row: number,
+  position: number,
+  context: Context,
+  step: number,
+): Candidate {
+  const { plan } = context;
+  if (rows.logits === null) throw missingLogits(plan);
+  const width = rows.logits.length / rows.count;
+  const logits = rows.logits.subarray(row * width, (row + 1) * width);
+  const logprobs = filterVocabulary(logits, plan, plan.reference ? null : context.maskToken);
+  const token = plan.temperature > 0 ? drawToken(logprobs, plan, step, position) : indexOfMax(logprobs);
+  const best = indexOfMax(logprobs);
+  const second = logprobs.reduce((found, value, id) => (id === best ? found : Math.max(found, value)), -Infinity);
+  return {
+    token,
+    probability: exp32(logprobs[token]!),
+    margin: fround(exp32(logprobs[best]!) - exp32(second)),
+    negEntropy: negEntropyOfKept(logprobs),
+  };
+}

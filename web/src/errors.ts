@@ -1,0 +1,72 @@
+/** Errors for users: what was received, what was expected and what to do. */
+
+export interface ErrorText {
+  readonly expected: string;
+  readonly remedy: string;
+}
+
+/** Base class of all errors that this package throws on purpose. */
+export class LopaError extends Error {
+  readonly received: string;
+  readonly expected: string;
+  readonly remedy: string;
+
+  constructor(received: string, { expected, remedy }: ErrorText, cause?: unknown) {
+    super(`${received}\n  expected: ${expected}\n  what to do: ${remedy}`, cause === undefined ? {} : { cause });
+    this.name = new.target.name;
+    this.received = received;
+    this.expected = expected;
+    this.remedy = remedy;
+  }
+}
+
+/** An invalid file, option or value. */
+export class BadInputError extends LopaError {}
+
+/** A prompt that leaves no positions for its answer. */
+export class PromptTooLongError extends BadInputError {}
+
+/** A forward returned NaN or infinity. */
+export class NonFiniteAnswerError extends BadInputError {}
+
+/** A completed check failed: a file differs from its digest. */
+export class CheckFailedError extends LopaError {}
+
+/** A library, device or feature is missing on this machine. */
+export class MissingBackendError extends LopaError {}
+
+/** The device failed during a forward. */
+export class EngineFailedError extends LopaError {}
+
+const MAX_SHOWN_CHARACTERS = 80;
+const MAX_MESSAGE_CHARACTERS = 300;
+
+/** Return a short printable form of any value for an error. */
+export function shown(value: unknown): string {
+  let text: string;
+  try {
+    text = typeof value === "bigint" ? String(value) : (JSON.stringify(value) ?? String(value));
+  } catch {
+    text = `a value of type ${typeof value}`;
+  }
+  return text.length <= MAX_SHOWN_CHARACTERS ? text : `${text.slice(0, MAX_SHOWN_CHARACTERS)}...`;
+}
+
+/** Return a short description of anything that was thrown. */
+export function errorText(error: unknown): string {
+  return (error instanceof Error ? error.message : String(error)).slice(0, MAX_MESSAGE_CHARACTERS);
+}
+
+/** Call `make`, and convert any error but our own to a BadInputError with `received` and the error's text. */
+export async function withErrorsAsBadInput<T>(
+  received: string,
+  text: ErrorText,
+  make: () => T | Promise<T>,
+): Promise<T> {
+  try {
+    return await make();
+  } catch (error) {
+    if (error instanceof LopaError) throw error;
+    throw new BadInputError(`${received}: ${errorText(error)}`, text, error);
+  }
+}

@@ -1,0 +1,157 @@
+/** The decoding options of one request, with the names and values of Python's GenerationConfig
+ * (docs/reference/python.md). Each value is checked; `resolve` checks combinations. */
+
+import { BadInputError, shown } from "../errors.js";
+import {
+  MAX_BRANCHES,
+  MAX_POSITIONS,
+  MAX_STOPS,
+  MAX_STOP_CHARACTERS,
+  MAX_TEMPERATURE,
+  MAX_TOP_K,
+  MIN_TEMPERATURE,
+  type Alignment,
+  type Cache,
+  type Confidence,
+  type Window,
+} from "../plan/plan.js";
+import { bool, choice, float, int, type Check } from "../bundle/record.js";
+import { strategyFromName } from "../strategy/strategies.js";
+
+/** An option of undefined or null selects the default of the bundle, then of the model, then of the package. */
+export interface GenerationOptions {
+  strategy?: "lopa" | "d2f" | "threshold" | "vanilla" | "sequential" | "eb" | null;
+  /** Branches verified per step, anchor included. Default: 1 on cpu and wasm, 4 on webgpu. */
+  branches?: number | null;
+  block_size?: number | null;
+  /** Nats of strategy eb. */
+  gamma?: number | null;
+  block_add_threshold?: number | null;
+  decoded_token_threshold?: number | null;
+  skip_threshold?: number | null;
+  unmask_first_masked?: boolean | null;
+  confidence?: Confidence | null;
+  window?: Window | null;
+  alignment?: Alignment | null;
+  sub_block?: number | null;
+  block_steps?: number | null;
+  cache?: Cache | null;
+  max_new_tokens?: number | null;
+  temperature?: number | null;
+  top_k?: number | null;
+  top_p?: number | null;
+  /** Seed of random draws; null picks one. Default: 0. */
+  seed?: number | bigint | null;
+  /** Texts that end the answer. */
+  stop?: readonly string[] | null;
+  stop_at_eos?: boolean | null;
+  drop_after_eos?: boolean | null;
+  /** Parse special tokens in the prompt's text. */
+  special_tokens?: boolean | null;
+  /** Return the committed text after this many seconds. */
+  time_limit?: number | null;
+  /** Reproduce the published loop, quirks included. */
+  reference?: boolean | null;
+}
+
+/** Origin of a request's own options, for errors. */
+export const A_REQUEST = "a request";
+
+export type Options = Readonly<Record<string, unknown>>;
+
+const share = float(0, 1);
+const positions = int(1, MAX_POSITIONS);
+
+/** The check of each option by name; strategy, seed and stop have their own. */
+const CHECKS: Readonly<Record<string, Check>> = {
+  branches: int(1, MAX_BRANCHES),
+  block_size: positions,
+  gamma: (value, path) => (value === Infinity ? null : float(0, 1e308)(value, path)),
+  block_add_threshold: share,
+  decoded_token_threshold: share,
+  skip_threshold: share,
+  unmask_first_masked: bool,
+  confidence: choice("neg_entropy", "probability", "margin"),
+  window: choice("full", "block_causal"),
+  alignment: choice("prompt", "absolute"),
+  sub_block: positions,
+  block_steps: positions,
+  cache: choice("blocks", "none", "prefix", "dual", "sub_block"),
+  max_new_tokens: positions,
+  temperature: (value, path) => (value === 0 ? null : float(MIN_TEMPERATURE, MAX_TEMPERATURE)(value, path)),
+  top_k: int(0, MAX_TOP_K),
+  top_p: float(0, 1, true),
+  stop_at_eos: bool,
+  drop_after_eos: bool,
+  special_tokens: bool,
+  time_limit: float(0, 1e9, true),
+  reference: bool,
+};
+
+/** Options of Python that this package lacks. */
+const ONLY_IN_PYTHON = [
+  ...["profile", "tokens_per_step", "factor", "kl_threshold", "alg", "steps", "alg_temp", "strategy_options"],
+  ...["entropy_threshold", "distance_penalty", "remask_threshold", "remask_limit", "editing_threshold"],
+  ...["editing_limit", "json_schema", "regex", "grammar", "choices", "reasoning_budget", "logprobs", "top_logprobs"],
+  ...["deduplicate_rows", "speculative", "eos_early_stop"],
+];
+
+export const OPTION_NAMES: readonly string[] = ["strategy", "seed", "stop", ...Object.keys(CHECKS)];
+
+/** Return the options that have a value, each checked. `source` names their origin in errors. Throws BadInputError for
+ * unknown names and invalid values. */
+export function checkedOptions(options: Options, source: string): Record<string, unknown> {
+  const result: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(options)) {
+    const isKnown = OPTION_NAMES.includes(name);
+    if (!isKnown && ONLY_IN_PYTHON.includes(name) && (value === null || value === undefined || value === false)) continue;
+    if (!isKnown) throw unknownOption(name, source);
+    if (value === undefined || (value === null && name !== "seed")) continue;
+    result[name] = checkedValue(name, value, source);
+  }
+  return result;
+}
+
+function unknownOption(name: string, source: string): BadInputError {
+  const isOther = ONLY_IN_PYTHON.includes(name);
+  return new BadInputError(`${source} with ${isOther ? `${name}, which lopa-web lacks` : `unknown ${shown(name)}`}`, {
+    expected: `options among ${OPTION_NAMES.join(", ")}`,
+    remedy: isOther ? "remove it, or decode with Python" : "correct or remove it",
+  });
+}
+
+function checkedValue(name: string, value: unknown, source: string): unknown {
+  if (name === "strategy") return strategyFromName(value).name;
+  if (name === "seed") return checkedSeed(value);
+  if (name === "stop") return checkedStop(value);
+  const wrong = CHECKS[name]!(value, name);
+  if (wrong === null) return value;
+  throw new BadInputError(`${source} with ${wrong.received}`, {
+    expected: wrong.expected,
+    remedy: source === A_REQUEST ? `correct ${name}` : "decode this bundle with Python",
+  });
+}
+
+/** Return the seed, or a random one for null. */
+function checkedSeed(seed: unknown): bigint {
+  if (seed === null) return BigInt(Math.floor(Math.random() * 2 ** 32));
+  const isWhole = typeof seed === "bigint" || Number.isSafeInteger(seed);
+  const value = isWhole ? BigInt(seed as bigint | number) : -1n;
+  if (value >= 0n && value < 2n ** 63n) return value;
+  throw new BadInputError(`invalid seed ${shown(seed)}`, {
+    expected: "a whole number from 0 to 2^63 - 1, as a bigint above 2^53",
+    remedy: "correct seed",
+  });
+}
+
+function checkedStop(stop: unknown): readonly string[] {
+  const isValid =
+    Array.isArray(stop) &&
+    stop.length <= MAX_STOPS &&
+    stop.every((text) => typeof text === "string" && text.length > 0 && text.length <= MAX_STOP_CHARACTERS);
+  if (isValid) return stop as string[];
+  throw new BadInputError(`invalid stop ${shown(stop)}`, {
+    expected: `a list of at most ${MAX_STOPS} strings of 1 to ${MAX_STOP_CHARACTERS} characters`,
+    remedy: 'e.g. stop: ["\\n\\n"]',
+  });
+}

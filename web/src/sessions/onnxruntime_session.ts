@@ -1,0 +1,119 @@
+/** The contract on ONNX Runtime: onnxruntime-node, or onnxruntime-web with WebAssembly or WebGPU. */
+
+import type * as Ort from "onnxruntime-common";
+
+import type { Bundle } from "../bundle/bundle.js";
+import { BadInputError, MissingBackendError, errorText } from "../errors.js";
+import { IS_NODE } from "../platform.js";
+import type { GpuDevice } from "./device_cache.js";
+import type { Dialect, OnnxRuntime } from "./graph_inputs.js";
+import { OnnxGraph, rowNames } from "./onnx_graph.js";
+import { Session } from "./session.js";
+
+export type { OnnxRuntime };
+
+/** cpu: onnxruntime-node. wasm and webgpu: onnxruntime-web, or WebGPU of onnxruntime-node. */
+export type Device = "cpu" | "wasm" | "webgpu";
+export const DEVICES: readonly Device[] = ["cpu", "wasm", "webgpu"];
+
+/** Open the bundle's graph on a device. `ort` is the module onnxruntime-node or onnxruntime-web.
+ *
+ * Throws MissingBackendError for a device that this machine lacks, and BadInputError for a bundle that ONNX Runtime
+ * cannot open. */
+export async function openSession(
+  bundle: Bundle,
+  ort: OnnxRuntime | undefined,
+  device: Device,
+  threads: number | undefined,
+): Promise<Session> {
+  const { manifest, files } = bundle;
+  checkBundle(bundle);
+  if (device === "webgpu") await checkWebgpu();
+  const runtime = ort ?? (await importRuntime(device));
+  if (device === "wasm" && threads !== undefined) runtime.env.wasm.numThreads = threads;
+  const [dialect, graph] = graphForDevice(bundle, device);
+  // In a portable graph every node runs on the GPU, so its caches can be there too.
+  const hasDeviceCaches = device === "webgpu" && dialect === "portable" && !IS_NODE;
+  const opened = await openGraph(bundle, runtime, graph, {
+    executionProviders: [device],
+    logSeverityLevel: 3,
+    ...(threads === undefined ? {} : { intraOpNumThreads: threads }),
+    ...(hasDeviceCaches
+      ? { preferredOutputLocation: Object.fromEntries(rowNames(manifest).map((name) => [name, "gpu-buffer" as const])) }
+      : {}),
+    // Products with dequantized matrices leave the other factor in float32, as Python's sessions do.
+    extra: { session: { qdq_matmulnbits_accuracy_level: "1" } },
+  });
+  const gpu = hasDeviceCaches ? ((await runtime.env.webgpu.device) as unknown as GpuDevice) : null;
+  return new Session(device, new OnnxGraph(runtime, opened, manifest, dialect, gpu, files.location));
+}
+
+/** Return the dialect and the name of the graph for a device: the portable one for WebGPU, if there is one, otherwise
+ * the standard one, in its form for processors. */
+function graphForDevice(bundle: Bundle, device: Device): [Dialect, string] {
+  const { dialect, graph, portable_graph: second } = bundle.manifest;
+  if (dialect === "portable") return ["portable", graph];
+  if (device !== "webgpu") return ["standard", bundle.cpuGraph()];
+  return second ? ["portable", second] : ["standard", graph];
+}
+
+/** Throw BadInputError for a bundle whose type ONNX Runtime lacks here. */
+function checkBundle({ manifest, files }: Bundle): void {
+  if (manifest.dtype !== "bfloat16") return;
+  throw new BadInputError(`${files.location} is in bfloat16`, {
+    expected: "a bundle in float32 or float16",
+    remedy: "export the checkpoint again with --dtype fp32 or fp16",
+  });
+}
+
+async function checkWebgpu(): Promise<void> {
+  if (IS_NODE) return; // onnxruntime-node finds adapters itself
+  const gpu = (globalThis.navigator as { gpu?: { requestAdapter(): Promise<unknown> } } | undefined)?.gpu;
+  const adapter = await gpu?.requestAdapter();
+  if (adapter) return;
+  throw new MissingBackendError(gpu === undefined ? "this browser has no WebGPU" : "WebGPU has no adapter here", {
+    expected: "a browser with WebGPU, on a page from https or localhost",
+    remedy: 'open the bundle with device "wasm", or use another browser',
+  });
+}
+
+async function importRuntime(device: Device): Promise<OnnxRuntime> {
+  const names = { cpu: "onnxruntime-node", wasm: "onnxruntime-web", webgpu: "onnxruntime-web/webgpu" };
+  const name = names[device];
+  try {
+    const found = (await import(/* @vite-ignore */ name)) as OnnxRuntime & { default?: OnnxRuntime };
+    return found.InferenceSession === undefined ? found.default! : found;
+  } catch (error) {
+    throw new MissingBackendError(
+      `device "${device}" needs the package ${name}: ${errorText(error)}`,
+      { expected: "an installed ONNX Runtime", remedy: `npm install ${name.split("/")[0]}, or pass the module as ort` },
+      error,
+    );
+  }
+}
+
+async function openGraph(
+  bundle: Bundle,
+  runtime: OnnxRuntime,
+  graph: string,
+  options: Ort.InferenceSession.SessionOptions,
+): Promise<Ort.InferenceSession> {
+  const { weights } = bundle.manifest;
+  const isWeb = options.executionProviders?.[0] !== "cpu";
+  const path = isWeb ? null : await bundle.path(graph);
+  if (path !== null) await bundle.path(weights);
+  const content = path ?? (await bundle.read(graph));
+  const externalData = path === null ? { externalData: [{ path: weights, data: await bundle.read(weights) }] } : {};
+  try {
+    return await runtime.InferenceSession.create(content as Uint8Array, { ...options, ...externalData });
+  } catch (error) {
+    throw new BadInputError(
+      `ONNX Runtime cannot open ${graph} of ${bundle.files.location}: ${errorText(error)}`,
+      {
+        expected: "a graph made by lopa-export, and a runtime with this device",
+        remedy: "check the bundle with lopa-export verify, and update onnxruntime-web or onnxruntime-node",
+      },
+      error,
+    );
+  }
+}

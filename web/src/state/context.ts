@@ -1,0 +1,38 @@
+/** The constants of a decode: plan, strategy and the model's special tokens. */
+
+import type { Manifest } from "../bundle/manifest.js";
+import type { DecodingPlan } from "../plan/plan.js";
+import { strategyFromName } from "../strategy/strategies.js";
+import type { Strategy } from "../strategy/strategy.js";
+
+/** Architecture whose published loops differ from SDAR's (docs/concepts/decoding.md, "Reference mode"). */
+const LLADA2 = "llada2-moe";
+
+export interface Context {
+  readonly plan: DecodingPlan;
+  readonly strategy: Strategy;
+  readonly maskToken: number;
+  readonly padToken: number;
+  /** Tokens that end the decode and the answer; empty with stop_at_eos off. */
+  readonly ends: readonly number[];
+  readonly predictionShift: number;
+  readonly vocabSize: number;
+  /** True if reference mode reproduces LLaDA2's published loops. */
+  readonly isLlada2: boolean;
+}
+
+/** Return the context in which a model decodes a request by `plan`. */
+export function contextFromManifest(plan: DecodingPlan, manifest: Manifest): Context {
+  const tokens = manifest.special_tokens;
+  const isLlada2 = plan.reference && manifest.architecture === LLADA2;
+  return {
+    plan: isLlada2 ? { ...plan, overwrites_unmasked: false } : plan,
+    strategy: strategyFromName(plan.strategy),
+    maskToken: tokens.mask,
+    padToken: tokens.pad,
+    ends: plan.stop_at_eos ? [tokens.eos, ...(tokens.stops ?? [])] : [],
+    predictionShift: manifest.prediction_shift,
+    vocabSize: manifest.dimensions.vocab_size,
+    isLlada2,
+  };
+}

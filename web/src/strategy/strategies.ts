@@ -1,0 +1,56 @@
+/** The table of strategies. */
+
+import { BadInputError, shown } from "../errors.js";
+import {
+  byConfidence,
+  constant,
+  ifBestIsCertain,
+  leftToRight,
+  never,
+  noLimit,
+  withinEntropyBound,
+  type Strategy,
+} from "./strategy.js";
+
+const USUAL: Omit<Strategy, "name"> = {
+  threshold: constant,
+  rank: byConfidence,
+  cut: noLimit,
+  pipelined: false,
+  looksAhead: false,
+  defaultBranches: 1,
+  blockSteps: false,
+  unmasksFirst: true,
+  overwritesUnmasked: true,
+};
+
+export const STRATEGIES: readonly Strategy[] = [
+  { ...USUAL, name: "lopa", pipelined: true, looksAhead: true, defaultBranches: null },
+  { ...USUAL, name: "d2f", pipelined: true },
+  { ...USUAL, name: "threshold", blockSteps: true },
+  { ...USUAL, name: "vanilla", threshold: never, blockSteps: true, unmasksFirst: false },
+  {
+    ...USUAL,
+    name: "sequential",
+    threshold: never,
+    rank: leftToRight,
+    blockSteps: true,
+    unmasksFirst: false,
+    overwritesUnmasked: false,
+  },
+  { ...USUAL, name: "eb", threshold: ifBestIsCertain, cut: withinEntropyBound, pipelined: true, looksAhead: true },
+];
+
+/** Strategies that only Python has. */
+const ONLY_IN_PYTHON = ["wino", "dream", "top_n", "factor", "klass", "credit", "local_leap"];
+
+/** Return the strategy called `name`. Throws BadInputError for an unknown name. */
+export function strategyFromName(name: unknown): Strategy {
+  const found = STRATEGIES.find((strategy) => strategy.name === name);
+  if (found !== undefined) return found;
+  const known = typeof name === "string" && ONLY_IN_PYTHON.includes(name);
+  throw new BadInputError(known ? `strategy ${shown(name)}, which lopa-web lacks` : `unknown strategy ${shown(name)}`, {
+    expected: `one of ${STRATEGIES.map((strategy) => strategy.name).join(", ")}`,
+    remedy: known ? "use one of these strategies, or decode with Python" : "use one of these strategies",
+  });
+}

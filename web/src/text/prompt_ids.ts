@@ -1,0 +1,48 @@
+/** Prompts, given as text or token ids, checked and converted to ids. */
+
+import type { Manifest } from "../bundle/manifest.js";
+import { BadInputError, PromptTooLongError, shown } from "../errors.js";
+import type { DecodingPlan } from "../plan/plan.js";
+import type { Tokenizer } from "./tokenizer.js";
+
+export type Prompt = string | readonly number[];
+
+/** Return the token ids of a prompt. A text gets the bundle's beginning-of-text token; ids are used unchanged.
+ *
+ * Throws BadInputError for an empty prompt, ids outside the vocabulary, and a prompt that leaves no room for the
+ * answer. */
+export function idsFromPrompt(
+  prompt: unknown,
+  plan: DecodingPlan,
+  tokenizer: Tokenizer,
+  manifest: Manifest,
+): readonly number[] {
+  let ids: readonly unknown[];
+  if (typeof prompt === "string") {
+    ids = prompt === "" ? [] : tokenizer.encode(prompt, manifest.decoding.add_bos, plan.special_tokens);
+  } else {
+    ids = Array.isArray(prompt) ? (prompt as unknown[]) : [prompt];
+  }
+  if (ids.length === 0) {
+    throw new BadInputError("an empty prompt", {
+      expected: "at least one character or token id",
+      remedy: "provide a text to continue",
+    });
+  }
+  const { max_positions: positions, vocab_size: vocabulary } = manifest.dimensions;
+  if (ids.length + plan.positions > positions) {
+    throw new PromptTooLongError(
+      `a prompt of ${ids.length} tokens and max_new_tokens ${plan.max_new_tokens}, which do not fit together`,
+      {
+        expected: `at most ${positions} positions for prompt and answer together`,
+        remedy: "shorten the prompt or lower max_new_tokens",
+      },
+    );
+  }
+  const isId = (id: unknown): id is number => Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabulary;
+  if (ids.every(isId)) return ids;
+  throw new BadInputError(`invalid prompt ${shown(prompt)}`, {
+    expected: `text, or a list of integers from 0 to ${vocabulary - 1}`,
+    remedy: "encode the text with the bundle's tokenizer",
+  });
+}

@@ -1,0 +1,263 @@
+// Events, stop strings, cancelling, errors and digests, on the bundle in the folder BUNDLE.
+import assert from "node:assert/strict";
+import { cp, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import * as wasm from "onnxruntime-web";
+
+import {
+  BadInputError,
+  CheckFailedError,
+  Decoder,
+  LopaError,
+  PromptTooLongError,
+  SCHEMA_VERSION,
+} from "../dist/index.js";
+import { TextStream } from "../dist/text/text_stream.js";
+
+const { BUNDLE, EXPECTED } = process.env;
+const PROMPT = "Tom has 3 apples. He buys 4 more.";
+// An answer that no end of text cuts short.
+const LONG = { max_new_tokens: 64, stop_at_eos: false };
+let decoder, scratch;
+
+before(async () => {
+  decoder = await Decoder.open(BUNDLE, { threads: 1 });
+  scratch = await mkdtemp(join(tmpdir(), "lopa-web-"));
+});
+after(async () => {
+  await decoder.close();
+  await rm(scratch, { recursive: true });
+});
+
+async function eventsOf(prompt, options) {
+  const events = [];
+  for await (const event of decoder.stream(prompt, options)) events.push(event);
+  return events;
+}
+
+// Return a copy of the bundle in which a function has changed the manifest.
+async function changedBundle(name, change) {
+  const folder = join(scratch, name);
+  await cp(BUNDLE, folder, { recursive: true });
+  const path = join(folder, "manifest.json");
+  const manifest = JSON.parse(await readFile(path, "utf8"));
+  change(manifest);
+  await writeFile(path, JSON.stringify(manifest));
+  return folder;
+}
+
+// Check that a promise fails with an error of this class that names what was received, expected and what to do.
+async function assertFails(promise, kind, received, remedy = /./) {
+  await assert.rejects(promise, (error) => {
+    assert.ok(error instanceof kind && error instanceof LopaError, String(error));
+    assert.match(error.received, received);
+    assert.match(error.remedy, remedy);
+    assert.ok(error.expected.length > 0 && error.message.includes(error.remedy));
+    return true;
+  });
+}
+
+test("answers equal those of Python", async () => {
+  for (const { prompt, options, ...expected } of JSON.parse(await readFile(EXPECTED, "utf8"))) {
+    const result = await decoder.generate(prompt, options);
+    const found = Object.fromEntries(Object.keys(expected).map((name) => [name, result[name]]));
+    assert.deepEqual(found, expected, JSON.stringify(options));
+  }
+});
+
+test("text events join to the answer, and the result comes last", async () => {
+  const events = await eventsOf(PROMPT, LONG);
+  const texts = events.filter((event) => event.type === "text").map((event) => event.text);
+  assert.deepEqual(
+    events.map((event) => event.type),
+    [...texts.map(() => "text"), "done"],
+  );
+  const { result } = events.at(-1);
+  assert.ok(texts.length > 1);
+  assert.equal(texts.join(""), result.text);
+  assert.equal(decoder.tokenizer.decode(result.token_ids), result.text);
+  assert.equal(result.tokens_per_forward, result.tokens / result.steps);
+});
+
+test("drafts show masked positions, and steps are reported", async () => {
+  const numbers = [];
+  const events = await eventsOf(PROMPT, { ...LONG, drafts: true, on_step: (step) => numbers.push(step.number) });
+  const drafts = events.filter((event) => event.type === "draft");
+  const { result } = events.at(-1);
+  assert.deepEqual(
+    drafts.map((draft) => draft.step),
+    numbers,
+  );
+  assert.equal(numbers.length, result.steps);
+  assert.ok(drafts[0].text.includes("░"));
+  const masked = [...drafts[0].text].filter((character) => character === "░").length;
+  assert.equal((masked + drafts[0].unmasked) % 32, 0);
+  assert.equal(drafts.at(-1).unmasked, 64);
+  assert.ok(!drafts.at(-1).text.includes("░"));
+});
+
+test("pieces of text end with whole characters", () => {
+  const text = "Übung: 🍎🍎 und 中文.";
+  const ids = decoder.tokenizer.encode(text, false, false);
+  const stream = new TextStream(decoder.tokenizer, []);
+  const pieces = [...ids.map((id) => stream.push([id])), stream.finish()];
+  assert.equal(pieces.join(""), text);
+  assert.ok(pieces.every((piece) => !piece.includes("\ufffd")));
+  assert.ok(ids.length > text.length);
+});
+
+test("a stop string ends the answer before it", async () => {
+  const { text } = await decoder.generate(PROMPT, LONG);
+  const stop = text.slice(6, 10);
+  const result = await decoder.generate(PROMPT, { ...LONG, stop: [stop, "never written"] });
+  assert.equal(result.text, text.slice(0, text.indexOf(stop)));
+  assert.equal(result.stop_reason, "stop_string");
+  assert.equal(result.stop_string, stop);
+  assert.ok(result.tokens < 64);
+});
+
+test("a signal cancels after the current step", async () => {
+  const controller = new AbortController();
+  const options = { ...LONG, signal: controller.signal, on_step: (step) => step.number === 2 && controller.abort() };
+  const events = await eventsOf(PROMPT, options);
+  const { result } = events.at(-1);
+  assert.equal(result.stop_reason, "cancelled");
+  assert.equal(result.steps, 2);
+  assert.ok(result.tokens < 64);
+});
+
+test("a time limit returns the committed text", async () => {
+  const result = await decoder.generate(PROMPT, { ...LONG, time_limit: 1e-6 });
+  assert.equal(result.stop_reason, "time_limit");
+  assert.equal(result.steps, 1);
+});
+
+test("requests at the same time get the answers that they get alone", async () => {
+  const seeds = [1, 2, 3];
+  const options = (seed) => ({ ...LONG, temperature: 1, seed, branches: 2 });
+  const alone = [];
+  for (const seed of seeds) alone.push(await decoder.generate(PROMPT, options(seed)));
+  const together = await Promise.all(seeds.map((seed) => decoder.generate(PROMPT, options(seed))));
+  assert.deepEqual(
+    together.map((result) => result.token_ids),
+    alone.map((result) => result.token_ids),
+  );
+  assert.notDeepEqual(alone[0].token_ids, alone[1].token_ids);
+});
+
+test("a special token in a prompt stays text, unless it is allowed", async () => {
+  const text = "a<|mask|>b";
+  const { mask } = decoder.bundle.manifest.special_tokens;
+  const plain = decoder.tokenizer.encode(text, false, false);
+  assert.ok(!plain.includes(mask));
+  assert.equal(decoder.tokenizer.decode(plain), text);
+  assert.ok(decoder.tokenizer.encode(text, false, true).includes(mask));
+});
+
+test("invalid prompts and options are rejected by name", async () => {
+  const generate = (prompt, options) => decoder.generate(prompt, options);
+  await assertFails(generate("", {}), BadInputError, /empty prompt/);
+  await assertFails(generate([1, 4096], {}), BadInputError, /4096/);
+  await assertFails(generate([1, -1], {}), BadInputError, /-1/);
+  await assertFails(generate(12, { max_new_tokens: 2048 }), PromptTooLongError, /2048/);
+  await assertFails(generate("\ud800", {}), BadInputError, /Unicode/);
+  await assertFails(generate("a".repeat(10 ** 6), {}), PromptTooLongError, /1000000 characters/);
+  await assertFails(generate("a", { bloc_size: 8 }), BadInputError, /unknown "bloc_size"/);
+  await assertFails(generate("a", { json_schema: "{}" }), BadInputError, /json_schema/, /Python/);
+  await assertFails(generate("a", { strategy: "wino" }), BadInputError, /wino/, /Python/);
+  await assertFails(generate("a", { skip_threshold: 2 }), BadInputError, /skip_threshold = 2/);
+  await assertFails(generate("a", { block_size: 1.5 }), BadInputError, /block_size = 1.5/);
+  await assertFails(generate("a", { stop: "text" }), BadInputError, /stop/);
+  await assertFails(generate("a", { seed: -1 }), BadInputError, /seed/);
+  await assertFails(generate("a", { strategy: "d2f", branches: 2 }), BadInputError, /branches 2/);
+  await assertFails(generate("a", { strategy: "d2f", cache: "dual" }), BadInputError, /"dual"/);
+  await assertFails(generate("a", { temperature: 1, top_k: 9 }), BadInputError, /top_k 9/, /with-logits/);
+});
+
+test("a bundle's defaults apply, except those that contradict the request", async () => {
+  const folder = await changedBundle("defaults", (manifest) => {
+    manifest.defaults = { strategy: "eb", gamma: 0.5, max_new_tokens: 32 };
+  });
+  const opened = await Decoder.open(folder, { threads: 1 });
+  assert.equal(opened.plan().strategy, "eb");
+  assert.equal(opened.plan().gamma, 0.5);
+  const plan = opened.plan({ strategy: "d2f" });
+  assert.equal(plan.strategy, "d2f");
+  assert.equal(plan.max_new_tokens, 32);
+  await opened.close();
+});
+
+test("a broken bundle is rejected with a remedy", async () => {
+  const open = (folder, options) => Decoder.open(folder, options);
+  await assertFails(open(join(scratch, "nothing")), BadInputError, /manifest.json is missing/, /copy the bundle/);
+  const future = await changedBundle("future", (manifest) => (manifest.schema = SCHEMA_VERSION + 1));
+  await assertFails(open(future), BadInputError, /schema version 3/, /update lopa-web/);
+  const unknown = await changedBundle("unknown", (manifest) => (manifest.extra = 1));
+  await assertFails(open(unknown), BadInputError, /unknown field \$\.extra/);
+  const large = await changedBundle("large", (manifest) => (manifest.dimensions.head_size = 2 ** 40));
+  await assertFails(open(large), BadInputError, /head_size/);
+  const outside = await changedBundle("outside", (manifest) => (manifest.files[3].path = "../tokenizer.json"));
+  await assertFails(open(outside), BadInputError, /"\.\.\/tokenizer.json"/, /do not use this bundle/);
+  const absent = await changedBundle("absent", () => {});
+  await rm(join(absent, "tokenizer.json"));
+  await assertFails(open(absent), BadInputError, /tokenizer.json is missing/, /copy the bundle/);
+  const sliding = await changedBundle("sliding", (manifest) => (manifest.decoding.alignment = "sliding"));
+  const opened = await open(sliding, { threads: 1 });
+  assert.throws(() => opened.plan(), /"sliding"[^]*decode this bundle with Python/);
+  await opened.close();
+  const wide = await changedBundle("wide", (manifest) => (manifest.dtype = "bfloat16"));
+  await assertFails(open(wide), BadInputError, /bfloat16/, /--dtype/);
+});
+
+test("a file with another digest is rejected", async () => {
+  const folder = await changedBundle("altered", () => {});
+  for (const name of ["tokenizer.json", "model.onnx.data"]) {
+    const path = join(folder, name);
+    const content = await readFile(path);
+    const place = content.length - 1;
+    const changed = Buffer.from(content);
+    changed[place] ^= 32;
+    await writeFile(path, changed);
+    await assertFails(Decoder.open(folder), CheckFailedError, new RegExp(`${name} has the SHA-256`), /copy the bundle/);
+    await writeFile(path, content.subarray(0, place));
+    await assertFails(Decoder.open(folder), BadInputError, new RegExp(`${name} has ${place} bytes`));
+    await writeFile(path, content);
+  }
+});
+
+test("a bundle is fetched from an address, and checked", async () => {
+  let larger = "";
+  const server = createServer(async (request, response) => {
+    try {
+      const content = await readFile(join(BUNDLE, request.url));
+      response.end(request.url.endsWith(larger) && larger ? Buffer.concat([content, Buffer.of(0)]) : content);
+    } catch {
+      response.writeHead(404).end();
+    }
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = `http://127.0.0.1:${server.address().port}`;
+  wasm.env.wasm.numThreads = 1;
+  const opened = await Decoder.open(address, { device: "wasm", ort: wasm });
+  const options = { max_new_tokens: 32, stop_at_eos: false };
+  const [fetched, local] = [await opened.generate(PROMPT, options), await decoder.generate(PROMPT, options)];
+  assert.deepEqual(fetched.token_ids, local.token_ids);
+  await opened.close();
+
+  larger = "tokenizer.json";
+  await assertFails(Decoder.open(address), BadInputError, /tokenizer.json has more than \d+ bytes/);
+  larger = "";
+  await assertFails(Decoder.open(`${address}/nothing`), BadInputError, /manifest.json is missing \(HTTP status 404\)/);
+  await assert.rejects(Decoder.open(address, { signal: AbortSignal.abort() }), { name: "AbortError" });
+  server.close();
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  await assertFails(Decoder.open(address), BadInputError, /cannot be fetched/, /check the address/);
+});
+
+test("an unknown device is rejected", async () => {
+  await assertFails(Decoder.open(BUNDLE, { device: "cuda" }), BadInputError, /device "cuda"/);
+});
