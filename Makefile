@@ -8,12 +8,14 @@ TRITON := .venv-triton
 RAY := .venv-ray
 WEBGPU := .webgpu
 QNN := .venv-qnn
+HEADERS := .onnxruntime-headers
+WEB := web
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-clients test-triton test-ray test-webgpu test-qnn peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -69,9 +71,27 @@ test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
 $(WEBGPU)/environment: $(VENV)/test-ready
 	$(BIN)/python -m tools.software_vulkan $(WEBGPU)
 
+# lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). The npm packages have no scripts to
+# run: that of onnxruntime-node would fetch CUDA libraries.
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready
+	npm run --prefix $(WEB) --silent build
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
+
+$(WEB)/node_modules/ready: $(WEB)/package-lock.json
+	@echo "Installing TypeScript and ONNX Runtime for Node and browsers into $(WEB)/node_modules: 0.5 GB."
+	npm ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
 # Engines for Qualcomm NPUs in the emulator of QNN's x86-64 Linux package (docs/how-to/engines.md).
 test-qnn: $(VENV)/test-ready $(QNN)/ready
 	PYTHONPATH=$(QNN) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m qnn tests/export/qnn
+
+# The C++ program in deploy/cpp, with headers unpacked into a folder and not installed (docs/how-to/deploy.md).
+test-cpp: $(VENV)/test-ready $(HEADERS)/include/onnxruntime_cxx_api.h
+	ONNXRUNTIME_HEADERS=$(CURDIR)/$(HEADERS)/include OMP_NUM_THREADS=1 $(BIN)/pytest -m cpp tests/deploy
+
+$(HEADERS)/include/onnxruntime_cxx_api.h:
+	$(BIN)/python -m tools.onnxruntime_headers $(HEADERS)
 
 # Compares our forwards on this CPU with llama.cpp, OpenVINO and torch (docs/measurements/cpu.md). Building llama.cpp
 # takes long.
@@ -97,7 +117,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

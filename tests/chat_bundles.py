@@ -3,17 +3,76 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+FIRST_FREE_ID = 975
+"""First id of the toy's vocabulary that its tokenizer leaves unused."""
+MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
+"""Added tokens of Qwen3's tokenizer that answers show."""
+HERMES = """{%- if tools %}# Tools
+<tools>{% for tool in tools %}
+{{ tool | tojson }}{% endfor %}
+</tools>
+Answer with <tool_call>
+{"name": NAME, "arguments": OBJECT}
+</tool_call>
+{% endif -%}
+{%- for m in messages %}{{ '' if loop.first else '\n' }}
+{%- if m.role == 'assistant' %}Answer:
+{%- if m.reasoning_content %} <think>{{ m.reasoning_content }}</think>{% endif %} {{ m.content or '' }}
+{%- for c in m.tool_calls or [] %}
+<tool_call>
+{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}
+{%- elif m.role == 'tool' %}<tool_response>{{ m.content }}</tool_response>
+{%- else %}Question: {{ m.content }}
+{%- endif %}
+{%- endfor %}
+Answer:
+{%- if enable_thinking is defined and enable_thinking %} <think>
+{% elif enable_thinking is defined %} <think>
+
+</think>
+
+{% endif %}"""
+"""Small template with Hermes's tool calls and a switch of reasoning, in the form of the toy's prompts."""
 
 
 def with_chat_template(bundle: Path, copy: Path, template: str) -> Path:
     """Copy `bundle` to `copy` with `template` in its tokenizer's config, as an export would do. Return the copy."""
+    return with_tokenizer_files(bundle, copy, lambda settings: settings | {"chat_template": template})
+
+
+def with_added_tokens(bundle: Path, copy: Path, template: str, texts: Sequence[str] = MARKS) -> Path:
+    """Copy the toy's `bundle` to `copy` with `template` and added tokens that are not special. Return the copy."""
+
+    def add(tokenizer: dict[str, Any]) -> dict[str, Any]:
+        pattern = tokenizer["added_tokens"][-1]
+        added = [
+            {**pattern, "id": FIRST_FREE_ID + number, "content": text, "special": False}
+            for number, text in enumerate(texts)
+        ]
+        return tokenizer | {"added_tokens": tokenizer["added_tokens"] + added}
+
+    return with_tokenizer_files(bundle, copy, lambda settings: settings | {"chat_template": template}, add)
+
+
+def with_tokenizer_files(
+    bundle: Path,
+    copy: Path,
+    change_settings: Callable[[dict[str, Any]], dict[str, Any]],
+    change_tokenizer: Callable[[dict[str, Any]], dict[str, Any]] = lambda tokenizer: tokenizer,
+) -> Path:
+    """Copy `bundle` to `copy` with changed tokenizer files, as an export would write them. Return the copy."""
     shutil.copytree(bundle, copy)
-    path = copy / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
-    manifest = json.loads((copy / "manifest.json").read_text())
-    for record in manifest["files"]:
-        if record["path"] == path.name:
-            record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    manifest = json.loads((copy / "manifest.json").read_bytes())
+    for name, change in (("tokenizer_config.json", change_settings), ("tokenizer.json", change_tokenizer)):
+        path = copy / name
+        path.write_text(json.dumps(change(json.loads(path.read_bytes()))))
+        (record,) = (each for each in manifest["files"] if each["path"] == name)
+        record.update(size=path.stat().st_size, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
     (copy / "manifest.json").write_text(json.dumps(manifest))
     return copy

@@ -35,7 +35,7 @@ def context_of(
 def branch_of(prompt: Int64, context: Context, *, cached: bool = False, blocks: int = 1) -> Branch:
     """Return the anchor of a `prompt` [length] with `blocks` opened blocks, all masked."""
     layout = layout_of_prompt(len(prompt), context.plan, context.prediction_shift)
-    branch = first_branch(prompt, layout, context, cached=cached)
+    branch = first_branch(prompt, layout, context, cached=layout.first if cached else 0)
     for _ in range(blocks):
         branch = with_next_block(branch, context)
     return branch

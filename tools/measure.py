@@ -19,13 +19,23 @@ MEASUREMENTS = {
     "rules": ("tools.reports.rules", "Compare LoPA with rules of other papers that need no training."),
     "tuning": ("tools.reports.tuning", "Repeat tunings on halves of the questions, and judge the choices."),
     "grammar": ("tools.reports.grammar", "Decode with random schemas, and measure the cost of grammars."),
+    "tools": ("tools.reports.tool_calls", "Decode calls of random tools, and validate each."),
+    "holes": ("tools.reports.holes", "Fill holes with several caches and numbers of branches."),
     "angles": ("tools.reports.angles", "Compare forwards at large positions with the float32 reference."),
     "load": ("tools.serving.load", "Compare servers with an engine in this process under load."),
+    "conversation": (
+        "tools.serving.conversation",
+        "Measure the turns of a conversation with and without the prefix cache.",
+    ),
     "soak": ("tools.serving.soak", "Send thousands of requests to a server and check each answer."),
+    "traces": ("tools.serving.traces", "Compare requests to a server with traces and without."),
+    "hostile": ("tools.serving.hostile", "Measure chats while hostile tools arrive."),
+    "overhead": ("tools.serving.overhead", "Compare one chat with and without tools, by all endpoints."),
     "fuzz": ("tools.fuzz.run", "Mutate every input that a user can provide."),
     "peers": ("tools.peers.__main__", "Compare forwards with llama.cpp, OpenVINO, ONNX Runtime GenAI and torch."),
     "rows": ("tools.reports.int16_rows", "Copy an int8 bundle with the rows that QNN computes."),
     "webgpu": ("tools.reports.webgpu", "Compare caches on a WebGPU device with caches on the host."),
+    "web": ("tools.reports.web", "Compare lopa-web in Node with Python on this CPU."),
     "gpu": ("tools.gpu.report", "Run all measurements on a machine with a GPU."),
 }
 """Module with a click command `main`, and the help text, by name."""

@@ -8,15 +8,13 @@ are preferred. FOLDER/environment then has the variables for a shell: set -a; . 
 
 import json
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 
 import click
 
 from lopa.export.staging import Product, staged_folder
-from lopa.runtime.errors import BadInputError, EngineFailedError, MissingBackendError
 from tools.cli_errors import exit_on_error
+from tools.debian_packages import unpack_packages
 
 _DRIVER = Product("driver folder", "environment")
 _PACKAGES = ("mesa-vulkan-drivers", "libvulkan1")
@@ -28,36 +26,19 @@ _ALLOW_SOFTWARE = "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER"
 def unpack_driver(folder: Path) -> Path:
     """Unpack the driver and its libraries into the new folder `folder`. Return the file with the environment.
 
-    Raises MissingBackendError without apt, and EngineFailedError if apt or dpkg fails.
+    Raises as `unpack_packages` does.
     """
-    for program in ("apt-get", "dpkg"):
-        if shutil.which(program) is None:
-            raise MissingBackendError(
-                f"{program} is not installed",
-                expected="a Debian or Ubuntu system, whose archive has Mesa's Vulkan drivers",
-                remedy="install a Vulkan driver by the system's own means",
-            )
     folder = folder.absolute()
     with staged_folder(folder, overwrite=True, product=_DRIVER) as staged:
-        root, state = staged / "root", staged / "apt"
-        for each in (state / "lists" / "partial", state / "cache" / "archives" / "partial"):
-            each.mkdir(parents=True)
-        codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
-        suite = f"{codename}-backports"
-        (state / "sources.list").write_text("".join(_archives(codename, suite)))
-        options = [
-            *("-o", f"Dir::Etc::sourcelist={state / 'sources.list'}", "-o", "Dir::Etc::sourceparts=-"),
-            *("-o", f"Dir::State::lists={state / 'lists'}", "-o", f"Dir::Cache={state / 'cache'}"),
-            *("-o", "APT::Sandbox::User=root", "-q"),
-        ]
-        _run("apt-get", *options, "update")
-        choice = ["--no-install-recommends", "-t", suite]
-        plan = _run("apt-get", *options, "--simulate", *choice, "install", *_PACKAGES)
-        names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
-        _run("apt-get", *options, *choice, "download", *dict.fromkeys((*names, *_PACKAGES)), cwd=state)
-        for package in sorted(state.glob("*.deb")):
-            _run("dpkg", "--extract", str(package), str(root))
-        shutil.rmtree(state)
+        root = staged / "root"
+        unpack_packages(
+            root,
+            _PACKAGES,
+            suite=f"{platform.freedesktop_os_release()['VERSION_CODENAME']}-backports",
+            contents="Mesa's Vulkan drivers",
+            remedy="install a Vulkan driver by the system's own means",
+            with_dependencies=True,
+        )
         (library,) = root.glob("usr/lib/*/libvulkan_lvp.so")
         final = folder / library.parent.relative_to(staged)
         icd = next(iter((root / _ICD).parent.glob("lvp_icd*.json")))
@@ -68,32 +49,6 @@ def unpack_driver(folder: Path) -> Path:
             f"VK_ICD_FILENAMES='{folder / icd.relative_to(staged)}'\nLD_LIBRARY_PATH='{final}'\n{_ALLOW_SOFTWARE}=1\n"
         )
     return folder / "environment"
-
-
-def _archives(codename: str, suite: str) -> list[str]:
-    """Return the lines of a list of sources: the machine's archive of `codename`, and the same of `suite`."""
-    form = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
-    keyring = Path(f"/usr/share/keyrings/{platform.freedesktop_os_release()['ID']}-archive-keyring.gpg")
-    found = _run("apt-get", "indextargets", "--format", form, "Created-By: Packages").splitlines()
-    for fields in map(str.split, found):
-        if fields[1:] == [codename, "main"]:
-            return [f"deb [signed-by={keyring}] {fields[0]} {each} main\n" for each in (codename, suite)]
-    raise BadInputError(
-        f"no archive of {codename} among apt's sources",
-        expected="an archive with the component main",
-        remedy="run apt-get update, or install a Vulkan driver by the system's own means",
-    )
-
-
-def _run(*command: str, cwd: Path | None = None) -> str:
-    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    if completed.returncode:
-        raise EngineFailedError(
-            f"{command[0]} ended with code {completed.returncode}: {completed.stderr.strip()[-1000:]}",
-            expected="Mesa's Vulkan drivers in the archive",
-            remedy="check the network and apt's sources, or install a Vulkan driver by the system's own means",
-        )
-    return completed.stdout
 
 
 @click.command(help=__doc__)

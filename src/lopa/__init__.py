@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lopa.runtime.bundle import Bundle as Bundle
     from lopa.runtime.bundle.manifest import Manifest as Manifest
+    from lopa.runtime.contract.candidate_list import TokenLogprob as TokenLogprob
     from lopa.runtime.contract.timeline import Span as Span
     from lopa.runtime.contract.timeline import Timeline as Timeline
     from lopa.runtime.decoder import Decoder as Decoder
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lopa.runtime.engine import Engine as Engine
     from lopa.runtime.errors import BadInputError as BadInputError
     from lopa.runtime.errors import CheckFailedError as CheckFailedError
+    from lopa.runtime.errors import ChoicesRefusedError as ChoicesRefusedError
     from lopa.runtime.errors import DevicesLostError as DevicesLostError
     from lopa.runtime.errors import EngineClosedError as EngineClosedError
     from lopa.runtime.errors import EngineFailedError as EngineFailedError
@@ -48,9 +50,15 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.result import GenerationResult as GenerationResult
     from lopa.runtime.requests.result import TextEvent as TextEvent
     from lopa.runtime.requests.status import EngineStatus as EngineStatus
+    from lopa.runtime.requests.timing import RequestTiming as RequestTiming
+    from lopa.runtime.scoring.choice_scores import ChoiceScore as ChoiceScore
+    from lopa.runtime.scoring.choice_scores import ChoiceScores as ChoiceScores
     from lopa.runtime.sessions.session import Session as Session
     from lopa.runtime.text.prompt_ids import Prompt as Prompt
     from lopa.runtime.text.prompt_ids import PromptRequest as PromptRequest
+    from lopa.runtime.text.text_with_holes import Hole as Hole
+    from lopa.runtime.text.text_with_holes import TextWithHoles as TextWithHoles
+    from lopa.runtime.text.text_with_holes import text_with_holes as text_with_holes
     from lopa.runtime.text.tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.1.0"
@@ -59,15 +67,16 @@ __version__ = "0.1.0"
 _NAMES = {
     "lopa.runtime.bundle": "Bundle",
     "lopa.runtime.bundle.manifest": "Manifest",
+    "lopa.runtime.contract.candidate_list": "TokenLogprob",
     "lopa.runtime.contract.timeline": "Span Timeline",
     "lopa.runtime.decoder": "Decoder",
     "lopa.runtime.decoding.decoding": "Step StopReason",
     "lopa.runtime.decoding.trace_table": "trace_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
-        "BadInputError CheckFailedError DevicesLostError EngineClosedError EngineFailedError GrammarHelperError "
-        "GrammarRefusedError LopaError MissingBackendError NonFiniteAnswerError OutputFailedError "
-        "PreparationStoppedError PromptTooLongError QueueFullError"
+        "BadInputError CheckFailedError ChoicesRefusedError DevicesLostError EngineClosedError EngineFailedError "
+        "GrammarHelperError GrammarRefusedError LopaError MissingBackendError NonFiniteAnswerError "
+        "OutputFailedError PreparationStoppedError PromptTooLongError QueueFullError"
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",
@@ -78,8 +87,11 @@ _NAMES = {
     "lopa.runtime.requests.reservation": "Reservation",
     "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
     "lopa.runtime.requests.status": "EngineStatus",
+    "lopa.runtime.requests.timing": "RequestTiming",
+    "lopa.runtime.scoring.choice_scores": "ChoiceScore ChoiceScores",
     "lopa.runtime.sessions.session": "Session",
     "lopa.runtime.text.prompt_ids": "Prompt PromptRequest",
+    "lopa.runtime.text.text_with_holes": "Hole TextWithHoles text_with_holes",
     "lopa.runtime.text.tokenizer": "Tokenizer",
 }
 """Public names by module. The imports above repeat them for type checkers and editors."""

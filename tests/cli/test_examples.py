@@ -101,6 +101,14 @@ def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, m
     if name == "qnn":
         pytest.importorskip("onnxruntime_qnn", reason="needs onnxruntime-qnn: make test-qnn")
         shutil.copy(plan_file(Bundle.open(folder / "BUNDLE"), folder / "PLAN.json"), folder / "BUNDLE" / BUCKETS_NAME)
+    if name == "page":
+        web = Path(__file__).resolve().parents[2] / "web"
+        if not (web / "node_modules" / "ready").is_file() or not (web / "dist" / "index.js").is_file():
+            pytest.skip("needs npm packages: make test-web")
+        (folder / "web").symlink_to(web)
+    if name == "fill":
+        shutil.rmtree(folder / "BUNDLE")
+        shutil.copytree(request.getfixturevalue("export_tiny")(with_logits=False, lora=None), folder / "BUNDLE")
     if name in ("ascend", "inspect"):
         request.getfixturevalue("atc_calls")
         shutil.rmtree(folder / "BUNDLE")

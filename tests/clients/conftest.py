@@ -1,10 +1,11 @@
-"""Shared server of all clients: few requests at once, and the chat template of the tiny model."""
+"""Shared servers of all clients: few requests at once, and chat templates of the tiny model without and with tools."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chat_bundles import with_chat_template
+from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
+from tests.runtime.text.chat_templates import TEMPLATES
 from tests.serve.servers import STOPPING, Server, serving
 
 from lopa.runtime import Decoder
@@ -30,7 +31,34 @@ def decoder(chat_bundle: Path) -> Iterator[Decoder]:
 
 @pytest.fixture(scope="session")
 def server(chat_bundle: Path) -> Iterator[Server]:
-    with serving(chat_bundle, "--max-num-seqs", 4, "--queue", 4) as started:
+    """Yield a server whose template has no tools."""
+    yield from _running(chat_bundle)
+
+
+@pytest.fixture(scope="session")
+def text_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the toy with tools and reasoning, whose marks its tokenizer writes with several tokens."""
+    return with_chat_template(tiny_bundle, tmp_path_factory.mktemp("tools") / "text", "{{ bos_token }}" + HERMES)
+
+
+@pytest.fixture(scope="session")
+def token_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the toy with Qwen3's tokens and a template in its style."""
+    return with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("tools") / "tokens", TEMPLATES["qwen"])
+
+
+@pytest.fixture(scope="session")
+def tool_server(text_bundle: Path) -> Iterator[Server]:
+    yield from _running(text_bundle)
+
+
+@pytest.fixture(scope="session")
+def token_server(token_bundle: Path) -> Iterator[Server]:
+    yield from _running(token_bundle)
+
+
+def _running(bundle: Path) -> Iterator[Server]:
+    with serving(bundle, "--max-num-seqs", 4, "--queue", 4) as started:
         yield started
         code, output = started.stop()
     assert (code, output.splitlines()) == (0, [STOPPING])

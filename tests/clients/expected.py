@@ -32,6 +32,11 @@ def write_expected(path: Path, server: Server, decoder: Decoder) -> None:
     path.write_text(json.dumps(expected), encoding="utf-8")
 
 
+def write_server(path: Path, server: Server) -> None:
+    """Write a JSON file with the server's URL and a question, for clients that check answers against themselves."""
+    path.write_text(json.dumps({"url": server.url, "question": question_of_prompt(PROMPTS[0])}), encoding="utf-8")
+
+
 def _answer_fields(result: GenerationResult) -> dict[str, Any]:
     return {
         "text": result.text,

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".venv-clients"
 PYTHON = INSTALLED / "bin" / "python"
 MODULES = INSTALLED / "node" / "node_modules"
-WAIT = 300.0
+WAIT = 900.0
 """Seconds after which a client counts as hung."""
 
 no_python = pytest.mark.skipif(

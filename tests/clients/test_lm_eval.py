@@ -46,7 +46,7 @@ def items() -> list[EvalItem]:
 @pytest.fixture(scope="module")
 def expected(items: list[EvalItem], decoder: Decoder) -> Expected:
     (variant,) = (each for each in VARIANTS if each.name == "lopa-4")  # the task file requests this variant
-    config = variant_config(decoder, variant, reference=False)
+    config = variant_config(decoder, variant, published=False)
     results = [result for item in items for result in decoder.generate([item.prompt], config)]
     outcomes = [outcome_from_result(item, result) for item, result in zip(items, results, strict=True)]
     score = measure_from_outcomes(outcomes).score

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.runtime.accelerator.bucketed_forward import bucketed_session
-from tests.runtime.requests.batch_mates import alone, result_of
+from tests.runtime.requests.batch_mates import alone, result_of, with_stored_prompt
 
 from lopa.bench.buckets.bucket_costs import bucket_costs
 from lopa.bench.buckets.forward_recording import forwards_of_recording, recording_from_decoder
@@ -116,7 +116,8 @@ def test_the_same_answers_with_batch_mates(opened: Opened, submitted: list[Promp
     expected = answers(decoder, submitted)
     with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
         for _ in range(2):
-            assert [result_of(handle) for handle in engine.submit_many(submitted)] == expected
+            found = [result_of(handle) for handle in engine.submit_many(submitted)]
+            assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
 
 
 def test_the_same_answers_with_shape_buckets(family: str, opened: Opened, submitted: list[PromptRequest]) -> None:
@@ -143,7 +144,7 @@ def test_quantized_bundles_with_batch_mates(opened: Opened, submitted: list[Prom
     expected = answers(decoder, submitted)
     with Engine(decoder, max_num_seqs=5, queue_limit=len(submitted)) as engine:
         found = [result_of(handle) for handle in engine.submit_many(submitted)]
-    assert found == expected
+    assert found == [with_stored_prompt(*each) for each in zip(expected, found, strict=True)]
 
 
 def test_an_answer_is_complete_and_within_its_length(

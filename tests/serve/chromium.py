@@ -8,10 +8,12 @@ import selectors
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """Path of Chromium, or None."""
@@ -29,6 +31,12 @@ _OPTIONS = (
     "--window-size=1200,900",
     "--host-resolver-rules=MAP elsewhere.example 127.0.0.1",
 )
+
+
+def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs the browser."""
+    missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+    return pytest.mark.browser(missing(test))
 
 
 class Browser:
@@ -115,8 +123,10 @@ class Browser:
 
 
 @contextmanager
-def chromium(folder: Path) -> Iterator[Browser]:
-    """Yield a browser with a profile in `folder`. It reads commands from descriptor 3 and writes answers to 4."""
+def chromium(folder: Path, *options: str) -> Iterator[Browser]:
+    """Yield a browser with a profile in `folder` and more `options`. It reads commands from descriptor 3 and writes
+    answers to 4.
+    """
     assert PROGRAM is not None
     read_commands, commands = _pipe()
     answers, write_answers = _pipe()
@@ -124,7 +134,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
     command = ["bash", "-c", f'exec "$@" 3<&{read_commands} 4>&{write_answers}', "bash", PROGRAM]
     with (folder / "chromium.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, *_OPTIONS, f"--user-data-dir={folder / 'profile'}"],
+            [*command, *_OPTIONS, *options, f"--user-data-dir={folder / 'profile'}"],
             pass_fds=(read_commands, write_answers),
             stdin=subprocess.DEVNULL,
             stdout=log,

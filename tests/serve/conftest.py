@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chat_bundles import with_chat_template
+from tests.chat_bundles import HERMES, with_added_tokens, with_chat_template
+from tests.runtime.text.chat_templates import TEMPLATES
 from tests.serve.servers import INVALID, STOPPING, Server, serving
 
+_FEW = ("--max-num-seqs", 4, "--queue", 64)
 TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\\n' }}{% endfor %}Answer:"
 
 
@@ -32,5 +34,31 @@ def server(chat_bundle: Path) -> Iterator[Server]:
 def unbounded(chat_bundle: Path) -> Iterator[Server]:
     """Yield a server with the default limits."""
     with serving(chat_bundle) as started:
+        yield started
+        assert started.stop() == (0, f"{STOPPING}\n")
+
+
+@pytest.fixture(scope="session")
+def text_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the toy whose tokenizer writes <tool_call> with several tokens."""
+    return with_chat_template(tiny_bundle, tmp_path_factory.mktemp("calls") / "text", HERMES)
+
+
+@pytest.fixture(scope="session")
+def token_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the toy with Qwen3's tokens and a template in its style."""
+    return with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("calls") / "tokens", TEMPLATES["qwen"])
+
+
+@pytest.fixture(scope="session", params=["text", "tokens"])
+def tool_server(request: pytest.FixtureRequest, text_bundle: Path, token_bundle: Path) -> Iterator[Server]:
+    with serving(text_bundle if request.param == "text" else token_bundle, *_FEW) as started:
+        yield started
+        assert started.stop() == (0, f"{STOPPING}\n")
+
+
+@pytest.fixture(scope="session")
+def reasoning_server(text_bundle: Path) -> Iterator[Server]:
+    with serving(text_bundle, *_FEW) as started:
         yield started
         assert started.stop() == (0, f"{STOPPING}\n")

@@ -28,7 +28,8 @@ def test_models(server: Server) -> None:
     assert (model.id, model.object, model.owned_by) == ("tiny", "model", "lopa-export")
     assert model.model_extra is not None
     assert model.model_extra["max_model_len"] > 0
-    assert model.model_extra["endpoints"] == ["/v1/chat/completions", "/v1/completions"]
+    paths = ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/score"]
+    assert model.model_extra["endpoints"] == paths
     assert server.client.models.retrieve("tiny") == model
     with pytest.raises(openai.NotFoundError) as refused:
         server.client.models.retrieve("other")
@@ -39,7 +40,7 @@ def test_chat_without_a_chat_template_is_rejected(tiny_bundle: Path) -> None:
     with serving(tiny_bundle) as server:
         (model,) = server.client.models.list().data
         assert model.model_extra is not None
-        assert model.model_extra["endpoints"] == ["/v1/completions"]
+        assert model.model_extra["endpoints"] == ["/v1/completions", "/v1/score"]
         with pytest.raises(openai.BadRequestError) as refused:
             server.client.chat.completions.create(model="tiny", messages=CHAT)
         assert refused.value.param == "messages"
@@ -254,7 +255,11 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1}, "frequency_penalty"),
-        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 9}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"lopa": {"choices": []}}, "lopa.choices"),
+        ({"lopa": {"choices": ["zebra"]}}, "lopa.choices"),
+        ({"lopa": {"choices": ["a", "a"]}}, "lopa.choices"),
         ({"logprobs": 3}, "logprobs"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -324,7 +329,7 @@ def test_invalid_chat_fields_are_rejected_by_name(server: Server, invalid: dict[
         ({"echo": True}, "echo"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": 9}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"prompt": None}, "prompt"),
         ({"prompt": ""}, "prompt"),

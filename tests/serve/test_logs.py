@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -190,7 +191,7 @@ def test_text_access_log_and_a_client_disconnect(chat_bundle: Path) -> None:
         code, output = server.stop()
     assert code == 0
     of_client = [line for line in output.splitlines() if NAME in line]
-    assert len(of_client) == 2, "one line for the request, one for its end"
+    assert len(of_client) == 3, "one line for the request, one for its plan, one for its end"
     assert '"POST /v1/completions HTTP/1.1" 200, ' in of_client[-1]
     assert '"POST /v1/completions HTTP/1.1" 499, 0 bytes' in output
     with serving(chat_bundle, "-v", "--no-access-log") as server:
@@ -229,6 +230,77 @@ def test_environment_is_checked_and_named_in_errors(monkeypatch: pytest.MonkeyPa
     assert done.returncode == 2
     assert "Invalid value for '--port': 'tcp://10.0.0.1:8000'" in done.stderr
     assert "(from the environment variable LOPA_SERVE_PORT)" in done.stderr
-    monkeypatch.delenv("LOPA_SERVE_PORT")
+    monkeypatch.setenv("LOPA_SERVE_PORT", "0")
+    monkeypatch.setenv("LOPA_SERVE_STALL", "nan")
+    done = lopa_export("serve")
+    assert done.returncode == 2
+    assert "invalid stall_seconds nan" in done.stderr
+    variables = "LOPA_SERVE_BUNDLE, LOPA_SERVE_PORT, LOPA_SERVE_STALL"
+    assert f"(set by environment variables: {variables})" in done.stderr
+    for name in variables.split(", "):
+        monkeypatch.delenv(name)
     assert "LOPA_SERVE_" not in lopa_export("serve", "--port", "x").stderr
-    assert "LOPA_SERVE_MAX_TOKENS=512" in lopa_export("serve", "--help").stdout
+    assert "environment" not in lopa_export("serve", tmp_path, "--stall", "nan").stderr
+
+
+@pytest.mark.parametrize("option", ["api-keys", "require-signature"])
+def test_empty_variable_of_a_protecting_option_is_an_error(
+    option: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = f"LOPA_SERVE_{option.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, "")
+    done = lopa_export("serve", tmp_path, "--port", 0)
+    assert done.returncode == 2
+    assert f"the environment variable {variable} is empty" in done.stderr
+    assert "is empty" not in lopa_export("serve", tmp_path, "--port", 0, f"--{option}", "FILE").stderr
+
+
+def test_help_lists_the_variable_of_every_option() -> None:
+    for option, is_complete in (("--help", False), ("--help-all", True)):
+        text = lopa_export("serve", option).stdout
+        flags = set(re.findall(r"^  (?:-\w, )?--([a-z-]+)", text, re.MULTILINE)) - {"help", "help-all"}
+        variables = set(re.findall(r"LOPA_SERVE_[A-Z_]+", "".join(text.split())))
+        expected = {f"LOPA_SERVE_{flag.upper().replace('-', '_')}" for flag in flags}
+        assert len(flags) > (20 if is_complete else 15)
+        assert expected <= variables
+        assert variables - expected <= {"LOPA_SERVE_", "LOPA_SERVE_BUNDLE"}
+
+
+def test_variables_of_a_kubernetes_service_are_ignored(chat_bundle: Path) -> None:
+    variables = {
+        "LOPA_SERVE_SERVICE_HOST": "10.0.0.1",
+        "LOPA_SERVE_SERVICE_PORT": "80",
+        "LOPA_SERVE_SERVICE_PORT_HTTP": "80",
+        "LOPA_SERVE_PORT": "tcp://10.0.0.1:80",
+        "LOPA_SERVE_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "LOPA_SERVE_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    with serving(chat_bundle, variables=variables) as server:
+        assert server.head[0] == "warning: LOPA_SERVE_PORT is ignored: Kubernetes set it for a Service\n"
+        assert "warning" not in "".join(server.head[1:])
+
+
+def test_variable_without_the_command_is_reported(chat_bundle: Path) -> None:
+    with serving(chat_bundle, variables={"LOPA_MAX_TOKENS": "3", "LOPA_OTHER": "1"}) as server:
+        expected = (
+            "warning: the environment variable LOPA_MAX_TOKENS has no effect; did you mean LOPA_SERVE_MAX_TOKENS?"
+        )
+        assert server.head[0] == f"{expected}\n"
+        assert "LOPA_OTHER" not in "".join(server.head)
+
+
+def test_failure_to_start_is_in_the_json_log(tmp_path: Path) -> None:
+    done = lopa_export("serve", tmp_path / "nothing", "--port", 0, "--log-format", "json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, lines[-1]["level"]) == (2, "ERROR")
+    assert lines[-1]["message"].startswith("error: ")
+    assert "nothing" in lines[-1]["message"]
+
+
+@pytest.mark.parametrize("name", ["LOPA_VERSION", "LOPA_HELP", "LOPA_EXPORT_VERSION", "LOPA_INSPECT_HELP"])
+def test_no_variable_prints_the_version_or_the_help(
+    name: str, chat_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = lopa_export("inspect", chat_bundle).stdout
+    monkeypatch.setenv(name, "1")
+    assert lopa_export("inspect", chat_bundle).stdout == expected

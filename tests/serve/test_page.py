@@ -4,14 +4,14 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.chromium import PROGRAM, Browser, chromium
+from tests.serve.chromium import Browser, chromium, in_chromium
 from tests.serve.servers import OPENING, Server, serving
 from tests.serve.test_answers import QUESTIONS
 from tests.serve.test_streams import events
@@ -36,12 +36,6 @@ CONTRAST = """(kind) => {
   return (high + 0.05) / (low + 0.05);
 }"""
 """JavaScript that returns the contrast of an element's text by WCAG 2."""
-
-
-def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that needs the browser."""
-    missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
-    return pytest.mark.browser(missing(test))
 
 
 @pytest.fixture(scope="module")

@@ -362,8 +362,8 @@ def test_idle_server_reports_every_series(chat_bundle: Path) -> None:
         ends = {labels for name, labels, _ in series if name == "lopa_requests_total"}
         assert ends == {
             f'endpoint="{endpoint}",finish_reason="{reason}",model="tiny"'
-            for endpoint in ("chat/completions", "completions")
-            for reason in ("stop", "length")
+            for endpoint in ("chat/completions", "completions", "messages", "responses", "score")
+            for reason in ("stop", "length", "tool_calls")
         }
         assert abs(server.metric("process_start_time_seconds") - requested) < 60
         for path, reason in (("/v1/nothing", "not_found"), ("/v1/completions", "method_not_allowed")):

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, MESSAGES, RESPONSES
+from tools.serving.hostile_tools import NOT_ABOUT_TOOLS, hostile_tools
 
-MAX_BODY = 100_000
+MAX_BODY = 2_000_000
 """Maximum body size of the server in bytes."""
 
 
@@ -34,7 +35,25 @@ def bad_requests(model: str) -> tuple[BadRequest, ...]:
     )
     long = json.dumps({"model": model, "prompt": [5] * 5000}).encode()
     too_long = BadRequest(COMPLETIONS, long, 400, "context_length_exceeded", "prompt")
-    return (*unreadable, too_large, *fields, unknown, too_long)
+    return (*unreadable, too_large, *fields, unknown, too_long, *_hostile_requests(model))
+
+
+def _hostile_requests(model: str) -> Iterator[BadRequest]:
+    """Yield chats of all endpoints with tools that no server can use."""
+    for name, tools in hostile_tools().items():
+        if name in NOT_ABOUT_TOOLS:
+            continue
+        functions = [each["function"] for each in tools]
+        chat = {"model": model, "messages": [{"role": "user", "content": "1"}]}
+        message_tools = [{"name": each["name"], "input_schema": each["parameters"]} for each in functions]
+        response_tools = [{"type": "function", **each} for each in functions]
+        bodies = {
+            CHATS: {**chat, "tools": tools, "tool_choice": "required"},
+            MESSAGES: {**chat, "max_tokens": 100, "tools": message_tools, "tool_choice": {"type": "any"}},
+            RESPONSES: {"model": model, "input": "1", "tools": response_tools, "tool_choice": "required"},
+        }
+        for path, body in bodies.items():
+            yield BadRequest(path, json.dumps(body).encode(), 400, None, "tools")
 
 
 def _invalid_bodies(model: str) -> Iterator[tuple[str, dict[str, Any], str]]:

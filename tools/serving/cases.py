@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +10,61 @@ from typing import Any
 import numpy as np
 
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import MAX_POSITIONS
-from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.requests.result import DoneEvent, TextEvent
 from lopa.runtime.text.prompt_ids import Prompt
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD
+from lopa.runtime.text.reasoning_marks import OPENING
+from lopa.serve.answering.chat_answer import chat_answer
+from lopa.serve.answering.complete_results import choice_from_parts
+from lopa.serve.chat.answer_parser import AnswerForm, Part
+from lopa.serve.openai.body_config import config_from_options
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, MESSAGES, RESPONSES
+from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.serve.protocols.choice import Choice
+from lopa.serve.protocols.messages_request import request_from_messages
+from lopa.serve.protocols.responses_request import request_from_responses
+from lopa.serve.serve_limits import ServeLimits
 from tools.random_configs import random_config, random_prompt
+from tools.serving.replies import sorted_arguments
 
 _TOP_LEVEL = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "seed": "seed"}
 """OpenAI's names of options. The others are in LOPA_FIELD."""
-_KINDS, _SHARES = ("text", "ids", "texts", "chat"), (0.35, 0.15, 0.2, 0.3)
+_KINDS, _SHARES = ("text", "ids", "texts", "chat", "tools"), (0.2, 0.1, 0.1, 0.2, 0.4)
 _LONG_TOKENS = 400
+_CALL_TOKENS = (64, 120)
+"""Minimum and maximum of max_tokens in chats with tools. A forced call takes about 40 tokens."""
+_BUDGET = 12
+"""Maximum tokens of reasoning of such a chat, if it reasons."""
+_TOOLS = (
+    ("get_weather", {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}}),
+    ("add", {"type": "object", "properties": {"n": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}}),
+    ("get_now", {"type": "object", "properties": {"zone": {"enum": ["a", "b"]}}, "required": ["zone"]}),
+)
+_PLAIN = AnswerForm()
+_ANY_TEXT = "start: /(?s:.*)/"
 _UNREADABLE = "\ufffd"
+_READERS: Mapping[str, Callable[[dict[str, Any], ServeLimits], AnswerRequest]] = {
+    CHATS: lambda body, limits: request_from_openai(body, CHATS, limits),
+    MESSAGES: request_from_messages,
+    RESPONSES: request_from_responses,
+}
+"""Readers of the bodies of chats, by endpoint."""
 
 
 @dataclass(frozen=True)
 class ServingCase:
-    """A body, with the result of a decoder alone for each choice of its answer."""
+    """A body, with the choices that a decoder alone makes."""
 
     path: str
     body: dict[str, Any]
-    alone: tuple[GenerationResult, ...]
+    alone: tuple[Choice, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the answer is the decoded text."""
+        return all(each.text == each.result.text for each in self.alone)
 
     def encode(self, model: str, **more: Any) -> bytes:
         """Return the body with the model's name and further fields. Fields in LOPA_FIELD are merged."""
@@ -45,20 +79,35 @@ class ServingCase:
         if [choice["index"] for choice in choices] != list(range(len(self.alone))):
             return f"choices {[choice['index'] for choice in choices]} instead of {len(self.alone)}"
         for choice, alone in zip(choices, self.alone, strict=True):
-            text, ours = text_of_choice(choice), choice[LOPA_FIELD]
-            if may_be_cut and ours["stop_reason"] == "time_limit":
-                if not self.begins_with(choice["index"], text):
-                    return f"{text!r} does not begin {alone.text!r}"
+            if may_be_cut and choice[LOPA_FIELD]["stop_reason"] == "time_limit":
+                if not _is_beginning(choice, alone):
+                    return f"{choice} does not begin {alone.result.text!r}"
                 continue
-            received = (text, choice["finish_reason"], ours["stop_reason"], ours["steps"], ours["tokens"], ours["seed"])
-            finish = "stop" if alone.stop_reason in ("eos", "stop_string") else "length"
-            # Fast-dLLM v2's cache needs a first round for the prompt's rows, unless they are cached.
-            skips_first_round = ours["steps"] == alone.steps - 1 and self.body[LOPA_FIELD].get("cache") == "sub_block"
-            steps = ours["steps"] if skips_first_round else alone.steps
-            expected = (alone.text, finish, alone.stop_reason, steps, alone.tokens, alone.seed)
+            received, expected = self._received(choice), self._expected(alone, choice[LOPA_FIELD]["steps"])
             if received != expected:
                 return f"{received} instead of {expected}"
         return None
+
+    def _received(self, choice: Mapping[str, Any]) -> tuple[Any, ...]:
+        parts = (choice["text"], choice.get("reasoning", ""), choice.get("calls", []))
+        ours = (choice[LOPA_FIELD][name] for name in ("stop_reason", "steps", "tokens", "seed"))
+        return (*parts, choice["finish_reason"], choice.get("stop_sequence"), *ours)
+
+    def _expected(self, alone: Choice, steps: int) -> tuple[Any, ...]:
+        """Return what `_received` has to return. `steps` are the received steps."""
+        result = alone.result
+        calls = [
+            [each.name, sorted_arguments(each.arguments) if self.path == MESSAGES else each.arguments]
+            for each in alone.calls
+        ]
+        finish = "stop" if result.stop_reason in ("eos", "stop_string") else "length"
+        finish = "tool_calls" if calls and finish == "stop" else finish
+        stopped_at = result.stop_string if self.path == MESSAGES and not calls else None
+        # Fast-dLLM v2's cache needs a first round for the prompt's rows, unless they are cached.
+        skips_first_round = steps == result.steps - 1 and self.body[LOPA_FIELD].get("cache") == "sub_block"
+        steps = steps if skips_first_round else result.steps
+        parts = (alone.text, alone.reasoning, calls)
+        return (*parts, finish, stopped_at, result.stop_reason, steps, result.tokens, result.seed)
 
     def begins_with(self, index: int, text: str) -> bool:
         """Return True if choice `index` begins with `text`. A truncated character at the end is ignored."""
@@ -70,34 +119,30 @@ class ServingCases:
     """Requests of a soak test."""
 
     distinct: tuple[ServingCase, ...]
-    long: ServingCase
-    """Request with hundreds of steps, for clients that leave early."""
+    long: tuple[ServingCase, ...]
+    """Requests with hundreds of steps, for clients that leave early."""
 
 
 def cases_of_bundle(bundle: Path, distinct: int, seed: int) -> ServingCases:
     """Return `distinct` random requests of `bundle`, which has a chat template, with their results."""
     rng = np.random.default_rng(seed)
     with Decoder.open(bundle, threads=1) as decoder:
-        return ServingCases(tuple(_random_case(rng, decoder) for _ in range(distinct)), _long_case(rng, decoder))
-
-
-def text_of_choice(choice: Mapping[str, Any]) -> str:
-    """Return the text of a choice of either endpoint."""
-    return str(choice["message"]["content"] if "message" in choice else choice["text"])
+        return ServingCases(tuple(_random_case(rng, decoder) for _ in range(distinct)), _long_cases(rng, decoder))
 
 
 def _random_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
     """Return a case with one prompt, two prompts or a chat, random options, and one to three answers per prompt."""
     config, copies = random_config(rng, decoder), int(rng.choice([1, 1, 1, 2, 3]))
     kind = str(rng.choice(_KINDS, p=_SHARES))
+    if kind == "tools":
+        return _chat_case(rng, decoder)
     ids = random_prompt(rng, decoder)
     prompts: list[Prompt] = [ids]
     field: dict[str, Any] = {"prompt": list(ids)}
     if kind == "chat":
         messages = [{"role": "user", "content": decoder.tokenizer.decode(list(ids))}]
-        prompts = [decoder.prompt_from_messages(messages, special_tokens=config.special_tokens)]
-        field = {"messages": messages}
-    elif kind == "text":
+        return _case(decoder, CHATS, {"messages": messages, **_fields_of_config(config), "n": copies})
+    if kind == "text":
         prompts = [decoder.tokenizer.decode(list(ids))]
         field = {"prompt": prompts[0]}
     elif kind == "texts":
@@ -105,14 +150,91 @@ def _random_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
         prompts, copies = [ids, other], min(copies, 2)
         field = {"prompt": [list(ids), list(other)]}
     body = {**field, **_fields_of_config(config), "n": copies}
-    return ServingCase(CHATS if kind == "chat" else COMPLETIONS, body, _decode_alone(decoder, prompts, config, copies))
+    return ServingCase(COMPLETIONS, body, _decode_alone(decoder, prompts, config, copies))
 
 
-def _long_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
+def _chat_case(rng: np.random.Generator, decoder: Decoder) -> ServingCase:
+    """Return a chat of any protocol with tools, reasoning or both."""
+    config = random_config(rng, decoder)
+    while not _allows_grammars(decoder, config):
+        config = random_config(rng, decoder)
+    config = replace(config, max_new_tokens=int(rng.integers(*_CALL_TOKENS)))
+    path = str(rng.choice([CHATS, MESSAGES, RESPONSES]))
+    choice = str(rng.choice(["auto", "required", "named", "none", "without tools"]))
+    text = decoder.tokenizer.decode(list(random_prompt(rng, decoder)))
+    fields = {**_fields_of_config(config), "messages": [{"role": "user", "content": text}]}
+    if choice != "without tools":
+        fields |= _tool_fields(path, choice)
+    if rng.random() < 0.5:
+        fields |= _reasoning_fields(path)
+    if path == CHATS:
+        fields["n"] = int(rng.choice([1, 1, 2]))
+    return _case(decoder, path, _body_of_protocol(path, fields))
+
+
+def _allows_grammars(decoder: Decoder, config: GenerationConfig) -> bool:
+    try:
+        decoder.plan(replace(config, grammar=_ANY_TEXT))
+    except BadInputError:
+        return False
+    return True
+
+
+def _tool_fields(path: str, choice: str) -> dict[str, Any]:
+    """Return tools and their choice in the form of the endpoint `path`. "named" chooses the last tool."""
+    name = _TOOLS[-1][0]
+    if path == MESSAGES:
+        tools = [{"name": each, "input_schema": schema} for each, schema in _TOOLS]
+        form = {"named": {"type": "tool", "name": name}, "required": {"type": "any"}}
+        return {"tools": tools, "tool_choice": form.get(choice, {"type": choice})}
+    if path == RESPONSES:
+        tools = [{"type": "function", "name": each, "parameters": schema} for each, schema in _TOOLS]
+        return {"tools": tools, "tool_choice": {"type": "function", "name": name} if choice == "named" else choice}
+    tools = [{"type": "function", "function": {"name": each, "parameters": schema}} for each, schema in _TOOLS]
+    named = {"type": "function", "function": {"name": name}}
+    return {"tools": tools, "tool_choice": named if choice == "named" else choice}
+
+
+def _reasoning_fields(path: str) -> dict[str, Any]:
+    """Return the fields of a chat that reasons with a budget."""
+    if path == MESSAGES:
+        return {"thinking": {"type": "enabled", "budget_tokens": _BUDGET}}
+    return {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": _BUDGET}
+
+
+def _body_of_protocol(path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a chat by the names of the endpoint `path`."""
+    if path == RESPONSES:
+        renamed = {"messages": "input", "max_tokens": "max_output_tokens"}
+        return {renamed.get(name, name): value for name, value in fields.items()}
+    if path == MESSAGES:
+        made = {**fields, "stop_sequences": fields["stop"], LOPA_FIELD: dict(fields[LOPA_FIELD])}
+        del made["stop"]
+        if "seed" in made:
+            made[LOPA_FIELD]["seed"] = made.pop("seed")
+        return made
+    return fields
+
+
+def _case(decoder: Decoder, path: str, body: dict[str, Any]) -> ServingCase:
+    """Return the case of a chat in the body of any protocol."""
+    requested = _READERS[path]({"model": "", **body}, ServeLimits())
+    config = config_from_options(decoder.config, decoder.plan, requested.options)
+    answer = chat_answer(decoder, requested, config, None)
+    alone = _decode_alone(decoder, [answer.ids], answer.config, requested.copies, answer.form)
+    return ServingCase(path, body, alone)
+
+
+def _long_cases(rng: np.random.Generator, decoder: Decoder) -> tuple[ServingCase, ...]:
+    """Return a long case of each endpoint, a completion first."""
     prompt = random_prompt(rng, decoder)
     config = decoder.config(strategy="vanilla", max_new_tokens=_LONG_TOKENS, stop_at_eos=False, window="block_causal")
-    body = {"prompt": list(prompt), **_fields_of_config(config)}
-    return ServingCase(COMPLETIONS, body, _decode_alone(decoder, [prompt], config, 1))
+    fields = _fields_of_config(config)
+    completion = ServingCase(
+        COMPLETIONS, {"prompt": list(prompt), **fields}, _decode_alone(decoder, [prompt], config, 1)
+    )
+    chat = {**fields, "messages": [{"role": "user", "content": decoder.tokenizer.decode(list(prompt))}]}
+    return (completion, *(_case(decoder, path, _body_of_protocol(path, chat)) for path in _READERS))
 
 
 def _fields_of_config(config: GenerationConfig) -> dict[str, Any]:
@@ -127,9 +249,33 @@ def _json_value(value: Any) -> Any:
 
 
 def _decode_alone(
-    decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int
-) -> tuple[GenerationResult, ...]:
+    decoder: Decoder, prompts: Sequence[Prompt], config: GenerationConfig, copies: int, form: AnswerForm = _PLAIN
+) -> tuple[Choice, ...]:
     """Return all answers to the first prompt, then to the second. The answers to a prompt have consecutive seeds."""
     plan = decoder.plan(config)
     configs = [replace(config, seed=plan.seed + copy * bool(plan.temperature)) for copy in range(copies)]
-    return tuple(decoder.generate(prompt, each) for prompt in prompts for each in configs)
+    return tuple(choice_alone(decoder, prompt, each, form) for prompt in prompts for each in configs)
+
+
+def choice_alone(decoder: Decoder, prompt: Prompt, config: GenerationConfig, form: AnswerForm) -> Choice:
+    """Return the answer of a decoder without other requests."""
+    parser, parts = form.parser(), list[Part]()
+    for event in decoder.stream(prompt, config):
+        if isinstance(event, TextEvent):
+            parts += parser.feed(event)
+        elif isinstance(event, DoneEvent):
+            return choice_from_parts(event.result, [*parts, *parser.end()], form, decoder.tokenizer.decode)
+    raise AssertionError("a decode without a result")
+
+
+def _is_beginning(choice: Mapping[str, Any], alone: Choice) -> bool:
+    """Return True if a choice that a deadline cut is the beginning of `alone`.
+
+    A call or mark that was cut off is text. A truncated character at the end is ignored.
+    """
+    calls = choice.get("calls", [])
+    names = [name for name, _ in calls] == [each.name for each in alone.calls[: len(calls)]]
+    text = choice["text"].rstrip(_UNREADABLE)
+    reasoning = choice.get("reasoning", "").rstrip(_UNREADABLE)
+    first = alone.result.text.removeprefix(OPENING).strip()
+    return names and first.startswith(reasoning.strip()) and text.strip() in alone.result.text

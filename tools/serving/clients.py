@@ -11,10 +11,11 @@ from typing import Any
 import httpx2
 import numpy as np
 
-from lopa.serve.openai.body_options import LOPA_FIELD
+from lopa.serve.openai.body_options import LOPA_FIELD, MESSAGES
 from tools.serving.bad_requests import BadRequest, bad_requests
 from tools.serving.cases import ServingCase, ServingCases
-from tools.serving.events import BadStreamError, StreamedAnswers, events_of_parts
+from tools.serving.events import BadStreamError, events_of_parts, streamed_reply
+from tools.serving.replies import choices_of_reply
 from tools.serving.tally import Tally
 
 BEHAVIOURS = {
@@ -100,7 +101,7 @@ class Clients:
 
     async def fill(self, capacity: int) -> None:
         """Fill every slot with a long request, check that one more is rejected, then disconnect from all."""
-        long, number = self.cases.long, 0
+        long, number = self.cases.long[0], 0
         try:
             async with asyncio.timeout(self.timeout), AsyncExitStack() as held:
                 for number in range(1, capacity + 2):
@@ -134,9 +135,9 @@ class Clients:
             case "bad":
                 return await self._check_rejected(self.bad[int(rng.integers(len(self.bad)))])
             case "leaves in its body" | "leaves unanswered":
-                return await self._leave_without_reply(behaviour, 0.1 * moment, pieces)
+                return await self._leave_without_reply(self._long(rng), behaviour, 0.1 * moment, pieces)
             case _:
-                return await self._leave_stream(behaviour)
+                return await self._leave_stream(self._long(rng), behaviour)
         return "as expected"
 
     async def _check_whole(
@@ -148,13 +149,14 @@ class Clients:
             answer = await _json_of_reply(reply)
         if answer["id"] != reply.headers["x-request-id"]:
             raise WrongAnswerError(f"answer id {answer['id']} in the reply {reply.headers['x-request-id']}")
-        return self._check(case, answer["choices"], may_be_cut=deadline is not None)
+        return self._check(case, choices_of_reply(case.path, answer), may_be_cut=deadline is not None)
 
     async def _streamed(
         self, case: ServingCase, drafts: bool, deadline: float | None = None, *, slow: bool = False
     ) -> bool:
         """Check a streamed answer. Return True if a deadline cut it."""
-        answers, body = StreamedAnswers(), _streamed(case, self.model, drafts, lopa=_options(deadline))
+        answers = streamed_reply(case.path, checks_drafts=case.is_plain)
+        body = _streamed(case, self.model, drafts, lopa=_options(deadline))
         async with self._admitted(self.slow if slow else self.http, case.path, body) as reply:
             await _check_admitted(reply)
             async for data in events_of_parts(reply.aiter_raw(), pause=_READ_PAUSE if slow else 0.0):
@@ -176,25 +178,30 @@ class Clients:
         async with self._admitted(self.http, bad.path, bad.body) as reply:
             await reply.aread()
             error = reply.json()["error"]
+        if bad.path == MESSAGES:  # its errors name the field in the message, and have no code
+            error = {"code": bad.code, "param": error["message"].partition(":")[0], **error}
         found = reply.status_code, error["code"], error["param"]
         if found != (bad.status, bad.code, bad.param):
             raise WrongAnswerError(f"{bad.body[:80]!r}: {found} {error}, not {bad.status} {bad.code} {bad.param}")
         self.tally.rejected[bad.code or "bad_request"] += 1
         return "rejected as expected"
 
-    async def _leave_without_reply(self, behaviour: str, moment: float, pieces: int) -> str:
+    def _long(self, rng: np.random.Generator) -> ServingCase:
+        return self.cases.long[int(rng.integers(len(self.cases.long)))]
+
+    async def _leave_without_reply(self, long: ServingCase, behaviour: str, moment: float, pieces: int) -> str:
         """Leave `moment` seconds after sending the body or a part of it."""
-        body = self.cases.long.encode(self.model)
+        body = long.encode(self.model)
         content = _in_pieces(body, pieces if behaviour == "leaves in its body" else 1, self.timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(moment):
-                await self.http.post(self.cases.long.path, content=content, headers=_headers(body))
+                await self.http.post(long.path, content=content, headers=_headers(body))
         self.tally.unanswered += 1
         return behaviour
 
-    async def _leave_stream(self, behaviour: str) -> str:
+    async def _leave_stream(self, long: ServingCase, behaviour: str) -> str:
         """Disconnect after the head of a streamed answer, or during it."""
-        long, answers = self.cases.long, StreamedAnswers()
+        answers = streamed_reply(long.path, checks_drafts=long.is_plain)
         body = _streamed(long, self.model, behaviour == "leaves while it runs")
         async with self._admitted(self.http, long.path, body) as reply:
             await _check_admitted(reply)
@@ -204,8 +211,8 @@ class Clients:
                     answers.add(data)
                     if answers.drafts == _DRAFTS_SEEN:
                         break
-        if not long.begins_with(0, answers.texts.get(0, "")):
-            raise WrongAnswerError(f"{answers.texts} does not begin {long.alone[0].text!r}")
+        if not long.begins_with(0, answers.first_text()):
+            raise WrongAnswerError(f"{answers.first_text()!r} does not begin {long.alone[0].text!r}")
         return behaviour
 
     @asynccontextmanager
@@ -220,7 +227,9 @@ class Clients:
                     yield reply
                     return
                 await reply.aread()
-                if reply.json()["error"]["code"] != "queue_full" or "retry-after" not in reply.headers:
+                error = reply.json()["error"]
+                known = error["type"] == "rate_limit_error" if path == MESSAGES else error["code"] == "queue_full"
+                if not known or "retry-after" not in reply.headers:
                     raise WrongAnswerError(f"429 {reply.text} {reply.headers}")
                 self.tally.rejected["queue_full"] += 1
             await asyncio.sleep(_RETRY_SECONDS)

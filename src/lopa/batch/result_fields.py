@@ -18,7 +18,12 @@ def fields_of_result(result: GenerationResult, *, prompt_ids: bool) -> dict[str,
 
 
 def _json_value(value: Any) -> Any:
-    """Return None for NaN, the log-probability of a position that stayed masked, since JSON has no NaN."""
+    """Return None for NaN, the log-probability of a position that stayed masked, since JSON has no NaN.
+
+    Records become objects.
+    """
+    if dataclasses.is_dataclass(value):
+        return {field.name: _json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return [_json_value(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

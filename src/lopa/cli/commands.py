@@ -22,11 +22,13 @@ GROUPS = {
         "inspect": "Show the contents of a bundle.",
         "edit": "Change the decoding defaults or the chat template of a bundle.",
         "sign": "Sign a bundle with a key or a certificate.",
+        "page": "Write a web page that decodes a bundle in the browser, without a server.",
         "push": "Upload a bundle to the Hugging Face Hub.",
         "triton": "Add a bundle to a model repository of NVIDIA's Triton Inference Server.",
     },
     "Decode": {
         "generate": "Answer one prompt or a file of prompts.",
+        "fill": "Fill the holes of a text, with the text on both sides in view.",
         "chat": "Talk with the model of a bundle.",
         "serve": "Serve a bundle over HTTP with OpenAI's API.",
     },

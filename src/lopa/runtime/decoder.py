@@ -1,6 +1,7 @@
 """Decode prompts with a bundle opened on devices."""
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from typing import Any, Self, Unpack, overload
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
 from lopa.runtime.bundle.edit import edit_bundle
+from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
+from lopa.runtime.contract import Int64
 from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
@@ -25,31 +28,49 @@ from lopa.runtime.errors import (
     BadInputError,
     EngineFailedError,
     GrammarRefusedError,
+    MissingBackendError,
     PreparationStoppedError,
+    PromptTooLongError,
 )
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.grammar.grammar_source import request_from_config
+from lopa.runtime.grammar.grammar_source import any_text_request, request_from_config
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
+from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS, PromptStore
+from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
+from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.row_sharing import FasterSharing, always
+from lopa.runtime.scoring.choice_scores import EncodedChoice
+from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.signature import check_signature, trust_from_files
+from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import check_editing
-from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts, ids_from_prompt, is_single_prompt
+from lopa.runtime.text.chat_template import NO_KWARGS
+from lopa.runtime.text.encoded_holes import EncodedHoles, encode_holes
+from lopa.runtime.text.prompt_ids import (
+    Prompt,
+    PromptRequest,
+    check_cache_salt,
+    check_prompts,
+    ids_from_prompt,
+    is_single_prompt,
+)
+from lopa.runtime.text.text_with_holes import TextWithHoles, text_with_holes
 from lopa.runtime.text.tokenizer import Tokenizer
 
 MAX_PARALLEL = 4096
@@ -174,6 +195,14 @@ class Decoder:
         if self._helper is not None:
             self._helper.start()
 
+    @cached_property
+    def has_grammars(self) -> bool:
+        """True if requests may have a grammar: llguidance is installed and supports the bundle's tokenizer."""
+        try:
+            return bool(self._vocabulary.size)
+        except (BadInputError, MissingBackendError):
+            return False
+
     def check_grammar(self, config: GenerationConfig) -> None:
         """Check the grammar of `config`.
 
@@ -222,6 +251,26 @@ class Decoder:
         several: Any = [prompts] if single else prompts
         results = list(self.iter_generate(several, config, parallel=parallel, on_step=on_step, **options))
         return results[0] if single else results
+
+    def fill(
+        self,
+        parts: str | Iterable[Any],
+        config: GenerationConfig | None = None,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationResult:
+        """Fill the holes of a text, which sees the text on both sides of them, and return the result.
+
+        `parts` is a text with marks such as <hole:32>, a hole of 32 tokens, or texts, lists of token IDs and Hole
+        objects. The result's `filled_text` is the given text with its holes filled, and `holes` has the text of each
+        hole. All holes are filled together, or in blocks of `block_size` from left to right. `stream` and `generate`
+        take text_with_holes(parts) as a prompt. Raises BadInputError for invalid parts or options, and for a model that
+        does not attend to the text behind a hole.
+        """
+        prompt = text_with_holes(parts)
+        callback = None if on_step is None else lambda _, step: on_step(step)
+        return self.generate(prompt, config, on_step=callback, **options)
 
     def iter_generate(
         self,
@@ -328,6 +377,7 @@ class Decoder:
         deadline: float | None = None,
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
+        cache_salt: str | None = None,
         is_wanted: Callable[[], bool] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Job:
@@ -338,11 +388,24 @@ class Decoder:
         """
         submitted = time.perf_counter()
         config = _changed_config(config, options)
+        holes: EncodedHoles | None = None
+        if isinstance(prompt, TextWithHoles):
+            _check_both_sides(self.bundle.manifest, config)
+            holes = encode_holes(
+                prompt,
+                self.tokenizer,
+                self.bundle.manifest,
+                special_tokens=bool(config.special_tokens),
+                in_turn=config.block_size is not None,
+            )
+            config = _changed_config(config, {"max_new_tokens": holes.count})
         plan = self.plan(config)
+        if holes is not None:
+            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size)
         check_callback(on_step)
         if deadline is not None:
             deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
-        if plan.draws_from_logits and not self.bundle.manifest.with_logits:
+        if plan.draws_from_logits and not plan.has_choices and not self.bundle.manifest.with_logits:
             raise missing_logits(plan)
         if plan.slides and self.bundle.manifest.prediction_shift:
             raise BadInputError(
@@ -351,7 +414,8 @@ class Decoder:
                 remedy="remove alignment, to use the bundle's own",
             )
         check_editing(plan, self.bundle.manifest.prediction_shift)
-        ids = ids_from_prompt(prompt, plan, self.tokenizer, self.bundle.manifest)
+        choices = self._choices(config, plan)
+        ids = self._prompt_ids(prompt, plan, choices) if holes is None else holes.ids
         due = None if deadline is None else submitted + deadline
         _LOG.debug("a request with %s", plan)
         return Job(
@@ -360,31 +424,67 @@ class Decoder:
             plan=plan,
             budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
             sharing=self._sharing(plan),
-            grammar=self._grammar_in_time(config, plan, is_wanted or _return_true, due),
+            grammar=None if choices else self._grammar_in_time(config, plan, ids, is_wanted or _return_true, due),
+            choices=choices,
             handle=RequestHandle(),
             drafts=check_bool("drafts", drafts),
             on_step=on_step,
             submitted=submitted,
             deadline=due,
+            holes=holes,
+            cache_salt=check_cache_salt(cache_salt),
         )
 
-    def _pool(self, prompt_rows: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
-        """Return an empty pool on this decoder's session that stores up to `prompt_rows` rows of prompts for reuse."""
+    def _choices(self, config: GenerationConfig, plan: DecodingPlan) -> tuple[EncodedChoice, ...] | None:
+        if config.choices is None:
+            return None
+        return choices_from_option(
+            config.choices, self.tokenizer, self.bundle.manifest, special_tokens=plan.special_tokens
+        )
+
+    def _prompt_ids(self, prompt: Prompt, plan: DecodingPlan, choices: Sequence[EncodedChoice] | None) -> Int64:
+        """Return the ids of a prompt that leaves room for the answer, or for the longest of its choices."""
+        manifest = self.bundle.manifest
+        if choices is None:
+            return ids_from_prompt(prompt, plan, self.tokenizer, manifest)
+        longest = max(len(choice.token_ids) for choice in choices)
+        try:
+            return ids_from_prompt(prompt, replace(plan, positions=longest), self.tokenizer, manifest)
+        except PromptTooLongError as error:
+            positions = manifest.dimensions.max_positions
+            raise PromptTooLongError(
+                f"the prompt and its longest choice, {longest} tokens, exceed the model's {positions} positions",
+                expected="a prompt and choices that fit",
+                remedy="shorten the prompt or the choices",
+            ) from error
+
+    def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
+        """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
         return RequestPool(
             TypedSession(self.session),
             self.bundle.manifest,
             self.tokenizer,
-            PromptStore(prompt_rows),
+            PrefixTree(cache_tokens),
             observer=observer,
         )
 
-    def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
+    def prompt_from_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        special_tokens: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> list[int]:
         """Return the ids of a chat ({"role", "content"} each) by the bundle's chat template, ready for `stream`.
 
-        Special tokens written in a message are text, unless `special_tokens` is True. Raises BadInputError for messages
-        that the template rejects, and for a template that fails.
+        Special tokens written in a message are text, unless `special_tokens` is True. `tools` are definitions of
+        functions in OpenAI's form, and `chat_template_kwargs` are further variables of the template, as in
+        transformers. Raises BadInputError for messages that the template rejects, and for a template that fails.
         """
-        return self.tokenizer.chat(messages, special_tokens=special_tokens)
+        return self.tokenizer.chat(
+            messages, special_tokens=special_tokens, tools=tools, chat_template_kwargs=chat_template_kwargs
+        )
 
     def close(self) -> None:
         """Free the session and end the helper process."""
@@ -425,8 +525,13 @@ class Decoder:
         return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
 
     def _grammar_in_time(
-        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool], due: float | None
-    ) -> GrammarState | None:
+        self,
+        config: GenerationConfig,
+        plan: DecodingPlan,
+        ids: Int64,
+        is_wanted: Callable[[], bool],
+        due: float | None,
+    ) -> BranchGrammar | None:
         """Return the result of `_grammar`, or None once the request is `due` (perf_counter's clock). It then ends
         without a step.
         """
@@ -435,11 +540,15 @@ class Decoder:
             return due is None or time.perf_counter() < due
 
         try:
-            return self._grammar(config, plan, lambda: is_wanted() and in_time())
+            grammar = self._grammar(config, plan, lambda: is_wanted() and in_time())
         except PreparationStoppedError:
             if is_wanted() and not in_time():
                 return None
             raise
+        whole_answer = config.json_schema is not None or config.regex is not None
+        if grammar is None or plan.reasoning_budget == math.inf or whole_answer:
+            return grammar
+        return BudgetedState(grammar, int(plan.reasoning_budget), is_open=self.tokenizer.is_in_reasoning(ids.tolist()))
 
     def _grammar(
         self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
@@ -450,7 +559,11 @@ class Decoder:
         """
         if not plan.has_grammar:
             return None
-        request, vocabulary = request_from_config(config, plan.positions), self._vocabulary
+        vocabulary = self._vocabulary
+        if any(getattr(config, name) is not None for name in GRAMMARS):
+            request = request_from_config(config, plan.positions)
+        else:
+            request = any_text_request(plan.positions, vocabulary)
         try:
             if self._helper is None:
                 return state_from_request(request, vocabulary)
@@ -480,7 +593,7 @@ class Decoder:
         """Yield the events of a request, which gets its own pool. A round runs when the next event is requested. The
         clock starts with the first round.
         """
-        pool, handle, place = self._pool(prompt_rows=0), job.handle, 0
+        pool, handle, place = self._pool(cache_tokens=0), job.handle, 0
         try:
             pool.add(replace(job, submitted=time.perf_counter()))
             while not handle.done:
@@ -507,12 +620,13 @@ class Decoder:
         try:
             if isinstance(prompt, BadInputError):
                 raise prompt
+            cache_salt = None
             if isinstance(prompt, PromptRequest):
-                config, prompt = prompt.config, prompt.prompt
+                config, cache_salt, prompt = prompt.config, prompt.cache_salt, prompt.prompt
             with errors_as_bad_input(
                 "an invalid prompt", expected="text or ids, and a config", remedy="correct the prompt or its config"
             ):
-                job = self._job(prompt, config, on_step=on_step)
+                job = self._job(prompt, config, on_step=on_step, cache_salt=cache_salt)
         except BadInputError as error:
             handle = RequestHandle()
             handle.put_error(error)
@@ -548,6 +662,17 @@ def _changed_config(base: GenerationConfig | None, options: GenerationOptions) -
     """Return `base` with `options` changed and each value checked; `plan` checks combinations."""
     config = _checked_config(base)
     return GenerationConfig.from_mapping({**config.requested(), **options}) if options else config
+
+
+def _check_both_sides(manifest: Manifest, config: GenerationConfig) -> None:
+    """Raise BadInputError for holes with an adapter, which was trained on earlier blocks only, unless the request sets
+    the window."""
+    if manifest.origin.adapter and config.window != "full":
+        raise BadInputError(
+            "holes for a bundle with a D2F adapter, whose rows attend to earlier blocks only",
+            expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F adapter",
+            remedy="export the checkpoint without its adapter; window full tries the adapter anyway",
+        )
 
 
 def _outcome(handle: RequestHandle) -> GenerationResult | BadInputError:

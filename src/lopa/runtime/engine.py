@@ -35,17 +35,19 @@ from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
-from lopa.runtime.requests.prompt_store import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.reservation import Reservation
+from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.sessions.device_errors import engine_failure
+from lopa.runtime.text.chat_template import NO_KWARGS
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
+from lopa.runtime.text.tokenizer import Tokenizer
 
 MAX_NUM_SEQS = 8
 QUEUE_LIMIT = 64
 MAX_WAITING = 10**6
 MAX_PREFIX_CACHE_TOKENS = 2**40
-"""Upper limit of prefix_cache_tokens. Memory is allocated only when prompts are stored."""
+"""Upper limit of prefix_cache_tokens. Memory is allocated only when rows are stored."""
 _RENAMED = {
     "slots": "max_num_seqs",
     "joining_rows": "max_num_batched_tokens",
@@ -80,8 +82,8 @@ class Engine:
             decoder: Decoder whose session computes the forwards.
             max_num_seqs: Maximum number of requests that run at once, each with its own prefix cache.
             queue_limit: Maximum number of waiting requests.
-            prefix_cache_tokens: Prompt tokens whose keys and values are kept for later requests with the same prompt; 0
-                keeps none. It is only used with window="block_causal".
+            prefix_cache_tokens: Maximum number of tokens in the prefix cache; 0 for none. It keeps keys and values for
+                later requests that begin with the same tokens. docs/how-to/serve.md lists its models.
             max_num_batched_tokens: Maximum number of prompt tokens of the requests that join in one round. While other
                 requests run, a longer prompt first waits for the rounds that its tokens would have filled.
             observer: Receives a report of every round, admission and end.
@@ -166,10 +168,29 @@ class Engine:
         """Return the value of every option when the engine decodes `config` (see Decoder.plan)."""
         return self._decoder.plan(config)
 
-    def prompt_from_messages(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
+    def prompt_from_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        special_tokens: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> list[int]:
         """Return the ids of a chat by the bundle's chat template, ready for `submit` (see
         Decoder.prompt_from_messages)."""
-        return self._decoder.prompt_from_messages(messages, special_tokens=special_tokens)
+        return self._decoder.prompt_from_messages(
+            messages, special_tokens=special_tokens, tools=tools, chat_template_kwargs=chat_template_kwargs
+        )
+
+    @property
+    def has_grammars(self) -> bool:
+        """True if requests may have a grammar (see Decoder.has_grammars)."""
+        return self._decoder.has_grammars
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer."""
+        return self._decoder.tokenizer
 
     @property
     def has_chat_template(self) -> bool:
@@ -201,6 +222,8 @@ class Engine:
                 prompt_rows=self._load.prompt_rows,
                 stored_rows=self._load.stored_rows,
                 saved_rows=self._load.saved_rows,
+                prefix_hits=self._load.prefix_hits,
+                evicted_blocks=self._load.evicted_blocks,
                 rounds=self._load.rounds,
                 draining=self._draining,
                 closed=self._closed,
@@ -296,14 +319,16 @@ class Engine:
         jobs: dict[Hashable, Job] = {}
         self._check_capacity(1, reservation)
         for number, prompt in enumerate(prompts):
-            own, text = (prompt.config, prompt.prompt) if isinstance(prompt, PromptRequest) else (config, prompt)
+            usual = GenerationConfig() if config is None else config
+            own = prompt if isinstance(prompt, PromptRequest) else PromptRequest(prompt, usual)
             try:
                 job = self._prepared_job(
-                    text,
-                    own,
+                    own.prompt,
+                    own.config,
                     deadline=deadline,
                     drafts=drafts,
                     on_step=None if on_step is None else partial(on_step, number),
+                    cache_salt=own.cache_salt,
                     is_cancelled=lambda: reservation is not None and reservation.cancelled,
                 )
             except BadInputError as error:
@@ -445,6 +470,7 @@ class Engine:
         deadline: float | None,
         drafts: bool,
         on_step: Callable[[Step], None] | None,
+        cache_salt: str | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
         **options: Unpack[GenerationOptions],
     ) -> Job:
@@ -456,6 +482,7 @@ class Engine:
                 deadline=deadline,
                 drafts=drafts,
                 on_step=on_step,
+                cache_salt=cache_salt,
                 is_wanted=lambda: not (self._closed or is_cancelled()),
                 **options,
             )
@@ -472,6 +499,10 @@ class Engine:
                 raise stopped_preparation()
             if reservation is not None:
                 self._reservations.remove(reservation)
+            queued = time.perf_counter()
+            for job in new:
+                for handle in job.unfinished:
+                    handle.timing.queued = queued
             self._waiting.extend(new)
             self._changed.notify_all()
 

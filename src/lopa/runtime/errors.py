@@ -23,9 +23,16 @@ class LopaError(Exception):
 
     def with_received(self, received: str) -> Self:
         """Return a copy of this error with another `received`."""
+        return self._with_text(received, self.remedy)
+
+    def with_remedy(self, remedy: str) -> Self:
+        """Return a copy of this error with another `remedy`."""
+        return self._with_text(self.received, remedy)
+
+    def _with_text(self, received: str, remedy: str) -> Self:
         changed = copy.copy(self)
-        changed.args = (f"{received}\n  expected: {self.expected}\n  what to do: {self.remedy}",)
-        changed.received = received
+        changed.args = (f"{received}\n  expected: {self.expected}\n  what to do: {remedy}",)
+        changed.received, changed.remedy = received, remedy
         return changed
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -70,8 +77,18 @@ class PromptTooLongError(BadInputError):
     """True if the requested length leaves no positions for any prompt."""
 
 
+class TemplateArgumentError(BadInputError):
+    """Tools or further variables that no chat template receives. `argument` is "tools" or "chat_template_kwargs"."""
+
+    argument = ""
+
+
 class GrammarRefusedError(BadInputError):
     """An invalid grammar: it does not parse, uses unsupported features, or cannot end within the answer's length."""
+
+
+class ChoicesRefusedError(BadInputError):
+    """Choices that cannot be read, or whose probabilities the bundle does not return."""
 
 
 class QueueFullError(BadInputError):

@@ -4,7 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,24 +18,33 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from lopa.serve.answering.capacity import check_capacity
-from lopa.serve.answering.complete_results import await_results
+from lopa.serve.answering.complete_results import await_choices
 from lopa.serve.answering.pending_service import PendingService, pending_from_open
 from lopa.serve.answering.reply import Reply
+from lopa.serve.answering.score import score_reply
 from lopa.serve.answering.service import Service
 from lopa.serve.answering.stream import stream_from_reply
-from lopa.serve.answering.submission import handles_for_request
+from lopa.serve.answering.submission import prompt_tokens, submission_of_request
 from lopa.serve.answering.winners import WinningBranches
 from lopa.serve.http.api_error import ApiError, api_error_from, unavailable
 from lopa.serve.http.body import object_from_body
 from lopa.serve.http.events import EventResponse
 from lopa.serve.http.origin_policy import OriginPolicy, OriginPolicyMiddleware
 from lopa.serve.http.request_log import CLIENT_CLOSED, HEADER, RequestLog, request_number, set_request_id
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
 from lopa.serve.openai.error_code import ErrorCode
-from lopa.serve.openai.request import request_from_body
 from lopa.serve.page.response import page
+from lopa.serve.protocols.answer_request import AnswerRequest, renamed_fields, request_from_openai
+from lopa.serve.protocols.messages_reply import anthropic_error
+from lopa.serve.protocols.messages_request import request_from_messages
+from lopa.serve.protocols.responses_request import request_from_responses
+from lopa.serve.protocols.score_request import score_request_from_body
+from lopa.serve.tracing.request_trace import trace_error
+from lopa.serve.tracing.traced_app import TracedApp
 
 _LOG = logging.getLogger(__name__)
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
+"""Path that counts the tokens of a prompt."""
 _CODES: dict[int, ErrorCode] = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -66,6 +77,10 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
             Route("/v1/models/{name:path}", endpoints.model),
             Route(CHATS, endpoints.answer, methods=["POST"]),
             Route(COMPLETIONS, endpoints.answer, methods=["POST"]),
+            Route(MESSAGES, endpoints.answer, methods=["POST"]),
+            Route(RESPONSES, endpoints.answer, methods=["POST"]),
+            Route(COUNT_TOKENS, endpoints.count_tokens, methods=["POST"]),
+            Route(SCORES, endpoints.score, methods=["POST"]),
             Route("/health", endpoints.health),
             Route("/ready", endpoints.ready),
             Route("/metrics", endpoints.metrics),
@@ -80,7 +95,18 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # a redirect would repeat the request's Host, which a proxy may have changed
-    return RequestLog(app)
+    logged = RequestLog(app)
+    return logged if pending.spans is None else TracedApp(logged, pending.spans)
+
+
+def _read_request(path: str, body: dict[str, Any], service: Service) -> AnswerRequest:
+    """Return the request in `body` to the endpoint `path`. Raises FieldError for an invalid field."""
+    limits, defaults = service.limits, service.engine.manifest.defaults
+    if path == MESSAGES:
+        return request_from_messages(body, limits, defaults)
+    if path == RESPONSES:
+        return request_from_responses(body, limits, defaults)
+    return request_from_openai(body, path, limits, defaults)
 
 
 class _Endpoints:
@@ -109,7 +135,7 @@ class _Endpoints:
         check_capacity(service.engine, 1)
         body = await object_from_body(request, service.limits)
         try:
-            requested = request_from_body(body, request.url.path, service.limits, service.engine.manifest.defaults)
+            requested = _read_request(request.url.path, body, service)
             self._check_model(requested.model, [service.name])
             reply, winners = Reply(service, requested), WinningBranches()
             drafts = requested.stream is not None and requested.stream.drafts
@@ -120,16 +146,18 @@ class _Endpoints:
                 requested.options.values,
             )
             on_step = winners.record if drafts else None
-            handles = await handles_for_request(service, requested, on_step, request.receive)
-            if handles is None:
+            with renamed_fields(requested.names):
+                submission = await submission_of_request(service, requested, on_step, request.receive)
+            if submission is None:
                 return Response(status_code=CLIENT_CLOSED)
             if requested.stream is None:
-                results = await await_results(handles, request.receive)
-                if results is None:
+                choices = await await_choices(submission, service.decode_ids, request.receive)
+                if choices is None:
                     return Response(status_code=CLIENT_CLOSED)
-                for result in results:
-                    reply.count(result)
-                return JSONResponse(reply.body(results), headers=reply.headers)
+                for choice in choices:
+                    reply.count(choice)
+                content = msgspec.json.encode(reply.format.body(choices))  # it may hold raw JSON of the model
+                return Response(content, headers=reply.headers, media_type="application/json")
         except Exception as error:
             api_error = api_error_from(error)
             if api_error.status == 500:
@@ -137,15 +165,47 @@ class _Endpoints:
             raise api_error from error
 
         def cancel() -> None:
-            for handle in handles:
+            for handle in submission.handles:
                 handle.cancel()
 
         return EventResponse(
-            stream_from_reply(reply, handles, winners),
+            stream_from_reply(reply, submission, winners),
             on_end=cancel,
             stall_seconds=service.limits.stall_seconds,
             headers=reply.headers,
         )
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Return the number of tokens of a prompt of /v1/messages, tools and system included."""
+        self._authenticate(request)
+        service = self._service
+        body = await object_from_body(request, service.limits)
+        try:
+            requested = _read_request(MESSAGES, {"max_tokens": 1, **body}, service)
+            self._check_model(requested.model, [service.name])
+            loop = asyncio.get_running_loop()
+            with renamed_fields(requested.names):
+                count = await loop.run_in_executor(service.threads, prompt_tokens, service, requested)
+        except Exception as error:
+            raise api_error_from(error) from error
+        return JSONResponse({"input_tokens": count})
+
+    async def score(self, request: Request) -> Response:
+        """Return the probabilities of the choices in a body, with the same checks as `answer`."""
+        self._authenticate(request)
+        service = self._service
+        check_capacity(service.engine, 1)
+        body = await object_from_body(request, service.limits)
+        try:
+            requested = score_request_from_body(body, service.limits, service.engine.manifest.defaults)
+            self._check_model(requested.model, [service.name])
+            reply = await score_reply(service, requested, request.receive)
+        except Exception as error:
+            api_error = api_error_from(error)
+            if api_error.status == 500:
+                _LOG.exception("request failed")
+            raise api_error from error
+        return Response(status_code=CLIENT_CLOSED) if reply is None else reply
 
     async def health(self, _: Request) -> Response:
         """Return 200, also before the bundle is open, or 503 once a device has failed and the process has to be
@@ -169,11 +229,14 @@ class _Endpoints:
     async def metrics(self, _: Request) -> Response:
         return Response(self._pending.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def handle_error(self, _: Request, error: Exception) -> Response:
+    async def handle_error(self, request: Request, error: Exception) -> Response:
         api_error = api_error_from(error)
         api_error.headers[HEADER] = name = set_request_id(f"req_{request_number()}")
         _LOG.info("%s: rejected with status %d: %r", name, api_error.status, str(api_error))
         self._pending.metrics.rejected(api_error.code)
+        trace_error(api_error.reason)
+        if request.url.path in (MESSAGES, COUNT_TOKENS):
+            return JSONResponse(anthropic_error(api_error, name), api_error.status, headers=api_error.headers)
         return api_error.response()
 
     async def handle_http_error(self, request: Request, error: Exception) -> Response:

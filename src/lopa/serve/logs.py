@@ -8,7 +8,7 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -23,6 +23,8 @@ ACCESS = f"{_PACKAGE}.access"
 """Logger that writes one line per request, at level INFO. JSON lines also show a record's `fields`."""
 REQUEST_ID: ContextVar[str | None] = ContextVar("REQUEST_ID", default=None)
 """ID of the request that the running task answers."""
+SPAN_IDS: ContextVar[Mapping[str, str] | None] = ContextVar("SPAN_IDS", default=None)
+"""trace_id, span_id and trace_flags of the span of that request, in lowercase hexadecimal; None without traces."""
 _MAX_WAITING = 10_000
 """Maximum lines that wait to be written; further lines are dropped."""
 _MAX_CHARACTERS = 16_384
@@ -76,6 +78,7 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             "request_id": REQUEST_ID.get(),
+            **(SPAN_IDS.get() or {}),
             **getattr(record, "fields", {}),
         }
         trace = _trace(record).strip()

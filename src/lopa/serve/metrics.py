@@ -8,16 +8,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from lopa.runtime.engine import Engine
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, RoundReport
 from lopa.runtime.requests.status import EngineStatus
-from lopa.serve.openai.body_options import PROMPT_FIELDS
-from lopa.serve.openai.error_code import ERROR_CODES, ErrorCode
+from lopa.serve.openai.body_options import PROMPT_FIELDS, SCORES
+from lopa.serve.openai.error_code import ERROR_CODES, NO_CODE, ErrorCode
 from lopa.serve.openai.response_shapes import FINISH_REASONS
 
 _ROUND_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _REQUEST_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-_ENDPOINTS = {path: path.removeprefix("/v1/") for path in PROMPT_FIELDS}
+_ENDPOINTS = {path: path.removeprefix("/v1/") for path in (*PROMPT_FIELDS, SCORES)}
 _KINDS = ("real", "padding")
-_NO_CODE = "bad_request"
-"""Value of the label `reason` for a rejection whose error has no code."""
 _PER_FORWARD = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
@@ -39,13 +37,15 @@ class ServeMetrics:
             finish_reason=FINISH_REASONS,
         )
         self._rejected = self._counter(
-            "lopa_rejected", "Requests rejected over HTTP, by error code.", reason=(_NO_CODE, *ERROR_CODES)
+            "lopa_rejected", "Requests rejected over HTTP, by error code.", reason=(NO_CODE, *ERROR_CODES)
         )
         self._cancelled = self._counter("lopa_cancelled", "Answers cancelled by their client or by its disconnect.")
         self._prompt_tokens = self._counter("lopa_prompt_tokens", "Tokens of the prompts of answers that ended.")
         self._generated = self._counter("lopa_generated_tokens", "Tokens of answers that ended.")
         self._steps = self._counter("lopa_steps", "Steps of answers that ended.")
         self._reused = self._counter("lopa_prompt_rows_reused", "Prompt rows taken from the cache instead of computed.")
+        self._hits = self._counter("lopa_prefix_cache_hits", "Answers whose prompt began with rows in the cache.")
+        self._evicted = self._counter("lopa_prefix_cache_evictions", "Blocks dropped from the prefix cache.")
         self._rows = self._counter("lopa_round_rows", "Query tokens computed, real or padding.", kind=_KINDS)
         self._per_forward = self._histogram("lopa_tokens_per_forward", "Tokens per step of an answer.", _PER_FORWARD)
         self._round = self._histogram(
@@ -83,7 +83,7 @@ class ServeMetrics:
 
     def rejected(self, code: ErrorCode | None) -> None:
         """Count a rejected request."""
-        self._rejected.labels(self._model, code or _NO_CODE).inc()
+        self._rejected.labels(self._model, code or NO_CODE).inc()
 
     def round_ended(self, report: RoundReport) -> None:
         """Record one decoding round."""
@@ -91,11 +91,13 @@ class ServeMetrics:
         self._outside.labels(self._model).inc(report.seconds_outside)
         for kind, rows in zip(_KINDS, (report.real_rows, report.padding_rows), strict=True):
             self._rows.labels(self._model, kind).inc(rows)
+        self._evicted.labels(self._model).inc(report.evicted_blocks)
 
     def request_admitted(self, report: AdmissionReport) -> None:
         """Record the queueing time of a request."""
         self._queue.labels(self._model).observe(report.queue_seconds)
         self._reused.labels(self._model).inc(report.reused_rows)
+        self._hits.labels(self._model).inc(report.reused_rows > 0)
 
     def request_ended(self, report: EndReport) -> None:
         """Record the cost of a request that ended."""

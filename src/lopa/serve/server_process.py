@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,8 @@ _WRITE_SECONDS = 5
 _FAILED_SECONDS = 2.0
 """Seconds that a server with a failed device answers 503 before its process exits."""
 _POLL_SECONDS = 0.25
+_SWITCH_SECONDS = 0.001
+"""Seconds after which a thread that prepares a request lets the engine's thread run, several times a step."""
 _BACKLOG = 2048
 
 
@@ -80,6 +83,7 @@ def serve_until_stopped(
     Raises the error of the opening, and the engine's error when a device fails. A signal before the service is open
     raises KeyboardInterrupt for Ctrl-C and SystemExit with 128 plus its number otherwise. The thread then still runs.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         return asyncio.run(_serve(pending, start_opening, listening, origin_policy, drain_seconds, on_ready, on_stop))
     except _StoppedWhileOpeningError as stopped:

@@ -5,10 +5,13 @@ import onnxruntime as ort
 import pytest
 
 from lopa.bench.forward.product_graph import Array, graph_of_product
+from lopa.runtime.sessions.exact_int8 import multiply_exactly
 
 
 def answer(graph: bytes, left: Array) -> Array:
-    session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    options = ort.SessionOptions()
+    multiply_exactly(options)
+    session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": left})
     return np.asarray(found)
 

@@ -38,10 +38,11 @@ def test_fields_and_the_options_that_they_are(body: dict[str, Any], options: dic
 
 
 def test_log_probabilities_are_requested_in_two_ways() -> None:
-    assert parse_openai_line(chat(logprobs=True, top_logprobs=0)).options == {"logprobs": True}
+    assert parse_openai_line(chat(logprobs=True, top_logprobs=2)).options == {"logprobs": True, "top_logprobs": 2}
     assert parse_openai_line(chat(logprobs=False)).options == {"logprobs": False}
     assert parse_openai_line(completion(logprobs=0)).options == {"logprobs": True}
-    for line in (completion(logprobs=3), completion(logprobs=True), chat(logprobs=True, top_logprobs=2)):
+    assert parse_openai_line(completion(logprobs=3)).options == {"logprobs": True, "top_logprobs": 3}
+    for line in (completion(logprobs=9), completion(logprobs=True), chat(top_logprobs=2)):
         with pytest.raises(BadInputError, match="logprobs"):
             parse_openai_line(line)
 

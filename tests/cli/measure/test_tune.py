@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.cli.command import lopa_export
 
 from lopa.bench.tuning import candidates, tuning_decodes
 from lopa.bench.tuning.candidates import Candidate
+from lopa.bench.tuning.ladder import PILOT_QUESTIONS
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import EVAL
@@ -42,6 +44,14 @@ def questions(tmp_path: Path) -> Path:
 def report(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "tune.json").read_text())
     return found
+
+
+def figures(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return what does not depend on time of each outcome, by configuration, its options and prompt."""
+    return {
+        (each["config"], each["options"], each["prompt"]): {**each["outcome"], "seconds": None}
+        for each in report(folder)["outcomes"]
+    }
 
 
 def test_tune_saves_profiles_that_a_request_uses(bundle: Path, questions: Path, tmp_path: Path) -> None:
@@ -96,12 +106,19 @@ def test_a_run_continues_after_an_interrupt(
     assert stopped.returncode not in (0, 2)
     assert "29 decodes are kept: --resume continues after them" in stopped.stderr
     assert [path.name for path in cut.iterdir()] == ["tune.outcomes.jsonl"]
+    kept = [json.loads(line) for line in (cut / "tune.outcomes.jsonl").read_text().splitlines()[1:]]
+    assert len(kept) == 29
     assert lopa_export("tune", bundle, "--eval", questions, "--threads", 1, "-o", cut, "--resume").returncode == 0
     assert [path.name for path in cut.iterdir() if "outcomes" in path.name] == []
-    scores = [{(row["config"], row["questions"]): row["score"] for row in report(out)["rows"]} for out in (whole, cut)]
-    common = scores[0].keys() & scores[1].keys()  # measured speeds decide which questions are asked
-    assert ("defaults", 40) in common
-    assert {name: scores[0][name] for name in common} == {name: scores[1][name] for name in common}
+    assert report(cut)["outcomes"][:29] == kept, "with their seconds, so none was decoded again"
+    decoded, again = figures(whole), figures(cut)
+    # Measured speeds decide which questions follow the first ones, which every configuration answers.
+    common = decoded.keys() & again.keys()
+    assert {each: decoded[each] for each in common} == {each: again[each] for each in common}
+    answered = Counter(config for config, _, _ in common)
+    exact = ["one token per step", *(f"one token per step, {drafts} drafts" for drafts in (1, 2, 3))]
+    assert all(answered[name] >= PILOT_QUESTIONS for name in ("defaults", *exact))
+    assert all(answered[name] >= 2 for name in (POOR.name, QUICK.name))
 
 
 def test_a_short_budget_keeps_the_defaults(bundle: Path, questions: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Suite of langchain for chat models with ChatOpenAI, and additional tests. test_python.py runs it.
+"""Tests of langchain's models with a server without tools. test_python.py runs them.
 
-It runs in the clients' environment. From this project it gets only the URL and the expected answers.
+They run in the clients' environment. From this project they get only the URL and the expected answers.
 """
 
 import json
@@ -10,41 +10,10 @@ from typing import Any
 
 import openai
 import pytest
-from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI, OpenAI
-from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 EXPECTED: dict[str, Any] = json.loads(Path(os.environ["EXPECTED"]).read_text(encoding="utf-8"))
 SERVER = {"model": "tiny", "base_url": f"{EXPECTED['url']}/v1", "api_key": "none", "max_retries": 0}
-
-
-class TestLopaExport(ChatModelIntegrationTests):
-    """Suite without features that a masked model lacks. test_python.py gives the reasons."""
-
-    @property
-    def chat_model_class(self) -> type[BaseChatModel]:
-        return ChatOpenAI
-
-    @property
-    def chat_model_params(self) -> dict[str, Any]:
-        return {**SERVER, "stream_usage": True}
-
-    @property
-    def has_tool_calling(self) -> bool:
-        return False
-
-    @property
-    def has_tool_choice(self) -> bool:
-        return False
-
-    @property
-    def has_structured_output(self) -> bool:
-        return True
-
-    @pytest.mark.xfail(reason="Schemas of pydantic 1 need tool calls.")
-    def test_structured_output_pydantic_2_v1(self, model: BaseChatModel) -> None:
-        """Run langchain's test. Only an xfail mark may change it."""
-        super().test_structured_output_pydantic_2_v1(model)
 
 
 @pytest.fixture
@@ -81,6 +50,15 @@ def test_lopa_options_in_extra_body() -> None:
 def test_log_probabilities(chat: ChatOpenAI) -> None:
     answer = chat.bind(logprobs=True).invoke(EXPECTED["question"])
     assert len(answer.response_metadata["logprobs"]["content"]) == EXPECTED["whole"]["tokens"]
+
+
+def test_structured_output_by_a_schema(chat: ChatOpenAI) -> None:
+    number = {"type": "integer", "minimum": 0, "maximum": 9}
+    schema = {"title": "answer", "description": "a number", "type": "object", "properties": {"x": number}}
+    schema |= {"required": ["x"], "additionalProperties": False}
+    answer = chat.with_structured_output(schema, method="json_schema").invoke(EXPECTED["question"])
+    assert answer.keys() == {"x"}
+    assert answer["x"] in range(10)
 
 
 def test_text_model_completes() -> None:

@@ -13,6 +13,7 @@ from lopa.export.graph.experts import EXPERTS_OPERATOR, TRACED_DOMAIN
 from lopa.export.weights.plan import Dtype
 from lopa.export.weights.quantize_tensor import bytes_from_int4, int4_from_values, int8_from_values
 from lopa.runtime.bundle.dequantize import values_from_integers
+from lopa.runtime.sessions.exact_int8 import multiply_exactly
 
 FILE = "weights.data"
 PREFIX = "layers.3.mlp.experts"
@@ -162,6 +163,7 @@ def run(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    multiply_exactly(options)
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "0")
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -22,6 +22,7 @@ from tests.export.graph.expert_graphs import (
     saved,
 )
 from tests.export.optimized_graph import operators_when_optimized
+from tests.processor import HAS_VNNI, NO_VNNI
 
 from lopa.export.graph.expert_batched import BatchedExpertsPass
 from lopa.export.graph.expert_forms import with_expert_operators
@@ -172,6 +173,8 @@ def test_portable_form_keeps_the_rules_and_the_file(tmp_path: Path) -> None:
 def test_openvino(sizes: Sizes, form: str, tmp_path: Path) -> None:
     if form == "portable" and sizes.quantized:
         pytest.skip("the portable dialect has no quantized experts")
+    if sizes.quantized == "int8" and not HAS_VNNI:
+        pytest.skip(NO_VNNI)
     weights = random_weights(sizes, tmp_path)
     options = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0, "INFERENCE_NUM_THREADS": 1}
     compiled = openvino.Core().compile_model(saved(_in_form(weights, form), weights), "CPU", options)

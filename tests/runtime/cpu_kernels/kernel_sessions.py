@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from lopa.runtime.contract import Float32
 from lopa.runtime.cpu_kernels.kernel_library import DOMAIN, kernel_library
+from lopa.runtime.sessions.exact_int8 import multiply_exactly
 
 Int8 = npt.NDArray[np.int8]
 NEEDS_KERNELS = pytest.mark.skipif(
@@ -63,6 +64,7 @@ def open_model(model: bytes | Path, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    multiply_exactly(options)
     library = kernel_library()
     assert library is not None
     library.add_operators(options)

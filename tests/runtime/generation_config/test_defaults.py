@@ -65,11 +65,13 @@ def test_every_option_can_have_a_default_except_per_request_options() -> None:
         "regex",
         "grammar",
         "logprobs",
+        "top_logprobs",
+        "choices",
         "special_tokens",
         "reference",
         "eos_early_stop",
     }
-    others = {"profile", "entropy_threshold", "distance_penalty", "strategy_options"}
+    others = {"profile", "reasoning_budget", "entropy_threshold", "distance_penalty", "strategy_options"}
     assert used | others == set(DEFAULT_OPTIONS)
     assert set(OPTIONS) - set(DEFAULT_OPTIONS) == of_a_request
     for name in sorted(of_a_request | {"gama"}):

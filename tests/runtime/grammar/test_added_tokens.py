@@ -1,13 +1,11 @@
 """A grammar can name an added token such as <tool_call>, which differs from text that spells it."""
 
-import hashlib
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.chat_bundles import FIRST_FREE_ID, with_added_tokens
 from tests.runtime.text.chat_templates import TEMPLATES
 
 from lopa.runtime import Decoder, GrammarLimits
@@ -32,23 +30,7 @@ OBJECT: /\\{"n": [0-9]+\\}/
 @pytest.fixture(scope="module")
 def bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the tiny bundle with added tokens that are not special, and Qwen's template, which writes some."""
-    copy = Path(shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("added") / "bundle"))
-    tokenizer, settings = (
-        json.loads((copy / name).read_bytes()) for name in ("tokenizer.json", "tokenizer_config.json")
-    )
-    pattern = tokenizer["added_tokens"][-1]
-    tokenizer["added_tokens"] += [
-        {**pattern, "id": 975 + number, "content": text, "special": False} for number, text in enumerate(ADDED)
-    ]
-    manifest = json.loads((copy / "manifest.json").read_bytes())
-    files = {"tokenizer.json": tokenizer, "tokenizer_config.json": {**settings, "chat_template": TEMPLATES["qwen"]}}
-    for name, content in files.items():
-        (copy / name).write_text(json.dumps(content))
-        (record,) = (each for each in manifest["files"] if each["path"] == name)
-        data = (copy / name).read_bytes()
-        record.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    return copy
+    return with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("added") / "bundle", TEMPLATES["qwen"], ADDED)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +46,7 @@ def state_after_text(grammar: str, vocabulary: Vocabulary, room: int = 60) -> Gr
 
 
 def token(name: str) -> int:
-    return 975 + ADDED.index(name)
+    return FIRST_FREE_ID + ADDED.index(name)
 
 
 def test_template_markup_comes_first_and_has_a_symbol(marked: Vocabulary) -> None:

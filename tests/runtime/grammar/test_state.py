@@ -135,3 +135,32 @@ def test_invalid_grammars_are_rejected_with_position_or_name(
 ) -> None:
     with pytest.raises(BadInputError, match=message):
         initial(vocabulary, **grammar)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_that_are_read_late_are_read_alike(vocabulary: Vocabulary, seed: int) -> None:
+    rng = random.Random(seed)
+    grammar = 'start: (TEXT | call)\nTEXT: /(?s:.*)/\ncall: opening "b"\nopening[lazy]: /(?s:.*)<a>/\n'
+    late = early = initial(vocabulary, grammar=grammar)
+    text = "".join(rng.choice(["x", "<", "a", ">", " 1", "<a>", "é"]) for _ in range(30)) + rng.choice(["", "<a>b"])
+    for place, token in enumerate(vocabulary.encode(text)):
+        early.reading.bytes.is_accepting()  # reads at once
+        late_after, early_after = (each.after(token, ROOM - place) for each in (late, early))
+        assert (late_after is None) == (early_after is None)
+        if late_after is None or early_after is None:
+            break
+        late, early = late_after, early_after
+        assert late.ending == early.ending
+        assert late.reading.may_end == early.reading.may_end
+    assert "bytes" not in late.reading.__dict__ or late.ending
+    assert late.reading.bytes.compute_bitmask() == early.reading.bytes.compute_bitmask()
+    assert late.reading.bytes.is_accepting() == late.reading.may_end
+
+
+def test_results_are_shared_between_walks_but_not_kept_by_the_next_round(vocabulary: Vocabulary) -> None:
+    state = initial(vocabulary, grammar="start: /(?s:.*)/")
+    assert state_after(state, "one two") is state_after(state, "one two")
+    advanced = state.with_rejected(1)
+    after = state_after(advanced, "one two")
+    assert (after.remasked, after.length) == (1, state_after(state, "one two").length)
+    assert not state.with_rejected(0).cache

@@ -71,15 +71,18 @@ def test_error_in_shorten(decoder: Decoder) -> None:
     decoder.session.release(1)
 
 
-@pytest.mark.parametrize("method", ["read_rows", "append_rows"])
-def test_error_with_a_cached_prompt(decoder: Decoder, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "message"), [("read_rows", "device 0 is gone"), ("append_rows", "device 0 broke in append_rows")]
+)
+def test_error_with_a_cached_prompt(decoder: Decoder, method: str, message: str) -> None:
+    """A failure to store rows fails no request itself: the next forward on that device does."""
     config = decoder.config(window="block_causal", max_new_tokens=8)
     with Engine(with_failure(decoder, Failure(method, 1))) as engine:
         handles = [engine.submit(PROMPT, config)]
         if method == "append_rows":
             handles[0].result(60.0)  # caches the prompt
             handles.append(engine.submit(PROMPT, config))
-        with pytest.raises(EngineFailedError, match=method):
+        with pytest.raises(EngineFailedError, match=message):
             handles[-1].result(60.0)
     for number in list(decoder.session._caches):  # type: ignore[attr-defined]
         decoder.session.release(number)

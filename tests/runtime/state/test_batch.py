@@ -13,7 +13,7 @@ from tools.random_configs import random_config, random_prompt
 from lopa.runtime.contract import TOP_K, Statistics, WindowBatch
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.requests.pool import RequestPool
-from lopa.runtime.requests.prompt_store import PromptStore
+from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import DoneEvent
 from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
 from lopa.runtime.state.windows import Windows
@@ -140,7 +140,7 @@ def test_garbage_in_padding_changes_no_token(tiny_bundle: Path, monkeypatch: pyt
                 decoder.session,
                 decoder.bundle.manifest,
                 decoder.tokenizer,
-                PromptStore(0),
+                PrefixTree(0),
                 max_padding=float("inf"),
             )
             jobs = [decoder._job(prompt, config) for prompt, config in submitted]

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.partial_mark import partial_mark_length
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -200,3 +201,19 @@ def test_character_split_by_a_special_token(tokenizer: Tokenizer) -> None:
 def test_empty_stop_string(tokenizer: Tokenizer) -> None:
     with pytest.raises(BadInputError, match="empty stop string"):
         TextStream(tokenizer, ["a", ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "marks", "length"),
+    [
+        ("abc", [], 0),
+        ("abc", ["", "d"], 0),
+        ("abc", ["cd", "bcd", "xbc"], 2),
+        ("aaa", ["aaaa"], 3),
+        ("aaa", ["aa"], 1),
+        ("c", ["cd"], 1),
+        ("", ["cd"], 0),
+    ],
+)
+def test_the_longest_end_that_begins_a_mark(text: str, marks: list[str], length: int) -> None:
+    assert partial_mark_length(text, marks) == length

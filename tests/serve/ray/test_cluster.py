@@ -188,6 +188,43 @@ def test_equal_prompts_go_to_the_replica_that_caches_them(main: Any) -> None:
     assert len(set.union(*homes.values())) == 2, "all prompts went to one replica"
 
 
+BLOCKS = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "stop_at_eos": False}
+
+
+def test_conversations_stay_on_the_replica_that_has_their_blocks(main: Any) -> None:
+    chats: list[list[dict[str, str]]] = [
+        [{"role": "user", "content": f"{7 * number} {prompt(number)}"}] for number in range(8)
+    ]
+    homes: list[set[str]] = [set() for _ in chats]
+    before = [0] * len(chats)
+    for turn in range(4):
+        for number, messages in enumerate(chats):
+            sent = {"model": "chat", "messages": messages, "max_tokens": 20, "lopa": BLOCKS}
+            answer = main.http.post(CHATS, json=sent)
+            assert answer.status_code == 200, answer.text
+            homes[number].add(answer.headers["x-lopa-replica"])
+            used = answer.json()["usage"]
+            found = used["prompt_tokens_details"]["cached_tokens"]
+            assert found % 8 == 0
+            # All finished blocks of the prompt before, except at its end, where the history has no "Answer:".
+            assert before[number] - 16 < found <= max(0, before[number]) + 8
+            before[number] = used["prompt_tokens"]
+            messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": f"And {turn}?"}]
+    assert {len(found) for found in homes} == {1}
+    assert len(set.union(*homes)) == 2, "all conversations went to one replica"
+
+
+def test_a_busy_replica_loses_its_conversations(main: Any) -> None:
+    sent = body(31, 4, lopa=BLOCKS)
+    home = main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"]
+    assert main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"] == home
+    busy = body(31, 700, lopa={**BLOCKS, **LONG, "branches": None})
+    streams = [Stream(main, busy) for _ in range(2)]
+    assert [stream.replica for stream in streams] == [home, home]
+    assert main.http.post(COMPLETIONS, json=sent).headers["x-lopa-replica"] != home
+    assert all(stream.end().whole for stream in streams)
+
+
 def test_other_prompts_go_to_the_least_busy_replica(main: Any) -> None:
     streams = [Stream(main, long_body(200)) for _ in range(4)]
     assert [stream.end().whole for stream in streams] == [True] * 4

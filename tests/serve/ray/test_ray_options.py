@@ -10,6 +10,7 @@ from tests.chat_bundles import with_chat_template
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
+from lopa.serve.chat.call_format import FORMATS
 from lopa.serve.ray import app
 from lopa.serve.ray.ray_options import NamedBundle, options_from_args
 from lopa.serve.ray.served_models import models_from_bundles
@@ -43,6 +44,11 @@ def test_string_options_equal_yaml_values() -> None:
     assert options == options_from_args({**ONE, **values})
     assert (options.capacity, options.min_replicas, options.max_replicas) == (3, 2, 2)
     assert (options.limits.max_tokens, options.api_keys) == (77, Path.cwd() / "keys")
+
+
+def test_calls_have_the_given_format() -> None:
+    assert options_from_args({**ONE, "tool_call_format": "llama3"}).tool_call_format is FORMATS["llama3"]
+    assert options_from_args(ONE).tool_call_format is None
 
 
 def test_derived_options() -> None:
@@ -89,6 +95,7 @@ def test_derived_options() -> None:
         ({**ONE, "gpus": -1}, "gpus -1"),
         ({**ONE, "max_branches": 0}, "max_branches 0"),
         ({**ONE, "threads": 0}, "threads 0"),
+        ({**ONE, "tool_call_format": "xml"}, "tool_call_format 'xml'"),
     ],
     ids=str,
 )
@@ -106,7 +113,7 @@ def test_models_are_known_without_opening_bundles(tiny_bundle: Path, tmp_path: P
     models = models_from_bundles(options.bundles)
     assert models.first == tiny_bundle.name
     assert models.windows == {tiny_bundle.name: "full", "chat": "full"}
-    assert [len(card["endpoints"]) for card in models.cards.values()] == [1, 2]
+    assert [len(card["endpoints"]) for card in models.cards.values()] == [2, 5]
     with pytest.raises(BadInputError, match=r"has no manifest\.json"):
         models_from_bundles((NamedBundle(str(tmp_path), "nothing"),))
 

@@ -9,14 +9,19 @@ import pytest
 from tests.tools.run_tool import run_tool
 from tools.serving.bad_requests import MAX_BODY
 from tools.serving.cases import ServingCases, cases_of_bundle
+from tools.serving.replies import choices_of_reply
 from tools.serving.server import PROGRAM, run_server
 from tools.serving.soak import SoakReport, chat_bundle, run_soak
 
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES
+
 MAX_NUM_SEQS, QUEUE = 4, 6
+DISTINCT = 16
 BROKEN = """
 import asyncio, itertools, sys
-import lopa.serve.answering.stream as stream
 import lopa.serve.app as app
+import lopa.serve.chat.answer_parser as answer_parser
+from lopa.serve.http.events import DONE
 from lopa.cli.main import main
 from lopa.serve.metrics import ServeMetrics
 
@@ -30,39 +35,38 @@ def replace(owner, name, make):
 """
 MIXED_UP = """
 kept = []
-def mixed(await_results):
-    async def results(handles, receive):
-        found = await await_results(handles, receive)
+def mixed(await_choices):
+    async def results(*arguments):
+        found = await await_choices(*arguments)
         kept.extend([found] if found else [])
         return next(each for each in kept if len(each) == len(found)) if found and is_nth_call(2) else found
     return results
-replace(app, "await_results", mixed)
+replace(app, "await_choices", mixed)
 """
 MIXED_UP_IN_STREAMS = """
 texts = []
-def mixed(of_event):
-    def part(self, index, event):
-        if isinstance(event, stream.TextEvent):
-            texts.append(event)
-            event = texts[len(texts) // 2]
-        return of_event(self, index, event)
-    return part
-replace(stream._Parts, "of_event", mixed)
+def mixed(feed):
+    def parts(self, event):
+        texts.append(event)
+        return feed(self, texts[len(texts) // 2])
+    return parts
+replace(answer_parser.AnswerParser, "feed", mixed)
 """
-LOST = """
+LOST = f"""
 calls = itertools.count()
-def lost(await_results):
-    async def results(handles, receive):
-        found = await await_results(handles, receive)
-        return await asyncio.Event().wait() if next(calls) == 13 else found
+def lost(await_choices):
+    async def results(*arguments):
+        found = await await_choices(*arguments)
+        return await asyncio.Event().wait() if next(calls) >= {DISTINCT} else found
     return results
-replace(app, "await_results", lost)
+replace(app, "await_choices", lost)
 """
+"""Answers the requests that are sent alone, and loses the later ones."""
 CUT_OFF = """
 def cut(stream_from_reply):
     async def streamed(*arguments):
         async for event in stream_from_reply(*arguments):
-            if event.endswith(stream.DONE) and is_nth_call(3):
+            if event.endswith(DONE) and is_nth_call(3):
                 return
             yield event
     return streamed
@@ -76,12 +80,12 @@ class Careless(app.EventResponse):
 app.EventResponse = Careless
 """
 LOSES_A_PLACE = """
-def losing(handles_for_request):
-    async def handles(service, *arguments):
+def losing(submission_of_request):
+    async def submission(service, *arguments):
         service.engine._queue_limit -= is_nth_call(8)
-        return await handles_for_request(service, *arguments)
-    return handles
-replace(app, "handles_for_request", losing)
+        return await submission_of_request(service, *arguments)
+    return submission
+replace(app, "submission_of_request", losing)
 """
 MISCOUNTS = """
 def twice(rejected):
@@ -93,12 +97,12 @@ replace(ServeMetrics, "rejected", twice)
 """
 GROWS = """
 hoard = []
-def hoarding(handles_for_request):
-    async def handles(service, *arguments):
-        hoard.append((open("/dev/null"), b"x" * 4_000_000))
-        return await handles_for_request(service, *arguments)
-    return handles
-replace(app, "handles_for_request", hoarding)
+def hoarding(submission_of_request):
+    async def submission(service, *arguments):
+        hoard.append((open("/dev/null"), b"x" * 8_000_000))
+        return await submission_of_request(service, *arguments)
+    return submission
+replace(app, "submission_of_request", hoarding)
 """
 
 
@@ -110,7 +114,7 @@ def chats(tiny_bundle: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cases(chats: Path) -> ServingCases:
-    return cases_of_bundle(chats, 10, seed=1)
+    return cases_of_bundle(chats, DISTINCT, seed=1)
 
 
 def soak(chats: Path, cases: ServingCases, *, requests: int, changes: str = "", timeout: float = 60.0) -> SoakReport:
@@ -123,6 +127,35 @@ def soak(chats: Path, cases: ServingCases, *, requests: int, changes: str = "", 
                 server, cases, requests=requests, clients=16, capacity=MAX_NUM_SEQS + QUEUE, seed=3, timeout=timeout
             )
         )
+
+
+def test_cases_have_all_endpoints_calls_and_reasoning(cases: ServingCases) -> None:
+    assert {case.path for case in cases.distinct} == {CHATS, COMPLETIONS, MESSAGES, RESPONSES}
+    choices = [choice for case in cases.distinct for choice in case.alone]
+    assert any(choice.calls for choice in choices)
+    assert any(choice.reasoning for choice in choices)
+    assert any(choice.calls and choice.reasoning for choice in choices)
+
+
+def test_any_other_part_of_an_answer_is_a_difference(cases: ServingCases) -> None:
+    case = next(case for case in cases.distinct if case.path == MESSAGES and case.alone[0].calls)
+    choice = case.alone[0]
+    blocks = [
+        {"type": "thinking", "thinking": choice.reasoning},
+        {"type": "text", "text": choice.text},
+        *({"type": "tool_use", "name": each.name, "input": json.loads(each.arguments)} for each in choice.calls),
+    ]
+    result = choice.result
+    lopa = {name: getattr(result, name) for name in ("stop_reason", "steps", "tokens", "seed")}
+    stop = "tool_use" if choice.finish_reason == "tool_calls" else "max_tokens"
+    message = {"content": blocks, "stop_reason": stop, "stop_sequence": None, "lopa": lopa}
+    assert case.difference(choices_of_reply(MESSAGES, message)) is None
+    for number, name, value in ((0, "thinking", "?"), (1, "text", "?"), (-1, "name", "?"), (-1, "input", {"?": 1})):
+        changed = [dict(block) for block in blocks]
+        changed[number][name] = value
+        assert case.difference(choices_of_reply(MESSAGES, message | {"content": changed})) is not None
+    for name, other in (("stop_reason", "end_turn"), ("stop_sequence", "="), ("content", blocks[:-1])):
+        assert case.difference(choices_of_reply(MESSAGES, message | {name: other})) is not None
 
 
 def test_a_short_soak_finds_no_faults(chats: Path, cases: ServingCases) -> None:
@@ -145,19 +178,27 @@ def test_failing_devices_change_no_answer(tiny_bundle: Path) -> None:
 
 
 def test_faults_of_a_broken_server_are_found(chats: Path, cases: ServingCases) -> None:
-    changes = MIXED_UP + MIXED_UP_IN_STREAMS + LOST + CUT_OFF + LOSES_A_PLACE + MISCOUNTS + GROWS
+    changes = MIXED_UP + MIXED_UP_IN_STREAMS + CUT_OFF + LOSES_A_PLACE + MISCOUNTS
     faults = "\n".join(soak(chats, cases, changes=changes, requests=30, timeout=2.0).faults)
     for seen in (
         "alone: WrongAnswerError(",
-        "streamed: ('",
-        "no end after",
+        "streamed: (",
         "incomplete stream",
         f"a capacity of {MAX_NUM_SEQS + QUEUE} got 429",
         'rejected_total{reason="bad_request"}',
-        "files at the end",
-        "memory grew",
     ):
         assert seen in faults, faults
+
+
+def test_growth_is_found(chats: Path, cases: ServingCases) -> None:
+    faults = "\n".join(soak(chats, cases, changes=GROWS, requests=60).faults)
+    for seen in ("files at the end", "memory grew"):
+        assert seen in faults, faults
+
+
+def test_lost_requests_are_found(chats: Path, cases: ServingCases) -> None:
+    faults = soak(chats, cases, changes=LOST, requests=20, timeout=3.0).faults
+    assert any("no end after" in fault for fault in faults), faults
 
 
 def test_abandoned_requests_that_continue_are_found(chats: Path, cases: ServingCases) -> None:

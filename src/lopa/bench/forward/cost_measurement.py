@@ -212,7 +212,7 @@ def _host_rounds(decoder: Decoder, branches: int) -> tuple[float, float]:
     config = decoder.config(strategy="lopa", branches=branches, time_limit=_HOST_SECONDS)
     rounds, counts = _Rounds(), list[int]()
     for item in eval_set_from_jsonl(EVAL, limit=_HOST_PROMPTS):
-        pool = decoder._pool(prompt_rows=0, observer=rounds)
+        pool = decoder._pool(cache_tokens=0, observer=rounds)
         job = decoder._job(item.prompt, config, on_step=lambda step: counts.append(len(step.branches)))
         try:
             pool.add(job)

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from lopa.bench.forward.product_graph import Array, graph_of_product
+from lopa.runtime.sessions.exact_int8 import multiply_exactly
 
 _ROWS, _INPUTS, _OUTPUTS = 512, 1024, 4096
 """Sizes of the product: rows of 8 branches with 64 tokens each, and a matrix of a small layer."""
@@ -53,6 +54,7 @@ def measure_rates(threads: int) -> MachineRates:
 def _product(operator: str, left: Array, right: Array, threads: int) -> Callable[[], object]:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    multiply_exactly(options)
     graph = graph_of_product(operator, (left.shape[0], left.shape[1]), left.dtype, right)
     session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, {"x": left})

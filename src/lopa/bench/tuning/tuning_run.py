@@ -155,7 +155,7 @@ class TuningRun:
         return TuningRow(
             config=name,
             bundle=bundle,
-            options=dict(candidate.options) if name != CONTROL else {},
+            options={} if candidate.options == self._candidates[CONTROL][1].options else dict(candidate.options),
             questions=len(measured),
             score=statistics.fmean(scores),
             score_interval=interval_from_resamples(

@@ -17,7 +17,7 @@ from lopa.serve.openai.response_shapes import (
     DecodeIds,
     choice_from_result,
     lopa_fields_from_result,
-    usage_from_results,
+    usage_from_result,
 )
 
 _ID = "batch_req_"
@@ -45,7 +45,7 @@ class OpenAIAnswerFormat:
             "created": int(time.time()),
             "model": model if isinstance(model, str) else self.bundle,
             "choices": [choice_from_result(shape, 0, result, self.decode_ids)],
-            "usage": usage_from_results([result]),
+            "usage": usage_from_result(result),
             "lopa": lopa_fields_from_result(result),
         }
         return self._line_of(200, answer, None)

@@ -243,6 +243,8 @@ def _decode_one(
                 result = event.result
     click.echo(result.text if drafts else "")
     if not quiet():
+        for choice in () if result.scores is None else result.scores.choices:
+            click.echo(f"{choice.probability:.4f} {choice.text!r}, log-probability {choice.logprob:.3f}", err=True)
         click.echo(f"{_summary(result)}, {summary()}", err=True)
 
 

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +22,25 @@ from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT, Engine
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.mpi.mpi_link import on_mpi
+from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
+from lopa.serve.chat.call_format import FORMATS
 from lopa.serve.logs import LOG_FORMATS, OPERATOR, LogFormat, log_to_descriptor
 from lopa.serve.serve_limits import ServeLimits
 
 _MODULES = {"starlette", "uvicorn", "httptools", "prometheus_client"}
-_REQUIRE_SIGNATURE = "LOPA_SERVE_REQUIRE_SIGNATURE"
-"""Variable of --require-signature. If it is empty, no bundle may be served without a check."""
+_NEVER_EMPTY = ("LOPA_SERVE_API_KEYS", "LOPA_SERVE_REQUIRE_SIGNATURE")
+"""Variables of options that protect the server. An empty one must not serve without protection."""
 _LIMITS = ServeLimits()
 _LOG = logging.getLogger(OPERATOR)
 _ANSWERS_CUT = 143
 """Exit code after answers were cut off, the same as for a process ended by SIGTERM."""
 _STOPPING = "stopping: running requests finish, new ones are rejected"
 _STOPPED_WHILE_OPENING = "stopping before the bundle is open"
-_ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
+_ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log and traces"
 
 
 @click.command(
@@ -84,6 +87,13 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 @device_options
 @option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, group=_LOAD, help="Maximum number of running requests.")
 @option("--queue", type=int, default=QUEUE_LIMIT, group=_LOAD, help="Maximum number of waiting requests.")
+@option(
+    "--cache-tokens",
+    type=int,
+    default=PREFIX_CACHE_TOKENS,
+    group=_LOAD,
+    help="Maximum number of tokens in the prefix cache, which keeps the keys and values of conversations; 0 for none.",
+)
 @option(
     "--max-tokens", type=int, group=_LOAD, show_default="model's limit", help="Maximum number of tokens of an answer."
 )
@@ -155,6 +165,14 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
 @defaults_option("Default of a decoding option, which requests override, e.g. branches=4. Repeatable.")
 @chat_template_option
 @option(
+    "--tool-call-format",
+    type=click.Choice(tuple(FORMATS)),
+    group=QUALITY,
+    advanced=True,
+    show_default="recognised from the chat template",
+    help="Format in which the model writes tool calls.",
+)
+@option(
     "--access-log/--no-access-log",
     default=None,
     group=_LOG_GROUP,
@@ -162,6 +180,13 @@ _ACCESS, _LOAD, _LOG_GROUP = "Address and access", "Load and limits", "Log"
     help="Log a line for each request.",
 )
 @option("--log-format", type=click.Choice(LOG_FORMATS), default="text", group=_LOG_GROUP, help="Format of the log.")
+@option(
+    "--otlp-traces-endpoint",
+    metavar="URL",
+    group=_LOG_GROUP,
+    show_default="OTEL_EXPORTER_OTLP_ENDPOINT if set, otherwise no traces",
+    help="OpenTelemetry collector that receives a trace of each request, e.g. http://localhost:4318/v1/traces.",
+)
 @option(
     "--require-signature",
     "trusted_keys",
@@ -186,9 +211,11 @@ def command(
     threads: int | None,
     max_num_seqs: int,
     queue: int,
+    cache_tokens: int,
     profile: str | None,
     defaults: tuple[str, ...],
     chat_template: str | None,
+    tool_call_format: str | None,
     max_tokens: int | None,
     max_branches: int,
     max_seconds: float | None,
@@ -199,6 +226,7 @@ def command(
     drain: float,
     access_log: bool | None,
     log_format: LogFormat,
+    otlp_traces_endpoint: str | None,
 ) -> int:
     """Serve BUNDLE over HTTP with OpenAI's API until SIGTERM, SIGHUP or Ctrl-C (docs/how-to/serve.md).
 
@@ -211,8 +239,9 @@ def command(
     LOPA_SERVE_MAX_TOKENS=512, LOPA_SERVE_ACCESS_LOG=1, LOPA_SERVE_DEVICE="cuda:0 cuda:1", LOPA_SERVE_BUNDLE=FOLDER.
     Options on the command line take precedence.
     """
-    if not trusted_keys and _REQUIRE_SIGNATURE in os.environ:  # click ignores an empty variable
-        raise click.UsageError(f"the environment variable {_REQUIRE_SIGNATURE} is empty: set it to FILE or remove it")
+    for name, given in zip(_NEVER_EMPTY, (api_keys, trusted_keys), strict=True):
+        if not given and name in os.environ:  # click ignores an empty variable
+            raise click.UsageError(f"the environment variable {name} is empty: set it to FILE or remove it")
     with extra_needed("serve", _MODULES, "the libraries of the server"):
         from lopa.serve.answering.pending_service import PendingService
         from lopa.serve.answering.service import Service
@@ -220,6 +249,7 @@ def command(
         from lopa.serve.http.origin_policy import origin_policy_from_options
         from lopa.serve.metrics import ServeMetrics
         from lopa.serve.server_process import is_on_loopback, listening_socket, serve_until_stopped, url_from_socket
+        from lopa.serve.tracing.open_traces import open_traces
         from lopa.serve.warm_up import warm_up
     if on_mpi(devices):
         raise BadInputError(
@@ -246,7 +276,9 @@ def command(
     remove_verbose_handler()
     with (
         log_to_descriptor(2, log_format, quiet=quiet(), access=verbose() if access_log is None else access_log),
+        _failures_logged(log_format),
         listening_socket(host, port) as listening,
+        open_traces(otlp_traces_endpoint, inform=_LOG.info, warn=_LOG.warning) as pending.spans,
         ExitStack() as opened,
     ):
         on_loopback = is_on_loopback(listening)
@@ -277,10 +309,18 @@ def command(
                 if used is not None:
                     _LOG.info("requests without options use profile %s", used)
                 engine = opening.enter_context(
-                    Engine(decoder, max_num_seqs=max_num_seqs, queue_limit=queue, observer=metrics)
+                    Engine(
+                        decoder,
+                        max_num_seqs=max_num_seqs,
+                        queue_limit=queue,
+                        prefix_cache_tokens=cache_tokens,
+                        observer=metrics,
+                    )
                 )
                 metrics.watch(engine)
-                service = Service(engine, name, decoder.tokenizer.decode, limits, metrics, keys)
+                call_format = None if tool_call_format is None else FORMATS[tool_call_format]
+                decode_ids = decoder.tokenizer.decode
+                service = Service(engine, name, decode_ids, limits, metrics, keys, call_format=call_format)
                 opened.push(opening.pop_all())
             return service
 
@@ -297,3 +337,15 @@ def command(
         if not completed:
             _LOG.error("error: answers were cut after %g seconds; raise --drain", drain)
     return 0 if completed else _ANSWERS_CUT
+
+
+@contextmanager
+def _failures_logged(log_format: LogFormat) -> Iterator[None]:
+    """Write the error that ends the server to a JSON log. In a text log the command line writes it."""
+    try:
+        yield
+    except LopaError as error:
+        if log_format != "json":
+            raise
+        _LOG.error("error: %s", error)
+        raise SystemExit(error.exit_code) from error

@@ -30,7 +30,7 @@ _BASIC: Mapping[str, tuple[str, ...]] = {
 }
 """Options that --help lists, by group."""
 _ADVANCED: Mapping[str, tuple[str, ...]] = {
-    LENGTH: ("top_k", "stop_at_eos", "drop_after_eos", "time_limit", "logprobs", "special_tokens"),
+    LENGTH: ("top_k", "stop_at_eos", "drop_after_eos", "time_limit", "logprobs", "top_logprobs", "special_tokens"),
     QUALITY: (
         "speculative",
         "skip_threshold",
@@ -44,6 +44,7 @@ _ADVANCED: Mapping[str, tuple[str, ...]] = {
         "reference",
         "eos_early_stop",
     ),
+    STRUCTURE: ("choices", "reasoning_budget"),
     BLOCKS: (
         "block_size",
         "sub_block",
@@ -63,6 +64,7 @@ _OWN_HELP: Mapping[str, str] = {
     "stop": "Text that ends the answer. Repeatable.",
     "json_schema": "File with a JSON schema that the answer satisfies.",
     "grammar": "File with a grammar that the answer satisfies, in llguidance's Lark or GBNF.",
+    "choices": "Answer to choose from; the most probable one is returned, with the probability of each. Repeatable.",
     "strategy_options": "Option of an installed strategy. Repeatable. All together replace the default ones.",
 }
 """Help texts of options whose value on the command line differs from the field's."""

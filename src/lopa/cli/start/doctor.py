@@ -46,6 +46,12 @@ _OTHER_ABILITIES = (
         partial(pip_install, "serve"),
     ),
     Ability(
+        "traces",
+        "export traces of the server (docs/how-to/serve.md)",
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+        partial(pip_install, "otel"),
+    ),
+    Ability(
         "ray",
         "serve replicas on Ray (docs/how-to/deploy.md)",
         ("ray", "starlette", "prometheus-client"),

@@ -6,12 +6,12 @@ tokens. Such a token is the best allowed one of the row's candidates, or another
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import numpy as np
 
 from lopa.runtime.contract import Bool, Float32, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
+from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sorted_candidates
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Branch
 from lopa.runtime.state.branch_grammar import BranchGrammar
@@ -23,8 +23,6 @@ from lopa.runtime.strategy import Candidates
 MAX_REJECTED = 16
 """Maximum number of tokens rejected at one position because the answer could not end in time. After that the shortest
 ending is written."""
-_MIN_LOGPROB = np.float32(-100.0)
-"""Lower bound of the log-probability of a token that is not among the model's candidates."""
 
 
 def rows_at_first_masked(
@@ -32,7 +30,7 @@ def rows_at_first_masked(
 ) -> RowStatistics:
     """Return the `rows` [B, Q] of a round without the tokens that the grammar forbids at each branch's first masked
     position."""
-    result = _copy_rows(rows, plan)
+    result = copied_rows(rows, plan)
     for number, (branch, sampled) in enumerate(zip(branches, windows.sampled, strict=True)):
         grammar = branch.grammar
         if grammar is None or grammar.ended:
@@ -75,7 +73,7 @@ class ConstrainedRun:
         self._in_run = np.zeros(len(positions), np.bool_)
         self._in_run[:1] = True
         self._rejected: dict[int, set[int]] = {}
-        self.rows = _copy_rows(rows, plan)
+        self.rows = copied_rows(rows, plan)
         """[n]: rows to propose candidates from."""
 
     def may_unmask(self, candidates: Candidates) -> Bool:
@@ -85,7 +83,8 @@ class ConstrainedRun:
     def extend(self, candidates: Candidates, chosen: Bool) -> bool:
         """Return True to propose and choose again, after the strategy chose `chosen` [n] of the `candidates` [n].
 
-        The run is then one position longer, or its last row lost a token that is not allowed there.
+        The run is then one position longer, or its last row lost a token that is not allowed there. A position that the
+        strategy could choose, but did not, is no reason to choose again.
         """
         place, behind = self._end_of_run(candidates, chosen)
         if place is None or (self._in_run[place] and not chosen[place]):
@@ -93,8 +92,8 @@ class ConstrainedRun:
         remaining = positions_behind(self._branch, int(self._positions[place]))
         token = int(candidates.tokens[place])
         is_possible = behind.after(token, remaining) is not None
-        if is_possible and self._in_run[place]:
-            return False
+        if is_possible and self.may_unmask(candidates)[place]:
+            return False  # the strategy could choose it already, and would choose the same positions again
         self._in_run[place] = True
         if not is_possible:
             tokens = self._rejected.setdefault(place, set())
@@ -136,7 +135,7 @@ def allowed_row(
     begins the text of a candidate, or otherwise the first token of the shortest ending.
     """
     if len(rejected) > MAX_REJECTED:
-        return _row_of_token(row, grammar.first_ending_token(remaining), plan)
+        return row_of_token(row, grammar.first_ending_token(remaining), plan)
     keep = np.array([token not in rejected and grammar.allows(token) for token in row.topk_ids.tolist()], np.bool_)
     if row.logits is not None and (plan.draws_from_logits or not keep.any()):
         may = grammar.allowed()
@@ -145,9 +144,9 @@ def allowed_row(
             allowed_logits = np.where(may, row.logits, np.float32(-np.inf))
             if not keep.any():
                 return _best_of_logits(row, row.logits, allowed_logits, plan)
-            return RowStatistics(*_sort_candidates(row, keep), row.entropy, allowed_logits)
+            return RowStatistics(*sorted_candidates(row, keep), row.entropy, allowed_logits)
     if keep.any():
-        return RowStatistics(*_sort_candidates(row, keep), row.entropy)
+        return RowStatistics(*sorted_candidates(row, keep), row.entropy)
     pieces = (
         piece
         for candidate in row.topk_ids.tolist()
@@ -155,24 +154,7 @@ def allowed_row(
         if piece not in rejected and grammar.allows(piece)
     )
     token = next(pieces, None)
-    return _row_of_token(row, grammar.first_ending_token(remaining) if token is None else token, plan)
-
-
-def _sort_candidates(row: RowStatistics, keep: Bool) -> tuple[Int64, Float32]:
-    """Return ids and log-probabilities with the candidates selected by `keep` first."""
-    order = np.argsort(~keep, kind="stable")
-    return row.topk_ids[order], np.where(keep, row.topk_logprobs, np.float32(-np.inf))[order]
-
-
-def _row_of_token(row: RowStatistics, token: int, plan: DecodingPlan) -> RowStatistics:
-    """Return a row with `token` alone, no more probable than the last candidate of `row`."""
-    logprobs = np.full(row.topk_logprobs.shape, -np.inf, np.float32)
-    logprobs[0] = max(row.topk_logprobs.min(), _MIN_LOGPROB)
-    logits = None
-    if row.logits is not None and plan.draws_from_logits:
-        logits = np.full(row.logits.shape, -np.inf, np.float32)
-        logits[token] = row.logits[token]
-    return RowStatistics(np.full(row.topk_ids.shape, token, np.int64), logprobs, row.entropy, logits)
+    return row_of_token(row, grammar.first_ending_token(remaining) if token is None else token, plan)
 
 
 def _best_of_logits(
@@ -185,8 +167,3 @@ def _best_of_logits(
     logprobs = (allowed_logits[best] / np.float32(plan.logits_temperature) - norm).astype(np.float32)
     kept_logits = allowed_logits if plan.draws_from_logits else None
     return RowStatistics(best.astype(np.int64), logprobs, row.entropy, kept_logits)
-
-
-def _copy_rows(rows: RowStatistics, plan: DecodingPlan) -> RowStatistics:
-    """Return a copy of `rows` to modify. Logits are large and copied only if they are read again."""
-    return rows.copy() if plan.draws_from_logits else replace(replace(rows, logits=None).copy(), logits=rows.logits)

@@ -11,10 +11,13 @@ from typing import Protocol
 import numpy as np
 
 from lopa.runtime.contract import Float32, Int64, Statistics, WindowBatch
+from lopa.runtime.contract.candidate_list import TokenLogprob
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics, fill_with_kept_row
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
+from lopa.runtime.decoding.candidate_record import CandidateRecord
 from lopa.runtime.decoding.edit import join_edited
+from lopa.runtime.decoding.hole_seams import rows_at_seams
 from lopa.runtime.decoding.remask import remaskable_positions
 from lopa.runtime.decoding.round import join_unmasked, score_branches, scores_from_rows, spawn, unmask
 from lopa.runtime.decoding.speculation import drafts, verify
@@ -34,7 +37,8 @@ from lopa.runtime.state.branch import (
 )
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Model, context_from_model
-from lopa.runtime.state.layout import layout_of_prompt
+from lopa.runtime.state.holes import Holes
+from lopa.runtime.state.layout import layout_of_holes, layout_of_prompt
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
@@ -74,23 +78,27 @@ class Decoding:
         model: Model,
         budget: BranchBudget | None = None,
         prompt_row: RowStatistics | None = None,
-        prompt_cached: bool = False,
+        cached: int = 0,
         sharing: SharingTest | None = None,
         grammar: BranchGrammar | None = None,
+        holes: Holes | None = None,
     ) -> None:
         """Begin with `prompt` [length], at least one token; `request` is an unused number in the session.
 
-        `budget`, new for every request, chooses the number of branches; without it the plan does. If the prompt's rows
-        are in the session already (`prompt_cached`), and rows predict the next position, `prompt_row` [K] holds the
-        statistics of the last one. Otherwise the first round computes and commits the prompt's rows. `sharing` decides
-        whether equal rows of several branches are computed once; None means never. The answer satisfies `grammar`.
+        `budget`, new for every request, chooses the number of branches; without it the plan does. The rows of the first
+        `cached` positions, finished blocks of the prompt, are in the session already. The first round computes and
+        commits the other rows of such blocks. If there are none, and the last row predicts a masked position,
+        `prompt_row` [K] holds the last row's statistics. `sharing` decides whether equal rows of several branches are
+        computed once; None means never. The answer satisfies `grammar`. With `holes`, `prompt` is the whole text,
+        and the holes in it are filled.
         """
         self._session, self._budget, self._sharing = session, budget, sharing
         self._context = context = context_from_model(plan, model)
         self.kept_row = prompt_row
         """[K]: statistics of the last committed row of finished blocks."""
         self.request = request
-        self.prompt_length = len(prompt)
+        self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
+        self._holes = holes
         self.steps = 0
         """Number of rounds."""
         self._strategy_steps = 0
@@ -103,12 +111,17 @@ class Decoding:
         """Position of the end of text at which LLaDA2.0's loop stopped within a block, possibly in the prompt."""
         self._seconds: dict[str, float] = {}
         self._lap_began = 0.0
-        layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
+        without = None if plan.reference else context.mask_token  # only reference mode may write the mask token
+        self._record = CandidateRecord(plan.top_logprobs, without) if plan.top_logprobs else None
+        if holes is None:
+            layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
+        else:
+            layout = layout_of_holes(holes.holes, plan, context.prediction_shift, in_turn=holes.in_turn)
         self._kept_for = None if prompt_row is None else layout.first
         """Position that the kept row predicts."""
-        self._cached = np.arange(layout.first if prompt_cached else 0)
+        self._cached = np.arange(cached)
         """[P]: positions of the rows in the request's prefix in the session, in their order."""
-        first = first_branch(prompt, layout, context, cached=prompt_cached)
+        first = first_branch(prompt, layout, context, cached=cached)
         final_grammar = grammar if plan.edits else None
         self._branches = branches_of_round((replace(first, grammar=grammar, final_grammar=final_grammar),), context)
         self._update_end((self.anchor,))
@@ -169,6 +182,8 @@ class Decoding:
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
         rows = fill_with_kept_row(rows, self.kept_row, windows.from_kept_row)
+        if self._holes is not None and self._holes.seam_tokens:
+            rows = rows_at_seams(windows, rows, self._holes, self._context.plan)
         step = self._speculative_round if self._context.plan.speculative else self._round
         return step(windows, rows, split)
 
@@ -197,6 +212,12 @@ class Decoding:
         self._update_end((self.anchor,))
         if context.is_llada2 and context.plan.eos_early_stop and not context.plan.edits:
             self._stop_early(outcome.unmasked.tokens)
+        if self._record is not None:
+            written = [*outcome.unmasked.positions.tolist(), *outcome.edited.positions.tolist()]
+            self._record.accept(scores.branches[winner])
+            self._record.add(winner, written, windows, rows)
+            self._record.propose(winner, spawned.lookaheads, windows, rows)
+            self._record.accept(self.anchor)  # a lookahead token that completes the answer
         self._lap("spawn")
         return Step(
             self.steps,
@@ -228,6 +249,9 @@ class Decoding:
         self._update_end(verified.states)
         if self.stop_reason is None:
             self._branches = (*drafts(verified, scores, self._strategy_steps, context), *self._branches)
+        if self._record is not None:
+            for number, unmasked, edited in zip(verified.numbers, verified.unmasked, verified.edited, strict=True):
+                self._record.add(number, [*unmasked.positions.tolist(), *edited.positions.tolist()], windows, rows)
         self._lap("spawn")
         return Step(
             self.steps,
@@ -259,6 +283,8 @@ class Decoding:
     def _update_end(self, states: tuple[Branch, ...]) -> None:
         """Update `window_tokens` for the anchor and all `states` before it, and `stop_reason`."""
         longest = max(len(state.tokens) for state in states) - self.prompt_length
+        if self._holes is not None:
+            longest = sum(end - start for start, end in self._holes.holes)
         self.window_tokens = max(self.window_tokens, longest)
         if self._context.plan.reference:
             self.stop_reason = published_stop_reason(self._branches, self.steps, self._context)
@@ -294,7 +320,10 @@ class Decoding:
         return self._branches[-1]
 
     def committed(self) -> Int64:
-        """Return the final generated ids, including an end of text that ends the answer."""
+        """Return the final generated ids, including an end of text that ends the answer.
+
+        With holes they reach from the first hole to the last one, or to the first masked position.
+        """
         context, anchor = self._context, self.anchor
         if self._stopped_early_at is not None:
             return anchor.tokens[self.prompt_length : self._stopped_early_at + 1]
@@ -302,11 +331,13 @@ class Decoding:
         length = final_length(anchor) if changes else unmasked_length(anchor)
         if context.is_llada2:
             length = min(length, context.plan.max_new_tokens)
+        if self._holes is not None:
+            length = min(length, anchor.layout.end - anchor.layout.prompt)
         return answer_ids(anchor, length, context.answer_ends)
 
     def generated(self) -> Int64:
-        """Return every generated position, masked ones as the mask token."""
-        return self.anchor.tokens[self.prompt_length :]
+        """Return every generated position, masked ones as the mask token. With holes, given tokens are among them."""
+        return self.anchor.tokens[self.prompt_length : None if self._holes is None else self.anchor.layout.end]
 
     def logprobs(self) -> Float32 | None:
         """Return the log-probability of every generated position, NaN for masked ones, or None if not requested.
@@ -315,3 +346,13 @@ class Decoding:
         """
         logprobs = self.anchor.logprobs
         return None if logprobs is None else logprobs[self.prompt_length :]
+
+    def top_logprobs(self) -> list[tuple[TokenLogprob, ...]] | None:
+        """Return the best candidates of every generated position, or None if not requested.
+
+        Positions without a log-probability have none.
+        """
+        logprobs = self.logprobs()
+        if self._record is None or logprobs is None:
+            return None
+        return self._record.of_positions(range(self.prompt_length, len(self.anchor.tokens)), ~np.isnan(logprobs))

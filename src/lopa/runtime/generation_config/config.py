@@ -1,14 +1,14 @@
 """The decoding options of one request, as requested."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.value_checks import CHECKS
-from lopa.runtime.plan import GRAMMARS
+from lopa.runtime.plan import CONSTRAINTS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
 from lopa.runtime.plan.renamed_options import (
     RENAMED_OPTIONS,
@@ -81,9 +81,15 @@ class GenerationConfig:
         json_schema: JSON schema that the answer satisfies: an object or its text, on the command line a file.
         regex: Regular expression that the whole answer matches, in the syntax of Rust's regex crate.
         grammar: Grammar that the answer satisfies, in llguidance's Lark or GBNF: its text, on the command line a file.
+        choices: Answers of which the most probable one is returned, with the probability of each. A choice is a text or
+            a list of token ids. On the command line the option may be repeated.
+        reasoning_budget: Maximum number of tokens before </think>, which is then written. The prompt ends with <think>,
+            or the answer begins with it. json_schema and regex describe answers without reasoning. Default: none.
         stop_at_eos: End the answer at an end-of-text token. Default: True.
         drop_after_eos: Drop the rows behind an unmasked end of text from the window. Default: True.
         logprobs: Return the log-probability of every token of the answer. Default: False.
+        top_logprobs: Return log-probabilities with this many of the best candidates for each token, at most 8. Default:
+            0.
         special_tokens: Parse special tokens in the prompt's text. Default: False.
         time_limit: Return the committed text after this many seconds. Default: none.
         deduplicate_rows: Compute equal rows of several branches once. Default: only on CPUs, if that is faster.
@@ -131,9 +137,12 @@ class GenerationConfig:
     json_schema: str | Mapping[str, Any] | None = None
     regex: str | None = None
     grammar: str | None = None
+    choices: Sequence[str | Sequence[int]] | None = None
+    reasoning_budget: int | None = None
     stop_at_eos: bool | None = None
     drop_after_eos: bool | None = None
     logprobs: bool = False
+    top_logprobs: int | None = None
     special_tokens: bool = False
     time_limit: float | None = None
     deduplicate_rows: bool | None = None
@@ -166,8 +175,8 @@ class GenerationConfig:
 
     @property
     def has_grammar(self) -> bool:
-        """True if a grammar constrains the answer."""
-        return any(getattr(self, name) is not None for name in GRAMMARS)
+        """True if a grammar constrains the answer, or a budget its reasoning."""
+        return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
 
 def _accept_former_names() -> None:

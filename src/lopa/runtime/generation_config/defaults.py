@@ -29,7 +29,10 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
 }
 """Values of options that neither a request nor a bundle sets. Other options have no constant default."""
 _PER_REQUEST = frozenset(
-    {"seed", "json_schema", "regex", "grammar", "logprobs", "special_tokens", "reference", "eos_early_stop"}
+    {
+        *("seed", "json_schema", "regex", "grammar", "choices"),
+        *("logprobs", "top_logprobs", "special_tokens", "reference", "eos_early_stop"),
+    }
 )
 """Options that only a request can set."""
 DEFAULT_OPTIONS = tuple(name for name in OPTIONS if name not in _PER_REQUEST)

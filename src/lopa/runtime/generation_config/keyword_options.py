@@ -1,6 +1,6 @@
 """Types of the decoding options as keyword arguments, for type checkers and editors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
@@ -46,9 +46,12 @@ class GenerationOptions(TypedDict, total=False):
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
     grammar: str | None
+    choices: Sequence[str | Sequence[int]] | None
+    reasoning_budget: int | None
     stop_at_eos: bool | None
     drop_after_eos: bool | None
     logprobs: bool
+    top_logprobs: int | None
     special_tokens: bool
     time_limit: float | None
     deduplicate_rows: bool | None

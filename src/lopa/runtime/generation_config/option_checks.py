@@ -9,7 +9,7 @@ from typing import Any
 from lopa.runtime.checked_values import check_int, shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.value_checks import OWN_OPTIONS
-from lopa.runtime.plan import GRAMMARS, WHOLE_CACHES
+from lopa.runtime.plan import CONSTRAINTS, GRAMMARS, WHOLE_CACHES
 from lopa.runtime.strategy import STRATEGIES, Strategy
 
 Options = Mapping[str, Any]
@@ -28,11 +28,12 @@ def check_together(options: Options, strategy: Strategy) -> None:
     _check_early_stop(options)
     _check_branches(options, strategy)
     _check_grammar(options, strategy)
+    _check_choices(options)
 
 
 def grammars_given(options: Options) -> list[str]:
-    """Return the names of the given options that are grammars."""
-    return [name for name in GRAMMARS if options[name] is not None]
+    """Return the names of the given options whose answers are read by a grammar."""
+    return [name for name in CONSTRAINTS if options[name] is not None]
 
 
 def edits(options: Options) -> bool:
@@ -288,8 +289,9 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
     """Reject two grammars, and a grammar with options that it does not support."""
     given = grammars_given(options)
     wrong = None
-    if len(given) > 1:
-        wrong = "more than one grammar: " + " and ".join(given), "at most one grammar"
+    grammars = [name for name in given if name in GRAMMARS]
+    if len(grammars) > 1:
+        wrong = "more than one grammar: " + " and ".join(grammars), "at most one grammar"
     elif given and options["reference"]:
         wrong = (
             f"cannot use {given[0]} in reference mode",
@@ -304,6 +306,18 @@ def _check_grammar(options: Options, strategy: Strategy) -> None:
         )
     if wrong is not None:
         raise BadInputError(wrong[0], expected=wrong[1], remedy="remove one of the two")
+
+
+def _check_choices(options: Options) -> None:
+    """Reject choices with a grammar, which restricts the answer too, and in reference mode."""
+    if options["choices"] is None:
+        return
+    for other in (*grammars_given(options), *(["reference"] if options["reference"] else [])):
+        raise BadInputError(
+            f"cannot combine choices with {other}",
+            expected="one of the two, since choices are scored instead of decoded",
+            remedy="remove one of the two",
+        )
 
 
 def _check_branches(options: Options, strategy: Strategy) -> None:

@@ -76,12 +76,15 @@ def resolve(
         seed=options["seed"],
         stop=options["stop"],
         has_grammar=bool(grammars_given(options)),
+        reasoning_budget=_given_or(options["reasoning_budget"], math.inf),
+        has_choices=options["choices"] is not None,
         stop_at_eos=options["stop_at_eos"],
         drop_after_eos=_drops_after_eos(options),
-        logprobs=options["logprobs"],
+        logprobs=options["logprobs"] or bool(options["top_logprobs"]),
+        top_logprobs=_given_or(options["top_logprobs"], 0),
         special_tokens=options["special_tokens"],
         time_limit=_given_or(options["time_limit"], math.inf),
-        deduplicate_rows=_shared_rows(options["deduplicate_rows"], branches, devices),
+        deduplicate_rows=_shared_rows(options, branches, devices),
         reference=reference,
         eos_early_stop=bool(options["eos_early_stop"]),
         step_limit=_step_limit(options, strategy, own_options),
@@ -125,10 +128,11 @@ def _step_limit(options: Options, strategy: Strategy, own_options: Mapping[str, 
     return max(PUBLISHED_STEP_LIMIT, blocks * (int(options["block_size"]) + limit))
 
 
-def _shared_rows(requested: bool | None, branches: int, devices: Sequence[str]) -> SharedRows:
-    if requested is not None:
-        return "always" if requested else "never"
-    return "never" if branches == 1 or not may_share_rows(devices) else "auto"
+def _shared_rows(options: Options, branches: int, devices: Sequence[str]) -> SharedRows:
+    if options["deduplicate_rows"] is not None:
+        return "always" if options["deduplicate_rows"] else "never"
+    is_single = branches == 1 and options["choices"] is None
+    return "never" if is_single or not may_share_rows(devices) else "auto"
 
 
 def _given_or(value: Any, default: Any) -> Any:

@@ -16,10 +16,13 @@ from lopa.runtime.checked_values import (
     is_unicode,
     shown,
 )
+from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.plan.choices import (
     MAX_BRANCHES,
+    MAX_CHOICE_LENGTH,
+    MAX_CHOICES,
     MAX_ENTROPY,
     MAX_GRAMMAR_CHARACTERS,
     MAX_POSITIONS,
@@ -144,6 +147,32 @@ def check_grammar(name: str, value: Any) -> str:
     return str(value)
 
 
+def checked_choices(choices: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Return the answers to choose from: texts, and token IDs whose range the bundle determines."""
+    given = choices[: MAX_CHOICES + 1] if isinstance(choices, (list, tuple)) else ()
+    if not 1 <= len(given) <= MAX_CHOICES:
+        raise BadInputError(
+            f"invalid choices {shown(choices)}",
+            expected=f"a list of 1 to {MAX_CHOICES} texts or lists of token IDs",
+            remedy='e.g. ["yes", "no"]',
+        )
+    return tuple(map(_checked_choice, given))
+
+
+def _checked_choice(choice: Any) -> str | tuple[int, ...]:
+    is_text = isinstance(choice, str)
+    if (is_text or isinstance(choice, (list, tuple))) and 0 < len(choice) <= MAX_CHOICE_LENGTH:
+        if is_text and is_unicode(choice):
+            return str(choice)
+        if not is_text:
+            return tuple(check_int("choices", each, min=0, max=MAX_POSITIONS) for each in choice)
+    raise BadInputError(
+        f"invalid choices: {shown(choice)}",
+        expected=f"Unicode texts or lists of token IDs, each with 1 to {MAX_CHOICE_LENGTH} characters or IDs",
+        remedy="correct this choice",
+    )
+
+
 def _own_value(option: OwnOption, value: Any) -> Any:
     return option.value(value, MAX_POSITIONS)
 
@@ -196,6 +225,7 @@ CHECKS: Mapping[str, Check] = {
     "strategy_options": checked_strategy_options,
     "remask_limit": partial(check_int, "remask_limit", min=0, max=MAX_POSITIONS),
     "editing_limit": partial(check_int, "editing_limit", min=0, max=MAX_POSITIONS),
+    "reasoning_budget": partial(check_int, "reasoning_budget", min=0, max=MAX_POSITIONS),
     "seed": checked_seed,
     "branches": checked_branches,
     "temperature": checked_temperature,
@@ -206,5 +236,7 @@ CHECKS: Mapping[str, Check] = {
     "json_schema": checked_schema,
     "regex": partial(check_grammar, "regex"),
     "grammar": partial(check_grammar, "grammar"),
+    "choices": checked_choices,
+    "top_logprobs": partial(check_int, "top_logprobs", min=0, max=TOP_K),
 }
 """The check of each option by name; None is not passed to it."""

@@ -4,13 +4,14 @@ A Reading is immutable; `after` returns a new object. This module uses the libra
 positions or branches.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lopa.runtime.contract import Bool
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.byte_order import rank_bytes
 from lopa.runtime.grammar.llguidance_library import check_matcher, matcher
@@ -26,11 +27,13 @@ class Reading:
 
     vocabulary: Vocabulary
     tokens: "LLMatcher"
-    bytes: "LLMatcher"
+    bytes_before: "LLMatcher"
+    """Byte matcher that has not read the last `unread` bytes of the text yet, since free text needs no such matcher."""
     hints: tuple[bytes, ...] = ()
     """Texts that may bring the answer nearer to its end if single bytes do not."""
     text: bytes = b""
     """Text so far, in bytes and symbols (lopa.runtime.grammar.byte_order)."""
+    unread: int = 0
     expression: BoundedExpression | None = None
     """Grammar as a regular expression, if it is one; its shortest endings are known exactly."""
 
@@ -43,11 +46,26 @@ class Reading:
         if tokens.try_consume_tokens([token]) != 1:
             check_matcher(tokens)
             return None
-        read = self.bytes.deep_copy()
-        if read.try_consume_tokens(list(text)) != len(text):
-            check_matcher(read)
-            return None
-        return replace(self, tokens=tokens, bytes=read, text=self.text + text)
+        before, unread = (self.bytes, 0) if "bytes" in self.__dict__ else (self.bytes_before, self.unread)
+        return Reading(
+            self.vocabulary, tokens, before, self.hints, self.text + text, unread + len(text), self.expression
+        )
+
+    @cached_property
+    def bytes(self) -> "LLMatcher":
+        """Byte matcher behind the text. The grammar allows the same text as bytes and as tokens."""
+        if not self.unread:
+            return self.bytes_before
+        read = self.bytes_before.deep_copy()
+        count = read.try_consume_tokens(list(self.text[-self.unread :]))
+        check_matcher(read)
+        if count != self.unread:
+            raise BadInputError(
+                "the grammar allows tokens whose text it does not allow",
+                expected="a grammar that reads a text and its tokens alike",
+                remedy="name tokens only by texts that no other token contains",
+            )
+        return read
 
     @cached_property
     def may_end(self) -> bool:

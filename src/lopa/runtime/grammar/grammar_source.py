@@ -15,6 +15,7 @@ from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
 from lopa.runtime.grammar.grammar_reading import Reading, initial_reading
 from lopa.runtime.grammar.llguidance_library import library
+from lopa.runtime.grammar.reasoning_budget import reasoning_grammar
 from lopa.runtime.grammar.vocabulary import Vocabulary
 from lopa.runtime.plan import GRAMMARS
 
@@ -39,6 +40,11 @@ def request_from_config(config: GenerationConfig, positions: int) -> GrammarRequ
     """Return the grammar of `config`, which must have one, for an answer of `positions` positions."""
     option = next(name for name in GRAMMARS if getattr(config, name) is not None)
     return GrammarRequest(option, getattr(config, option), positions)
+
+
+def any_text_request(positions: int, vocabulary: Vocabulary) -> GrammarRequest:
+    """Return a grammar that allows any text with reasoning before it, for a request with a reasoning budget only."""
+    return GrammarRequest("grammar", reasoning_grammar(vocabulary.is_named), positions)
 
 
 def library_grammar(request: GrammarRequest) -> str:

@@ -40,8 +40,8 @@ class GrammarState:
     """True if the last token was an end-of-text."""
     remasked: int = 0
     """Tokens after the first masked position that the grammar has rejected so far."""
-    cache: "dict[tuple[int, int], tuple[Reading, bytes] | None]" = field(default_factory=dict, repr=False)
-    """Results of `after` by token and room. Rounds repeat such calls while the first masked position stays the same."""
+    cache: "dict[tuple[int, int], Self | None]" = field(default_factory=dict, repr=False)
+    """Results of `after` by token and room, for all calls of a round, which walk the same tokens several times."""
 
     def after(self, token: int, room: int) -> Self | None:
         """Return the state after `token` with `room` positions left, or None if the token is not possible here.
@@ -55,9 +55,9 @@ class GrammarState:
         if (token, room) not in self.cache:
             self.cache[token, room] = self._read(token, room)
         found = self.cache[token, room]
-        if found is None:
-            return None
-        return type(self)(*found, self.length + 1, remasked=self.remasked)
+        if found is None or found.remasked == self.remasked:
+            return found
+        return replace(found, remasked=self.remasked)
 
     @property
     def has_text(self) -> Bool:
@@ -87,15 +87,15 @@ class GrammarState:
                     yield found
 
     def with_rejected(self, count: int) -> Self:
-        """Return this state after `count` more tokens were rejected and remasked."""
-        return replace(self, remasked=self.remasked + count)
+        """Return this state after `count` more tokens were rejected and remasked, with an empty cache."""
+        return replace(self, remasked=self.remasked + count, cache={})
 
-    def _read(self, token: int, room: int) -> tuple[Reading, bytes] | None:
+    def _read(self, token: int, room: int) -> Self | None:
         reading = self.reading.after(token)
         if reading is None:
             return None
         ending = _find_ending(reading, self.ending, reading.vocabulary.symbols[token], room)
-        return None if ending is None else (reading, ending)
+        return None if ending is None else type(self)(reading, ending, self.length + 1, remasked=self.remasked)
 
     def forced(self) -> tuple[int, ...]:
         """Return the tokens that must follow, regardless of the model; empty if there is a choice."""
@@ -166,6 +166,8 @@ def _find_ending(reading: Reading, before: bytes, written: bytes, room: int) -> 
     def fits(ending: bytes) -> bool:
         return _fits(reading, ending, room)
 
+    if not before and reading.may_end and fits(b""):
+        return b""  # free text, which may end anywhere
     if before.startswith(written) and fits(before[len(written) :]):
         return before[len(written) :]  # the grammar has accepted the whole of `before`
     found = first_ending(reading.bytes, likely_endings(before, written), fits)

@@ -69,6 +69,15 @@ class Vocabulary:
         )
 
     @cached_property
+    def added_ids(self) -> Mapping[bytes, int]:
+        """ID by text of the added tokens that a grammar names without quotes and whose symbol is known."""
+        return {text: number for number, text in self.added.items() if self.symbols[number]}
+
+    def is_named(self, text: str) -> bool:
+        """Return whether a grammar names the added token `text` without quotes."""
+        return text.encode() in self.added_ids
+
+    @cached_property
     def has_text(self) -> Bool:
         """Mask [size] of IDs that may occur in an answer with a grammar."""
         return np.fromiter(map(bool, self.symbols), np.bool_, self.size)

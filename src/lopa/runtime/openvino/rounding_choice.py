@@ -1,4 +1,4 @@
-"""Choice of the precision for "openvino:CPU:auto": the fastest session on this machine, by measurement.
+"""EncodedChoice of the precision for "openvino:CPU:auto": the fastest session on this machine, by measurement.
 
 The sessions take turns, so that a slowdown of the machine affects all of them.
 """

@@ -1,6 +1,7 @@
 """The decoding plan of a request: the value of every option, and the choices and bounds of options."""
 
 from lopa.runtime.plan.choices import (
+    CONSTRAINTS,
     DEFAULT_BRANCHES,
     GRAMMARS,
     MAX_AUTO_BRANCHES,
@@ -13,6 +14,7 @@ from lopa.runtime.plan.choices import (
 from lopa.runtime.plan.plan import DecodingPlan
 
 __all__ = [
+    "CONSTRAINTS",
     "DEFAULT_BRANCHES",
     "GRAMMARS",
     "MAX_AUTO_BRANCHES",

@@ -53,7 +53,11 @@ MAX_TOP_K = 2**24
 MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
 GRAMMARS = ("json_schema", "regex", "grammar")
 """Options that constrain the answer by a grammar; at most one may be set."""
+CONSTRAINTS = (*GRAMMARS, "reasoning_budget")
+"""Options whose answers are read by a grammar, any text included."""
 MAX_GRAMMAR_CHARACTERS = 2**18
+MAX_CHOICES, MAX_CHOICE_LENGTH = 256, 4096
+"""Limits of the option `choices`: their number, and the characters or tokens of each."""
 PUBLISHED_STEP_LIMIT = 1001
 """Steps after which the published D2F loop stops. Its LoPA loop may never end (docs/reference/algorithm.md, quirk
 3)."""

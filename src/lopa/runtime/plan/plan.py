@@ -66,10 +66,17 @@ class DecodingPlan:
     seed: int
     stop: tuple[str, ...]
     has_grammar: bool
+    """True if a grammar reads the answer: one of the request, or any text within a reasoning budget."""
+    reasoning_budget: float
+    """Maximum number of tokens before </think>; infinity for no limit."""
+    has_choices: bool
+    """True if the answer is one of given choices, which are scored instead of decoded."""
     stop_at_eos: bool
     drop_after_eos: bool
     """True if rows behind an unmasked end of text are dropped from the window."""
     logprobs: bool
+    top_logprobs: int
+    """Number of best candidates to return with each token."""
     special_tokens: bool
     time_limit: float
     """Seconds after which the committed text is returned; infinity for no limit."""

@@ -1,1 +1,1 @@
-"""Requests around the decoding loop: answers, events, handles, the pool and stored prompts."""
+"""Requests around the decoding loop: answers, events, handles, the pool and its prefix cache."""

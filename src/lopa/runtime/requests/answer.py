@@ -1,13 +1,16 @@
 """The answer to one request during its decode: text, clock, events and result."""
 
 import time
+from bisect import bisect_left
 
 import numpy as np
 
-from lopa.runtime.contract import Int64
+from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.requests.filled_holes import FilledHoles, HoleText
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.scoring.scoring import Scoring
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -22,7 +25,7 @@ class Answer:
 
     def __init__(
         self,
-        decoding: Decoding,
+        decoding: Decoding | Scoring,
         prompt_ids: Int64,
         plan: DecodingPlan,
         tokenizer: Tokenizer,
@@ -30,18 +33,24 @@ class Answer:
         drafts: bool,
         submitted: float,
         reused_rows: int = 0,
+        holes: FilledHoles | None = None,
     ) -> None:
         """Store the arguments. The result's seconds count from `submitted`, a time on time.perf_counter's clock.
 
-        `reused_rows` is passed on to the result.
+        `reused_rows` is passed on to the result. With `holes`, the text reaches from the first hole to the last one.
         """
         self._decoding = decoding
         self._prompt_ids, self._plan = prompt_ids, plan
         self._tokenizer, self._drafts = tokenizer, drafts
         self._submitted, self._reused_rows = submitted, reused_rows
+        self._holes = holes
+        self._hole_texts: tuple[HoleText, ...] = ()
+        """Text of each hole that is begun, after the last round."""
         self._time_limit = time.perf_counter() + plan.time_limit
-        self._stream = TextStream(tokenizer, plan.stop)
+        self._stream = TextStream(tokenizer, () if plan.has_choices else plan.stop)
         self._text: list[str] = []
+        self._characters = 0
+        """Number of characters in `_text`."""
         self._pushed = 0
         self.first_text_seconds: float | None = None
         """Seconds from submission to the first text; None before it."""
@@ -51,13 +60,18 @@ class Answer:
         """True if decoding has ended."""
         return self._decoding.stop_reason is not None
 
-    def events_from_step(self, step: Step) -> list[Event]:
-        """Return the events of a round: text that became final, and a draft if requested. This may end the request."""
+    def events_from_step(self, step: Step | None) -> list[Event]:
+        """Return the events of a round: text that became final, and a draft if requested. This may end the request.
+
+        A scoring request has no `step`, and no drafts.
+        """
         events = self._new_text()
-        if self._drafts:
-            unmasked = np.count_nonzero(self._decoding.anchor.unmasked[self._decoding.prompt_length :])
-            events.append(DraftEvent(step.number, self._draft(), int(unmasked)))
-        if self._stream.stopped is not None:
+        if self._drafts and step is not None and isinstance(self._decoding, Decoding):
+            ids = self._decoding.generated()
+            unmasked = self._decoding.anchor.unmasked[self._decoding.prompt_length :][: len(ids)]
+            shown = unmasked if self._holes is None else self._decoding.anchor.unmasked[self._holes.positions]
+            events.append(DraftEvent(step.number, self._draft(ids, unmasked), int(np.count_nonzero(shown))))
+        if self._stopped is not None:
             self._decoding.stop("stop_string")
         elif not self._ended and time.perf_counter() >= self._time_limit:
             self._decoding.stop("time_limit")
@@ -68,14 +82,25 @@ class Answer:
         round ran, the text consists of the tokens that the grammar forces.
         """
         events = [*self._new_text(), *self._text_events(self._stream.finish())]
-        return [*events, DoneEvent(self._result("stop_string" if self._stream.stopped is not None else reason))]
+        return [*events, DoneEvent(self._result("stop_string" if self._stopped is not None else reason))]
 
     def _new_text(self) -> list[Event]:
         """Return the text that became final since the last call."""
+        if self._holes is not None and isinstance(self._decoding, Decoding):
+            anchor = self._decoding.anchor
+            self._hole_texts = self._holes.texts(anchor.tokens, anchor.unmasked, self._tokenizer, self._plan.stop)
+            return self._text_events(self._holes.span_text(self._hole_texts)[self._characters :])
         committed = self._decoding.committed()
         events = self._text_events(self._stream.push(committed[self._pushed :].tolist()))
         self._pushed = len(committed)
         return events
+
+    @property
+    def _stopped(self) -> str | None:
+        """Stop string that ended the text, or None."""
+        if self._holes is None:
+            return self._stream.stopped
+        return self._hole_texts[0].stop if self._hole_texts else None
 
     def _text_events(self, text: str) -> list[Event]:
         if not text:
@@ -83,12 +108,14 @@ class Answer:
         if self.first_text_seconds is None:
             self.first_text_seconds = time.perf_counter() - self._submitted
         self._text.append(text)
-        return [TextEvent(text)]
+        begin, self._characters = self._characters, self._characters + len(text)
+        offsets = self._stream.markup
+        count = bisect_left(offsets, self._characters)
+        markup, offsets[:count] = tuple(each - begin for each in offsets[:count]), ()
+        return [TextEvent(text, markup)]
 
-    def _draft(self) -> str:
+    def _draft(self, ids: Int64, unmasked: Bool) -> str:
         """Return the answer so far, with the character ░ for each masked position."""
-        ids = self._decoding.generated()
-        unmasked = self._decoding.anchor.unmasked[self._decoding.prompt_length :]
         edges = np.flatnonzero(np.diff(unmasked.astype(np.int8))) + 1
         runs = zip(np.split(ids, edges), np.split(unmasked, edges), strict=True)
         return "".join(
@@ -97,11 +124,19 @@ class Answer:
         )
 
     def _result(self, stop_reason: StopReason) -> GenerationResult:
-        decoding = self._decoding
+        decoding, texts = self._decoding, self._hole_texts
+        if stop_reason == "length" and texts and all(hole.has_end for hole in texts):
+            stop_reason = "eos"
         # ids up to the end of the stop string, if one ended the answer
         answer = decoding.committed()[: None if self._stream.stopped is None else self._stream.token_count]
         ids = decoding.generated() if self._plan.reference else answer
-        logprobs = decoding.logprobs()
+        logprobs, top_logprobs = decoding.logprobs(), decoding.top_logprobs()
+        if self._holes is not None:
+            own = self._holes.positions - decoding.prompt_length
+            own = own[own < len(answer)]
+            ids = answer = answer[own]
+            logprobs = None if logprobs is None else logprobs[own]
+            top_logprobs = None if top_logprobs is None else [top_logprobs[each] for each in own]
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),
             token_ids=tuple(ids.tolist()),
@@ -117,4 +152,9 @@ class Answer:
             branches="auto" if self._plan.auto_branches else self._plan.branches,
             logprobs=None if logprobs is None else tuple(logprobs[: len(ids)].tolist()),
             reused_rows=self._reused_rows,
+            stop_string=self._stopped,
+            top_logprobs=None if top_logprobs is None else tuple(top_logprobs[: len(ids)]),
+            scores=decoding.scores if isinstance(decoding, Scoring) else None,
+            holes=None if self._holes is None else tuple(hole.text for hole in texts),
+            filled_text=None if self._holes is None else self._holes.whole_text(texts),
         )

@@ -1,6 +1,7 @@
 """The caller's side of a request: its events and its result, from any thread or asyncio loop."""
 
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
@@ -8,7 +9,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
+from lopa.runtime.requests.timing import RequestTiming
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +24,11 @@ class RequestHandle:
     request inside `on_step`. It runs on the thread that decodes the request, which would wait for itself.
     """
 
+    timing: RequestTiming
+    """Moments of this request so far."""
+
     def __init__(self) -> None:
+        self.timing = RequestTiming()
         self._changed = threading.Condition()
         self._stored: list[tuple[int, Event]] = []
         """Texts and the end, each with its index among all events, ascending."""
@@ -126,6 +132,7 @@ class RequestHandle:
                         self._draft = self._count, event
                     else:
                         self._stored.append((self._count, event))
+                        self._note_moment(event)
                     self._count += 1
                 self._wake()
 
@@ -134,6 +141,7 @@ class RequestHandle:
         with self._changed:
             if not self.done:
                 self._error = error
+                self.timing.ended = time.perf_counter()
                 self._wake()
 
     async def _awaited(self) -> GenerationResult:
@@ -170,6 +178,12 @@ class RequestHandle:
         with self._changed:
             self._changed.wait_for(lambda: self.done or self._count > index)
             return *self.events_from(index), self.done
+
+    def _note_moment(self, event: TextEvent | DoneEvent) -> None:
+        if isinstance(event, DoneEvent):
+            self.timing.ended = time.perf_counter()
+        elif self.timing.first_text is None:
+            self.timing.first_text = time.perf_counter()
 
     def _wake(self) -> None:
         self._changed.notify_all()

@@ -9,9 +9,11 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.decoding import SharingTest, Step, StopReason
 from lopa.runtime.generation_config import GenerationConfig
-from lopa.runtime.grammar.state import GrammarState
-from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.runtime.requests.handle import RequestHandle
+from lopa.runtime.scoring.choice_scores import EncodedChoice
+from lopa.runtime.state.branch_grammar import BranchGrammar
+from lopa.runtime.text.encoded_holes import EncodedHoles
 
 
 class EndingHandles(NamedTuple):
@@ -35,14 +37,20 @@ class Job:
     budget: BranchBudget | None
     sharing: SharingTest | None
     """Rule for computing equal rows of several branches once; None to compute them separately."""
-    grammar: GrammarState | None
+    grammar: BranchGrammar | None
     """Initial state of the grammar; None without one."""
+    choices: tuple[EncodedChoice, ...] | None
+    """Answers to score instead of decoding; None to decode."""
     handle: RequestHandle
     drafts: bool
     on_step: Callable[[Step], None] | None
     submitted: float
     """Time of submission on time.perf_counter's clock, like `deadline`."""
     deadline: float | None
+    holes: EncodedHoles | None = None
+    """Holes of the text `prompt_ids`; None for an answer behind a prompt."""
+    cache_salt: str | None = None
+    """Requests with different values share no stored rows."""
     copies: tuple[RequestHandle, ...] = ()
     """Handles of identical requests, which receive the same answer."""
 
@@ -77,8 +85,9 @@ class Job:
         """
         if self.plan.temperature or self.on_step is not None:
             return self.handle
-        grammar = (self.config.json_schema, self.config.regex, self.config.grammar)
-        return self.prompt_ids.tobytes(), self.plan, grammar, self.drafts
+        grammar = tuple(getattr(self.config, name) for name in GRAMMARS)
+        holes = None if self.holes is None else self.holes.key
+        return self.prompt_ids.tobytes(), self.plan, grammar, self.choices, holes, self.drafts, self.cache_salt
 
     def with_copy(self, handle: RequestHandle) -> Self:
         """Return this job with another handle."""

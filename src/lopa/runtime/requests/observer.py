@@ -26,7 +26,9 @@ class RoundReport:
     padding_rows: int
     """Computed padding rows of windows with different sizes."""
     prompt_rows: int
-    """Prompt rows of requests admitted for this round, except rows found in the store."""
+    """Prompt rows of requests admitted for this round, except rows found in the prefix cache."""
+    evicted_blocks: int = 0
+    """Blocks dropped from the prefix cache since the last round. A prompt that is stored whole is one block."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class AdmissionReport:
     """Seconds since submission."""
     prompt_tokens: int
     reused_rows: int
-    """Prompt rows found in the store: all or none."""
+    """Prompt rows found in the prefix cache instead of computed."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 The pool groups requests into forwards. Threads and queues belong to the engine. Only one caller may use it at a time.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,27 +13,35 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
-from lopa.runtime.decoding.decoding import Decoding, StopReason
+from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
 from lopa.runtime.requests.answer import Answer
+from lopa.runtime.requests.filled_holes import FilledHoles
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
-from lopa.runtime.requests.prompt_store import PromptStore, StoredPrompt
+from lopa.runtime.requests.prefix_reuse import PrefixReuse, prefix_reuse
+from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
+from lopa.runtime.scoring.choice_scores import EncodedChoice
+from lopa.runtime.scoring.scoring import Scoring
 from lopa.runtime.sessions.session import Session, next_request_number
 from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_from_windows, rows_of_windows
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
 
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(eq=False)
 class _Running:
     job: Job
-    decoding: Decoding
+    decoding: Decoding | Scoring
     answers: dict[RequestHandle, Answer]
     cache_rows: int
     """Rows in its prefix cache."""
+    prefix: SharedPrefix
 
 
 @dataclass
@@ -58,19 +67,21 @@ class RequestPool:
         session: Session,
         manifest: Manifest,
         tokenizer: Tokenizer,
-        prompts: PromptStore,
+        prefixes: PrefixTree,
         *,
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
     ) -> None:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
-        `observer` receives every round, admission and end. It must not raise.
+        `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
+        raise.
         """
-        self._session, self._manifest, self._tokenizer, self._prompts = session, manifest, tokenizer, prompts
+        self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
+        self._reported_evictions = 0
 
     def __len__(self) -> int:
         return len(self._running)
@@ -80,27 +91,34 @@ class RequestPool:
         return PoolLoad(
             cache_rows=sum(running.cache_rows for running in self._running),
             prompt_rows=sum(len(running.job.prompt_ids) for running in self._running),
-            stored_rows=self._prompts.rows,
-            saved_rows=self._prompts.rows_saved,
+            stored_rows=self._prefixes.tokens,
+            saved_rows=self._prefixes.tokens_found,
+            prefix_hits=self._prefixes.hits,
+            evicted_blocks=self._prefixes.evictions,
             rounds=self._rounds,
         )
 
     def prompt_rows_to_compute(self, job: Job) -> int:
-        """Return the prompt rows that a request would compute if it joined now: 0 if they are stored."""
-        return 0 if self._prompts.contains(job.prompt_ids, job.plan) else len(job.prompt_ids)
+        """Return the prompt rows that a request would compute if it joined now, without those that are stored."""
+        reuse = self._reuse(job)
+        found = 0 if reuse is None else self._prefixes.count_tokens(reuse.key, reuse.blocks(job.prompt_ids))
+        return len(job.prompt_ids) - found
 
     def add(self, job: Job) -> None:
         """Add a request to the next step."""
         began = time.perf_counter()
-        stored = self._prompts.find(job.prompt_ids, job.plan)
-        self._report_admission(job, began, stored)
+        prefix = SharedPrefix(self._prefixes, self._reuse(job), job.prompt_ids)
+        self._report_admission(job, began, prefix.tokens)
+        for handle in job.unfinished:
+            handle.timing.admitted = began
         with self._errors_end_request(job):
-            running = self._start(job, stored)
+            running = self._start(job, prefix)
             self._running.append(running)
-            if stored is None:
-                self._round.prompt_rows += len(job.prompt_ids)
-        if stored is not None and not job.done:
-            self._session.append_rows(running.decoding.request, stored.rows)
+            self._round.prompt_rows += len(job.prompt_ids) - prefix.tokens
+        if job.done:
+            prefix.release()
+        elif prefix.tokens:
+            self._session.append_rows(running.decoding.request, prefix.rows())
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
@@ -116,17 +134,24 @@ class RequestPool:
         for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
             members = [rounds[index] for index in group]
             statistics = self._forward(members)
+            winners: list[tuple[_Running, Windows, int]] = []
             for slot, (running, windows) in enumerate(members):
                 with self._errors_end_request(running.job):
                     rows = rows_of_windows(statistics, slot, windows)
-                    self._finish_round(running, windows, rows, statistics.split)
+                    winner = self._finish_round(running, windows, rows, statistics.split)
+                    if winner is not None:
+                        winners.append((running, windows, winner))
+            # Devices that failed may lose these rows, so all requests commit theirs first.
+            for running, windows, winner in winners:
+                if windows.commit and windows.is_final:
+                    self._store_rows(running, windows, winner)
         self._remove_ended()
         self._end_round(began, len(rounds))
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
         """Give empty results to handles of a request that never ran."""
         with self._errors_end_request(job):
-            running = self._start(job, None)
+            running = self._start(job, SharedPrefix(self._prefixes, None, job.prompt_ids))
             for handle, reason in ends:
                 self._hand_out_result(running, handle, reason)
 
@@ -154,24 +179,19 @@ class RequestPool:
     def close(self) -> None:
         """Free every cache. Unfinished handles stay as they are."""
         for running in self._running:
+            running.prefix.release()
             with suppress(Exception):  # a failed session may fail here too
                 self._session.release(running.decoding.request)
         self._running.clear()
 
-    def _start(self, job: Job, stored: StoredPrompt | None) -> _Running:
-        decoding = Decoding(
-            self._session,
-            next_request_number(),
-            job.prompt_ids,
-            job.plan,
-            self._manifest,
-            job.budget,
-            prompt_row=None if stored is None else stored.last,
-            prompt_cached=stored is not None,
-            sharing=job.sharing,
-            grammar=job.grammar,
-        )
-        reused = 0 if stored is None else stored.rows.count
+    def _reuse(self, job: Job) -> PrefixReuse | None:
+        """Return how a request shares prefixes, or None if it does not. Scores are computed from the whole prompt."""
+        if job.choices is not None:
+            return None
+        return prefix_reuse(len(job.prompt_ids), job.plan, self._manifest.prediction_shift, job.cache_salt)
+
+    def _start(self, job: Job, prefix: SharedPrefix) -> _Running:
+        decoding = self._scoring(job, job.choices) if job.choices is not None else self._decoding(job, prefix)
         answers = {
             handle: Answer(
                 decoding,
@@ -180,11 +200,32 @@ class RequestPool:
                 self._tokenizer,
                 drafts=job.drafts,
                 submitted=job.submitted,
-                reused_rows=reused,
+                reused_rows=prefix.tokens,
+                holes=None if job.holes is None else FilledHoles(job.holes, self._manifest.special_tokens.ends),
             )
             for handle in job.unfinished
         }
-        return _Running(job, decoding, answers, reused)
+        return _Running(job, decoding, answers, prefix.tokens, prefix)
+
+    def _decoding(self, job: Job, prefix: SharedPrefix) -> Decoding:
+        return Decoding(
+            self._session,
+            next_request_number(),
+            job.prompt_ids,
+            job.plan,
+            self._manifest,
+            job.budget,
+            prompt_row=prefix.last,
+            cached=prefix.tokens,
+            sharing=job.sharing,
+            grammar=job.grammar,
+            holes=job.holes,
+        )
+
+    def _scoring(self, job: Job, choices: Sequence[EncodedChoice]) -> Scoring:
+        return Scoring(
+            self._session, next_request_number(), job.prompt_ids, choices, job.plan, self._manifest, job.sharing
+        )
 
     def _forward(self, members: Sequence[tuple[_Running, Windows]]) -> Statistics:
         batch = batch_from_windows(
@@ -203,22 +244,44 @@ class RequestPool:
 
     def _finish_round(
         self, running: _Running, windows: Windows, rows: RowStatistics, split: ForwardSplit | None
-    ) -> None:
+    ) -> int | None:
+        """Finish a request's round and return the number of its winner, or None if it has none."""
         job = running.job
         step = running.decoding.finish_round(windows, rows, split)
         running.cache_rows = windows.prefix + windows.commit
-        if step.number == 1 and windows.commit and self._prompts.can_store(job.prompt_ids, job.plan):
-            # The rows are valid until the next forward, so the prompt's are copied.
-            branch = windows.branch_of_commit(step.winner)
-            rows_of_prompt = self._session.read_rows(running.decoding.request, branch, windows.commit)
-            last = running.decoding.kept_row
-            self._prompts.add(
-                job.prompt_ids, job.plan, StoredPrompt(rows_of_prompt, None if last is None else last.copy())
-            )
+        if running.decoding.steps == 1:
+            prefilled = time.perf_counter()
+            for handle in job.unfinished:
+                handle.timing.prefilled = prefilled
+        if step is None:  # a scoring request
+            self._put_events(running, None)
+            return None
         if job.on_step is not None:
             job.on_step(step)
-        for handle in job.unfinished:
+        self._put_events(running, step)
+        return step.winner
+
+    def _put_events(self, running: _Running, step: Step | None) -> None:
+        for handle in running.job.unfinished:
             handle.put_events(running.answers[handle].events_from_step(step))
+
+    def _store_rows(self, running: _Running, windows: Windows, winner: int) -> None:
+        """Store the rows of finished blocks that the last forward computed and the request committed.
+
+        A failure to read them affects no request. A device that failed fails again in its next forward.
+        """
+        last = running.decoding.kept_row
+        request, branch = running.decoding.request, windows.branch_of_commit(winner)
+        try:
+            running.prefix.store(
+                windows.prefix,
+                windows.input_ids[winner, : windows.commit],
+                lambda: self._session.read_rows(request, branch, windows.commit),
+                None if last is None else last.copy(),
+            )
+        except Exception as error:
+            _LOG.debug("rows were not stored: %s", error)
+            running.prefix.release()
 
     def _remove_ended(self) -> None:
         """Release the caches of finished requests and give them their results. Single copies may end earlier."""
@@ -226,6 +289,7 @@ class RequestPool:
         for running in self._running:
             ending_handles = running.job.ending_handles(running.decoding.stop_reason)
             if ending_handles.is_all:
+                running.prefix.release()
                 self._session.release(running.decoding.request)
                 gone.append(running)
             for handle, reason in ending_handles.handles:
@@ -248,8 +312,10 @@ class RequestPool:
                     real_rows=counted.real_rows,
                     padding_rows=counted.rows - counted.real_rows,
                     prompt_rows=counted.prompt_rows,
+                    evicted_blocks=self._prefixes.evictions - self._reported_evictions,
                 )
             )
+            self._reported_evictions = self._prefixes.evictions
 
     def _hand_out_result(self, running: _Running, handle: RequestHandle, reason: StopReason) -> None:
         with self._errors_end_request(running.job):
@@ -259,9 +325,8 @@ class RequestPool:
             self._report_end(running, running.job, handle, last.result)
             handle.put_events(events)
 
-    def _report_admission(self, job: Job, moment: float, stored: StoredPrompt | None) -> None:
+    def _report_admission(self, job: Job, moment: float, reused: int) -> None:
         if self._observer is not None:
-            reused = 0 if stored is None else stored.rows.count
             for _ in job.unfinished:
                 self._observer.request_admitted(AdmissionReport(moment - job.submitted, len(job.prompt_ids), reused))
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lopa.runtime.contract.candidate_list import TokenLogprob
 from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.plan.renamed_options import warn_renamed
+from lopa.runtime.scoring.choice_scores import ChoiceScores
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class GenerationResult:
 
     `logprobs`, if requested, are natural logarithms of probabilities, one for each of `token_ids`. They are computed at
     the temperature and before top_k and top_p, in the step that unmasked the token or proposed it as a lookahead token.
-    NaN stands for a position that reference mode left masked.
+    NaN stands for a position that reference mode left masked. `top_logprobs`, if requested, are the best candidates
+    of the same step for each token, the most probable first. `scores` are the probabilities of the request's choices.
     """
 
     prompt_ids: tuple[int, ...]
@@ -36,7 +39,18 @@ class GenerationResult:
     branches: int | Literal["auto"] = 1
     logprobs: tuple[float, ...] | None = None
     reused_rows: int = field(default=0, compare=False)
-    """Prompt rows found in the store instead of computed, which depends on earlier requests."""
+    """Prompt rows found in the prefix cache instead of computed, which depends on earlier requests."""
+    stop_string: str | None = None
+    """Text of `stop` that ended the answer, or None."""
+    top_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    """Empty for a token that no forward proposed."""
+    scores: ChoiceScores | None = None
+    """None without choices, and if the request ended before all of them were scored."""
+    holes: tuple[str, ...] | None = None
+    """Text of each hole that was begun, from left to right; None without holes. `text` then reaches from the first hole
+    to the last one, and `token_ids` are those of the holes."""
+    filled_text: str | None = None
+    """The given text with its holes filled; None without holes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,9 @@ class TextEvent:
     """New final text, which follows the text of earlier events."""
 
     text: str
+    markup: tuple[int, ...] = ()
+    """Offsets in `text` at which an added token of the tokenizer begins, such as <tool_call>. The same characters made
+    of other tokens are ordinary text."""
 
 
 @dataclass(frozen=True)

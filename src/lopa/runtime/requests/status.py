@@ -15,9 +15,13 @@ class PoolLoad:
     prompt_rows: int = 0
     """Number of prompt tokens of running requests."""
     stored_rows: int = 0
-    """Stored prompt rows for future requests."""
+    """Rows in the prefix cache, which later requests may use."""
     saved_rows: int = 0
-    """Prompt rows found in the store instead of computed, since the pool was made."""
+    """Prompt rows found in the prefix cache instead of computed, since the pool was made."""
+    prefix_hits: int = 0
+    """Requests that found such rows, since the pool was made."""
+    evicted_blocks: int = 0
+    """Blocks dropped from the prefix cache, since the pool was made."""
     rounds: int = 0
     """Rounds since the pool was made."""
 
@@ -43,9 +47,13 @@ class EngineStatus:
     prompt_rows: int
     """Number of prompt tokens of running decodes."""
     stored_rows: int
-    """Stored prompt rows for future requests."""
+    """Rows in the prefix cache, which later requests may use."""
     saved_rows: int
-    """Prompt rows found in the store instead of computed, since the engine was made."""
+    """Prompt rows found in the prefix cache instead of computed, since the engine was made."""
+    prefix_hits: int
+    """Requests that found such rows, since the engine was made."""
+    evicted_blocks: int
+    """Blocks dropped from the prefix cache, since the engine was made. A prompt that is stored whole is one block."""
     rounds: int
     """Rounds since the engine was made."""
     draining: bool

@@ -26,6 +26,7 @@ from lopa.runtime.device_families import FAMILIES, parse_device
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from lopa.runtime.sessions.cpu_cores import check_cpu_device, cores_from_device
 from lopa.runtime.sessions.cuda_libraries import cuda_remedy, load_cuda_libraries
+from lopa.runtime.sessions.exact_int8 import multiply_exactly
 
 _ERRORS_ONLY, _FATAL_ONLY = 3, 4
 _DEQUANTIZED_PRODUCTS = "session.qdq_matmulnbits_accuracy_level"
@@ -52,14 +53,21 @@ def open_part_graph(
     providers = _providers_from_device(device)
     check_types(bundle, device)
     graph, make_matrices, has_split_experts = bundle.graph, None, bundle.manifest.dimensions.moe is not None
-    exact = exact or bundle.manifest.dialect == "portable"
+    is_portable = bundle.manifest.dialect == "portable"
+    exact = exact or is_portable
     if providers[0][0] == CPU_PROVIDER and not exact:
         form = cpu_form(bundle)
         graph = bundle.cpu_graph(form) or bundle.graph
         if form == "unpacked":
             make_matrices = partial(unpack_matrices, bundle, part)
         has_split_experts = has_split_experts and form != "mapped"
-    opening = partial(_open_graph, exact=exact, reuse_memory=not has_split_experts, make_matrices=make_matrices)
+    opening = partial(
+        _open_graph,
+        exact=exact,
+        multiplies_integers=not is_portable,
+        reuse_memory=not has_split_experts,
+        make_matrices=make_matrices,
+    )
     session = _shared_graph(
         graph, bundle.weights, providers, _threading_from_device(device, threads), opening, exact=exact
     )
@@ -188,12 +196,14 @@ def _open_graph(
     threads: _Threading,
     *,
     exact: bool,
+    multiplies_integers: bool,
     reuse_memory: bool,
     make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
 
-    `exact` leaves activations unrounded in products with dequantized matrices.
+    `exact` leaves activations unrounded in products with dequantized matrices. `multiplies_integers` is False for a
+    graph that dequantizes all matrices of integers.
 
     `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
     memory, and graphs with a product per expert open three to 18 times as fast.
@@ -208,6 +218,8 @@ def _open_graph(
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.enable_mem_reuse = reuse_memory
+    if multiplies_integers:
+        multiply_exactly(options)
     options.add_session_config_entry(_DEQUANTIZED_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
     if threads.threads is not None:
         options.intra_op_num_threads = threads.threads

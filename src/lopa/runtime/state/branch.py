@@ -15,7 +15,7 @@ from lopa.runtime.state.context import Context
 from lopa.runtime.state.layout import Layout
 from lopa.runtime.strategy import Memory
 
-StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled"]
+StopReason = Literal["eos", "length", "stop_string", "time_limit", "step_limit", "cancelled", "choice"]
 
 
 class BlockState(Enum):
@@ -29,7 +29,7 @@ class BlockState(Enum):
 @dataclass(frozen=True, slots=True)
 class Block:
     """Positions [start, end) of a sequence, of which `masks` are masked. Block 0 is the prompt, or the part of it that
-    fills complete blocks.
+    fills complete blocks. If some of its rows were cached by an earlier request, block 0 has them and block 1 the rest.
 
     `complete` means that the block before is nearly unmasked, so that this block unmasks at least one position per
     step. The flag never reverts. `rounds` counts the rounds in which the block was active.
@@ -105,19 +105,27 @@ class Branch:
         return tuple(block for block in self.blocks if block.state is BlockState.TO_CACHE)
 
 
-def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: bool = False) -> Branch:
+def first_branch(prompt: Int64, layout: Layout, context: Context, *, cached: int = 0) -> Branch:
     """Return the anchor before the first round: the prompt [length] and, with a `whole` layout, masked positions behind
     it.
 
-    `cached` is True if the prompt's rows are already in the cache.
+    A layout with holes takes the whole text, with any tokens in its holes. The rows of the first `cached` positions are
+    already in the cache.
     """
-    state = BlockState.IN_CACHE if cached or layout.unseen > 0 else BlockState.TO_CACHE
-    block = Block(0, layout.first, masks=0, state=state, complete=True)
-    more = layout.end - layout.prompt if layout.whole else 0
+    cached = max(cached, layout.unseen)
+    blocks: Blocks = (
+        Block(0, cached, masks=0, state=BlockState.IN_CACHE, complete=True),
+        Block(cached, layout.first, masks=0, state=BlockState.TO_CACHE, complete=True),
+    )
+    # The prompt is one block in each state, and an empty block only if nothing is cached.
+    blocks = blocks[:1] if cached == layout.first > 0 else blocks[0 if cached else 1 :]
+    more = layout.end - layout.prompt if layout.whole and not layout.holes else 0
     tokens = np.concatenate([prompt, np.full(more, context.mask_token, np.int64)])
-    unmasked = np.arange(len(tokens)) < layout.prompt
+    unmasked = np.arange(len(tokens)) < layout.prompt if not layout.holes else np.ones(len(tokens), np.bool_)
+    for start, end in layout.holes:
+        tokens[start:end], unmasked[start:end] = context.mask_token, False
     logprobs = np.full(len(tokens), np.nan, np.float32) if context.plan.logprobs else None
-    return Branch(tokens, unmasked, (block,), ended=False, lookahead=None, layout=layout, logprobs=logprobs)
+    return Branch(tokens, unmasked, blocks, ended=False, lookahead=None, layout=layout, logprobs=logprobs)
 
 
 def with_tokens(branch: Branch, positions: Int64, tokens: Int64, logprobs: Float32 | None, context: Context) -> Branch:

@@ -37,9 +37,23 @@ class Layout:
     """Leading positions without a row: Fast-dLLM v2's code skips a prompt of exactly one block."""
     prediction_shift: int = 0
     """1 if a row predicts the next position, 0 if its own."""
+    holes: tuple[tuple[int, int], ...] = ()
+    """Positions of the holes to fill, each from a start to an exclusive end; empty for an answer behind a prompt.
+    `prompt` is then the start of the first hole, and given tokens are between and behind the holes."""
+    in_turn: bool = False
+    """True if the holes are filled from left to right instead of together."""
 
     def end_of_block(self, start: int) -> int:
-        """Return the exclusive end of the block that begins at `start`, or `start` if no block may begin there."""
+        """Return the exclusive end of the block that begins at `start`, or `start` if no block may begin there.
+
+        Holes are one block. If they are filled in turn, a block has at most `size` positions of one hole, and the given
+        tokens before them.
+        """
+        if self.holes and not self.in_turn:
+            return max(start, self.end)
+        if self.holes:
+            hole = next(((max(start, first), end) for first, end in self.holes if end > start), None)
+            return start if hole is None else min(hole[0] + self.size, hole[1])
         return max(start, min(start + self.size, self.end))
 
     def block_numbers(self, positions: Int64) -> Int64:
@@ -101,4 +115,21 @@ def layout_of_prompt(prompt: int, plan: DecodingPlan, prediction_shift: int = 1)
         whole=whole,
         unseen=unseen,
         prediction_shift=prediction_shift,
+    )
+
+
+def layout_of_holes(
+    holes: tuple[tuple[int, int], ...], plan: DecodingPlan, prediction_shift: int, *, in_turn: bool
+) -> Layout:
+    """Return the layout of a text whose `holes` are filled, together or `in_turn` (lopa.runtime.text.encoded_holes)."""
+    first, end = holes[0][0], holes[-1][1]
+    return Layout(
+        first,
+        first,
+        plan.block_size,
+        end,
+        whole=True,
+        prediction_shift=prediction_shift,
+        holes=holes,
+        in_turn=in_turn,
     )

@@ -43,7 +43,7 @@ def branches_of_round(branches: tuple[Branch, ...], context: Context) -> tuple[B
     """
     opened = tuple(with_next_block(branch, context) for branch in branches)
     if not context.plan.reference:
-        whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and len(branch.blocks) > 1)
+        whole = (number for number, branch in enumerate(opened) if branch.unmasked.all() and _has_answer(branch))
         alone = next(whole, None)
         if alone is not None and context.plan.edits:
             branches, opened = (branches[alone],), (opened[alone],)
@@ -129,6 +129,11 @@ def hands_over(branch: Branch) -> bool:
     """Return True if committing all rows has to unmask the next block's first token."""
     end = branch.blocks[-1].end
     return branch.layout.hands_over and not branch.active and end == len(branch.tokens) < branch.layout.end
+
+
+def _has_answer(branch: Branch) -> bool:
+    """Return True if some block of the answer was opened."""
+    return branch.blocks[-1].end > branch.layout.first
 
 
 def _with_open_positions(branch: Branch, size: int, context: Context) -> Branch:

@@ -37,10 +37,9 @@ def advance_grammar(branch: Branch, grammar: BranchGrammar, context: Context) ->
         grammar, position = after, position + 1
     if rejected:
         branch = with_remasked(branch, np.array(rejected), context)
-        grammar = grammar.with_rejected(len(rejected))
     if forced:
         branch = with_forced_tokens(branch, forced, context)
-    return replace(branch, grammar=grammar)
+    return replace(branch, grammar=grammar.with_rejected(len(rejected)))
 
 
 def first_masked(branch: Branch, grammar: BranchGrammar) -> int:

@@ -20,6 +20,7 @@ from lopa.runtime.contract import Bool, Int64
 from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.state.branch import Block, BlockState, Branch
 from lopa.runtime.state.context import Context
+from lopa.runtime.state.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Windows:
     columns follow the columns of the branch's `sampled` positions."""
     cached: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[prefix]: positions of the cached rows, as the model counts them, in the cache's order."""
+    is_final: bool = True
+    """True if the rows to commit are final: rows of finished blocks."""
     shared: SharedRows | None = None
     """The shared window that replaces these windows in the forward, if any; its first `commit` rows are the same for
     every branch."""
@@ -128,13 +131,13 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
     positions[:] = prefix + np.arange(width)
     mask = np.zeros((*shape, width), np.bool_)
     longest = max(branch_rows, key=lambda each: len(each.order)).order
-    seen = _attention_mask(longest, branches[-1], plan)
+    seen = attention_mask(longest, branches[-1].layout, plan)
     for row, (branch, each) in enumerate(zip(branches, branch_rows, strict=True)):
         length, order = len(each.order), each.order
         input_ids[row, :length] = branch.tokens[order]
         positions[row, :length] = order - branch.layout.unseen
         alike = np.array_equal(order, longest[:length])
-        mask[row, :length, :length] = seen[:length, :length] if alike else _attention_mask(order, branch, plan)
+        mask[row, :length, :length] = seen[:length, :length] if alike else attention_mask(order, branch.layout, plan)
         padding = np.arange(length, width)
         mask[row, padding, padding] = True
 
@@ -172,6 +175,7 @@ def windows_from_branches(branches: tuple[Branch, ...], context: Context, *, ane
         kept,
         editable=editable,
         cached=anchor.cached - branches[-1].layout.unseen,
+        is_final=anchor.is_final,
     )
 
 
@@ -383,11 +387,11 @@ def _rows_of_positions(order: Int64, positions: Int64) -> Int64:
     return rows[positions]
 
 
-def _attention_mask(order: Int64, branch: Branch, plan: DecodingPlan) -> Bool:
+def attention_mask(order: Int64, layout: Layout, plan: DecodingPlan) -> Bool:
     """Return which row attends to which, [W, W], for rows at the positions `order`."""
     if plan.window == "full":
         return np.ones((len(order), len(order)), np.bool_)
     if plan.window == "causal":
         return np.tri(len(order), dtype=np.bool_)
-    number = branch.layout.block_numbers(order)
+    number = layout.block_numbers(order)
     return number[:, None] >= number[None, :]

@@ -10,6 +10,7 @@ from lopa.runtime.template.budget import Budget
 from lopa.runtime.template.methods import check_key
 from lopa.runtime.template.values import Function, Namespace
 
+FUNCTION_NAMES = ("range", "dict", "namespace", "raise_exception", "strftime_now")
 _MAX_RANGE = 100_000
 _MAX_FORMAT = 100
 

@@ -6,27 +6,35 @@ trusted either: the rendered text records which characters came from them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 
 from lopa.runtime.checked_values import shown
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.errors import BadInputError, TemplateArgumentError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.template.budget import Budget
-from lopa.runtime.template.functions import template_functions
+from lopa.runtime.template.functions import FUNCTION_NAMES, template_functions
 from lopa.runtime.template.run import TemplateRun
 from lopa.runtime.template.text import mark_message
 
 MAX_TEMPLATE_CHARACTERS = 100_000
 """Maximum characters of a template, three times the largest known one."""
 MAX_MESSAGES = 100_000
+MAX_KWARGS = 32
+MAX_KWARGS_SIZE = 2**16
+"""Maximum characters of all further variables of a template."""
+_OWN_NAMES = frozenset(("messages", "tools", "documents", "add_generation_prompt", *FUNCTION_NAMES))
+"""Names that templates find besides further variables and special tokens."""
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 MAX_MESSAGE_VALUES = 1_000_000
 """Maximum texts, numbers and lists in all messages together."""
 ROLES = frozenset(
@@ -48,14 +56,22 @@ _MESSAGE_FORM = {
 
 
 def text_from_messages(
-    template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str], *, source: str
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    special_tokens: Mapping[str, str],
+    *,
+    source: str,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
 ) -> str:
     """Return the prompt text of a chat, up to the start of the assistant's answer.
 
     `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
-    tool calls. `special_tokens` are texts by name, e.g. "bos_token"; `source` names the template in errors.
-    lopa.runtime.template.text.get_marks returns which characters came from messages. Raises BadInputError for invalid
-    messages, and for a template that rejects them, fails or exceeds its budget.
+    tool calls. `special_tokens` are texts by name, e.g. "bos_token"; `source` names the template in errors. `tools` are
+    definitions of functions in OpenAI's form. `chat_template_kwargs` are further variables, e.g. enable_thinking.
+    lopa.runtime.template.text.get_marks returns which characters came from messages, tools and variables. Raises
+    BadInputError for invalid messages and for a template that rejects them, fails or exceeds its budget, and
+    TemplateArgumentError for invalid tools or variables.
     """
     return _render(
         template,
@@ -64,6 +80,8 @@ def text_from_messages(
         name=f"the chat template of {source}",
         expected="messages with roles in an order that this template allows, and a template within its limits",
         remedy="change the messages, or send a plain prompt",
+        tools=tools,
+        chat_template_kwargs=chat_template_kwargs,
     )
 
 
@@ -72,7 +90,7 @@ def check_template(template: str, special_tokens: Mapping[str, str], *, name: st
 
     `name` names the template in errors, e.g. "the chat template chat.jinja".
     """
-    advice = {"expected": "a Jinja chat template as in transformers", "remedy": "correct the template"}
+    advice: dict[str, Any] = {"expected": "a Jinja chat template as in transformers", "remedy": "correct the template"}
     text = _render(template, [{"role": "user", "content": _SAMPLE}], special_tokens, name=name, **advice)
     if _SAMPLE not in text:
         received = f"{name} renders the message {_SAMPLE!r} as {shown(str(text))}"
@@ -89,14 +107,22 @@ def _render(
     name: str,
     expected: str,
     remedy: str,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
 ) -> str:
     plain, characters = _check_messages(messages)
-    budget = Budget(messages=len(plain), characters=characters)
+    sizes: list[int] = []
+    with _errors_of_argument("tools"):
+        plain_tools = [_mark_texts(each, sizes, f"tool {number}") for number, each in enumerate(tools or ())]
+    with _errors_of_argument("chat_template_kwargs"):
+        plain_kwargs = _marked_kwargs(chat_template_kwargs)
+    budget = Budget(messages=len(plain) + len(plain_tools), characters=characters + sum(sizes))
     names = {
+        **plain_kwargs,
         **special_tokens,
         **template_functions(budget),
         "messages": plain,
-        "tools": None,
+        "tools": plain_tools or None,
         "documents": None,
         "add_generation_prompt": True,
     }
@@ -148,6 +174,18 @@ def is_markup(text: str, template: str) -> bool:
     pair = inner.replace("/", "", 1) if inner[1] == "/" else f"{inner[0]}/{inner[1:]}"
     own = _template_text(template)
     return inner in own or pair in own
+
+
+@lru_cache(maxsize=8)
+def template_variables(template: str) -> frozenset[str]:
+    """Return the names that a template reads without setting them, e.g. messages, tools or enable_thinking.
+
+    It is empty for a template that cannot be parsed. The error is raised where the template is used.
+    """
+    try:
+        return frozenset(find_undeclared_variables(_parse(template)))
+    except (TemplateError, RecursionError):
+        return frozenset()
 
 
 @lru_cache(maxsize=8)
@@ -209,34 +247,69 @@ def _check_message(number: int, message: Any, sizes: list[int]) -> dict[str, Any
     no_content = content is None and isinstance(role, str) and any(message.get(name) for name in _CALLS)
     if not isinstance(role, str) or not (isinstance(content, str) or no_content):
         raise BadInputError(f"message {number} of the chat is {shown(message)}", **_MESSAGE_FORM)
-    made: dict[str, Any] = _mark_texts({**message, "content": content}, sizes, number)
+    made: dict[str, Any] = _mark_texts({**message, "content": content}, sizes, f"message {number}")
     if role in ROLES:
         made["role"] = str(role)
     return made
 
 
-def _mark_texts(value: Any, sizes: list[int], number: int, depth: int = 0) -> Any:
-    """Return a field of message `number` with all texts marked as message text, and append their lengths to `sizes`."""
+@contextmanager
+def _errors_of_argument(argument: str) -> Iterator[None]:
+    """Turn BadInputError of the block into a TemplateArgumentError of `argument`."""
+    try:
+        yield
+    except BadInputError as error:
+        named = TemplateArgumentError(error.received, expected=error.expected, remedy=error.remedy)
+        named.argument = argument
+        raise named from error
+
+
+def _marked_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return further variables of a template, with their texts marked as message text.
+
+    Raises BadInputError for a name that templates use otherwise, and for variables that are too large.
+    """
+    taken = next(
+        (name for name in given if not isinstance(name, str) or name in _OWN_NAMES or name.endswith("_token")), None
+    )
+    if taken is not None or len(given) > MAX_KWARGS:
+        raise BadInputError(
+            f"chat_template_kwargs has {len(given)} names" if taken is None else f"chat_template_kwargs {shown(taken)}",
+            expected=f"at most {MAX_KWARGS} names that are free for the template, such as enable_thinking",
+            remedy="remove it" if taken is not None else "remove some",
+        )
+    sizes: list[int] = []
+    marked = {str(name): _mark_texts(value, sizes, "chat_template_kwargs") for name, value in given.items()}
+    if sum(sizes) > MAX_KWARGS_SIZE:
+        raise BadInputError(
+            f"chat_template_kwargs has {sum(sizes)} characters",
+            expected=f"at most {MAX_KWARGS_SIZE}",
+            remedy="send text as messages",
+        )
+    return marked
+
+
+def _mark_texts(value: Any, sizes: list[int], where: str, depth: int = 0) -> Any:
+    """Return a part of `where`, e.g. "message 2", with all texts marked as message text, and append their lengths to
+    `sizes`."""
     if isinstance(value, str):
         sizes.append(len(value))
         return mark_message(str(value))
     sizes.append(8)
     if depth > _MAX_DEPTH or len(sizes) > MAX_MESSAGE_VALUES:
-        raise BadInputError(
-            f"message {number} of the chat is nested too deeply, or the chat is too large", **_MESSAGE_FORM
-        )
+        raise BadInputError(f"{where} of the chat is nested too deeply, or the chat is too large", **_MESSAGE_FORM)
     if isinstance(value, Mapping):
-        pairs = {name: _mark_texts(each, sizes, number, depth + 1) for name, each in value.items()}
-        return {_key(name, number): each for name, each in pairs.items()}
+        pairs = {name: _mark_texts(each, sizes, where, depth + 1) for name, each in value.items()}
+        return {_key(name, where): each for name, each in pairs.items()}
     if isinstance(value, (list, tuple)):
-        return [_mark_texts(each, sizes, number, depth + 1) for each in value]
+        return [_mark_texts(each, sizes, where, depth + 1) for each in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    raise BadInputError(f"message {number} of the chat contains {shown(value)}", **_MESSAGE_FORM)
+    raise BadInputError(f"{where} of the chat contains {shown(value)}", **_MESSAGE_FORM)
 
 
-def _key(name: Any, number: int) -> str:
+def _key(name: Any, where: str) -> str:
     """Return a field name, marked like content, since some templates write "<" ~ name ~ ">"."""
     if not isinstance(name, str):
-        raise BadInputError(f"message {number} of the chat has the key {shown(name)}", **_MESSAGE_FORM)
+        raise BadInputError(f"{where} of the chat has the key {shown(name)}", **_MESSAGE_FORM)
     return mark_message(str(name))

@@ -14,9 +14,12 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.text.text_with_holes import TextWithHoles
 from lopa.runtime.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int] | npt.NDArray[np.integer]
+Prompt = str | Sequence[int] | npt.NDArray[np.integer] | TextWithHoles
+MAX_CACHE_SALT = 256
+"""Maximum characters of a cache_salt."""
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
@@ -31,8 +34,9 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 
 
 def is_single_prompt(prompts: Any) -> bool:
-    """Return True for one prompt: text, token IDs or a PromptRequest. Anything else may be several prompts."""
-    if isinstance(prompts, (str, PromptRequest)):
+    """Return True for one prompt: text, token IDs, a text with holes or a PromptRequest. Anything else may be several
+    prompts."""
+    if isinstance(prompts, (str, PromptRequest, TextWithHoles)):
         return True
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1 and prompts.dtype.kind in "iu"
@@ -47,6 +51,20 @@ class PromptRequest:
 
     prompt: Prompt
     config: GenerationConfig
+    cache_salt: str | None = None
+    """Requests with different values share no rows of the prefix cache. Equal prompts of two users are then not
+    visible in the speed of their answers."""
+
+
+def check_cache_salt(value: Any) -> str | None:
+    """Return `value` if it is a valid cache_salt. Raises BadInputError for others."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_CACHE_SALT):
+        return value
+    raise BadInputError(
+        f"invalid cache_salt {shown(value)}",
+        expected=f"a string of 1 to {MAX_CACHE_SALT} characters",
+        remedy="correct it, or remove it to share the prefix cache with all requests",
+    )
 
 
 def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, manifest: Manifest) -> Int64:
@@ -54,7 +72,7 @@ def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, ma
     unchanged.
 
     Special tokens in a text are plain text unless the plan allows them. Raises BadInputError for an empty prompt, IDs
-    outside the vocabulary, and a prompt that leaves no room for the answer.
+    outside the vocabulary, a text with holes, and a prompt that leaves no room for the answer.
     """
     if isinstance(prompt, str):
         ids: Sequence[Any] = prompt and tokenizer.encode(
@@ -68,7 +86,7 @@ def ids_from_prompt(prompt: Prompt, plan: DecodingPlan, tokenizer: Tokenizer, ma
         )
     check_length(len(ids), plan, manifest)
     vocabulary = manifest.dimensions.vocab_size
-    if not all(_is_id(each, vocabulary) for each in ids):
+    if not all(is_token_id(each, vocabulary) for each in ids):
         raise BadInputError(
             f"invalid prompt ids {shown(ids)}",
             expected=f"a list of integers from 0 to {vocabulary - 1}",
@@ -119,5 +137,6 @@ def _check_form(prompt: Any) -> Sequence[Any]:
     )
 
 
-def _is_id(value: Any, vocabulary: int) -> bool:
+def is_token_id(value: Any, vocabulary: int) -> bool:
+    """Return whether `value` is an integer from 0 to below `vocabulary`."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < vocabulary

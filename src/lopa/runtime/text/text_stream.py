@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.partial_mark import before_first_mark, partial_mark_length
 from lopa.runtime.text.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -23,8 +24,13 @@ class TextStream:
         """Stop string that ended the text."""
         self.token_count = 0
         """Number of IDs so far, up to the one that completed the stop string."""
+        self.markup: list[int] = []
+        """Offsets in the whole text at which the texts of added tokens begin, such as <tool_call>, ascending."""
+        self._final_characters = 0
+        """Number of characters that are final, including those that may begin a stop string."""
         self._tokenizer = tokenizer
         self._special = tokenizer.special_ids
+        self._shown_markup = tokenizer.shown_markup
         self._stop = tuple(stop)
         self._ids: list[int] = []
         """IDs to decode: context, whose text was returned, and new IDs.
@@ -50,7 +56,12 @@ class TextStream:
             self.token_count += 1
             if new not in self._special:
                 self._ids.append(new)
-                pieces.append(self._without_stop(self._final_text()))
+                text = self._final_text()
+                self._final_characters += len(text)
+                markup = self._shown_markup.get(new)
+                if markup is not None and text.endswith(markup):
+                    self.markup.append(self._final_characters - len(markup))
+                pieces.append(self._without_stop(text))
         return "".join(pieces)
 
     def finish(self) -> str:
@@ -86,16 +97,9 @@ class TextStream:
     def _without_stop(self, new: str) -> str:
         """Return the final part of the pending text and `new`; set `stopped` if a stop string is complete."""
         text = self._pending + new
-        found = [(at + len(stop), -len(stop), stop) for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            end, _, self.stopped = min(found)
+        before, self.stopped = before_first_mark(text, self._stop)
+        if self.stopped is not None:
             self._pending = ""
-            return text[: end - len(self.stopped)]
-        self._pending = text[len(text) - self._partial_stop_length(text) :]
+            return before
+        self._pending = text[len(text) - partial_mark_length(text, self._stop) :]
         return text[: len(text) - len(self._pending)]
-
-    def _partial_stop_length(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        lengths = range(min(longest, len(text)), 0, -1)
-        return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stop)), 0)

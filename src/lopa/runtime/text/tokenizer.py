@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -16,16 +17,21 @@ from lopa.runtime.checked_values import is_unicode, shown
 from lopa.runtime.errors import BadInputError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input, object_from_json
 from lopa.runtime.template.text import get_marks
-from lopa.runtime.text.chat_template import check_template, is_markup, text_from_messages
+from lopa.runtime.text.chat_template import NO_KWARGS, check_template, is_markup, text_from_messages
+from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.text_growth import TextGrowth
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+_LONG_TEXT = 1000
+"""Characters from which other threads run while a text is encoded. It takes some microseconds per character."""
 _TYPICAL_CHARACTERS = 16
 """Characters per token that a text may have before the longest token is looked up."""
 _MAX_SHORTENING = 4
 """Factor by which a normalizer may shorten a text, by composing characters and merging white space."""
+_REASONING_TOKENS = 32
+"""Number of tokens at the end of a prompt in which <think> and the white space behind it lie."""
 
 _Span = tuple[int, int, int]
 """ID, start and end of a special token in a text."""
@@ -124,9 +130,22 @@ class Tokenizer:
     @cached_property
     def _marks(self) -> frozenset[int]:
         """IDs of the added tokens that the chat template writes, such as <tool_call>."""
-        template = self.chat_template() if self.has_chat_template else ""
+        templates = (
+            {self.chat_template(with_tools=each) for each in (False, True)} if self.has_chat_template else frozenset()
+        )
         added = self._backend.get_added_tokens_decoder()
-        return frozenset(number for number, token in added.items() if is_markup(token.content, template))
+        return frozenset(
+            number for number, token in added.items() if any(is_markup(token.content, each) for each in templates)
+        )
+
+    @cached_property
+    def shown_markup(self) -> Mapping[int, str]:
+        """Texts by ID of the added tokens that answers show, such as <tool_call>."""
+        return MappingProxyType(self.added_texts)
+
+    def control_token(self, text: str) -> int | None:
+        """Return the ID of the added token `text`, which answers show, or None if `text` is ordinary text."""
+        return next((number for number, shown_text in self.shown_markup.items() if shown_text == text), None)
 
     @cached_property
     def _control_tokens(self) -> frozenset[int]:
@@ -186,7 +205,12 @@ class Tokenizer:
 
     def _encoding(self, text: str, *, literal: bool = False) -> tokenizers.Encoding:
         with self._library_errors():
-            return (self._literal if literal else self._backend).encode(text, add_special_tokens=False)
+            backend = self._literal if literal else self._backend
+            if len(text) < _LONG_TEXT:
+                return backend.encode(text, add_special_tokens=False)
+            # Only encode_batch lets other threads of Python run meanwhile.
+            (encoding,) = backend.encode_batch([text], add_special_tokens=False)
+            return encoding
 
     def _library_errors(self) -> AbstractContextManager[None]:
         """Return a context that turns failures of the tokenizers library, panics included, into BadInputError."""
@@ -201,14 +225,40 @@ class Tokenizer:
         with self._library_errors():
             return self._backend.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, special_tokens: bool = False) -> list[int]:
+    def hides(self, text: str) -> bool:
+        """Return whether `text` is a special token, which answers do not show."""
+        added = self._backend.get_added_tokens_decoder()
+        return any(token.special and token.content == text for token in added.values())
+
+    def is_in_reasoning(self, ids: Sequence[int]) -> bool:
+        """Return whether a prompt ends with <think>, so that its answer begins with reasoning."""
+        return self._end_of_prompt(ids).endswith(OPENING)
+
+    def is_behind_reasoning(self, ids: Sequence[int]) -> bool:
+        """Return whether a prompt ends with </think>, so that its answer has no reasoning."""
+        return self._end_of_prompt(ids).endswith(CLOSING)
+
+    def _end_of_prompt(self, ids: Sequence[int]) -> str:
+        return self.decode(ids[-_REASONING_TOKENS:]).rstrip()
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        special_tokens: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> list[int]:
         """Return the token IDs of a chat by the bundle's template, up to the start of the answer. Raises as `chat_text`
         does.
+
+        `tools` are definitions of functions in OpenAI's form, and `chat_template_kwargs` are further variables of the
+        template.
 
         Only the template itself writes control tokens. Their texts in messages stay text, unless `special_tokens` is
         set. A chat without such texts is encoded as a whole.
         """
-        text = self._chat_text(messages)
+        text = self._chat_text(messages, tools, chat_template_kwargs)
         ids, spans = self._ids_and_control_tokens(text)
         if special_tokens:
             return ids
@@ -224,9 +274,19 @@ class Tokenizer:
         """
         return str(self._chat_text(messages))
 
-    def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def _chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> str:
         text = text_from_messages(
-            self.chat_template(), messages, special_token_texts(self._settings), source=self._source
+            self.chat_template(with_tools=bool(tools)),
+            messages,
+            special_token_texts(self._settings),
+            source=self._source,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
         )
         self._check_text(text)
         return text
@@ -235,16 +295,20 @@ class Tokenizer:
         """Raise BadInputError for text that is too costly to encode, since encoding takes time in proportion to the
         text."""
         _check_unicode(text)
-        if self._positions is not None and len(text) > self._positions * _TYPICAL_CHARACTERS:
+        self.check_length(len(text))
+        with self._library_errors():
+            self._growth.check(text)
+
+    def check_length(self, characters: int) -> None:
+        """Raise PromptTooLongError for a number of characters that no prompt of this model has."""
+        if self._positions is not None and characters > self._positions * _TYPICAL_CHARACTERS:
             longest = self._positions * _MAX_SHORTENING * max(_TYPICAL_CHARACTERS, self._longest_token)
-            if len(text) > longest:
+            if characters > longest:
                 raise PromptTooLongError(
-                    f"the text has {len(text)} characters",
+                    f"the text has {characters} characters",
                     expected=f"at most {longest} characters, as fit into the model's {self._positions} positions",
                     remedy="shorten the prompt",
                 )
-        with self._library_errors():
-            self._growth.check(text)
 
     @cached_property
     def _growth(self) -> TextGrowth:
@@ -297,15 +361,15 @@ class Tokenizer:
             return False
         return True
 
-    def chat_template(self) -> str:
+    def chat_template(self, *, with_tools: bool = False) -> str:
         """Return the only chat template, or the one named "default" of several.
 
-        Raises BadInputError if there is none.
+        For a chat `with_tools` it is the one named "tool_use", if there is one. Raises BadInputError if there is none.
         """
         found = self._settings.get("chat_template")
         if isinstance(found, list):
             named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-            found = named.get("default")
+            found = named.get("tool_use", named.get("default")) if with_tools else named.get("default")
         if not isinstance(found, str):
             raise BadInputError(
                 f"{self._source} has no chat template",

@@ -1,12 +1,18 @@
 """A service that may still be opening, with the state that requests need before it is open."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lopa.serve.answering.service import Service
 from lopa.serve.http.api_error import ApiError, unavailable
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.metrics import ServeMetrics
 from lopa.serve.serve_limits import ServeLimits
+
+if TYPE_CHECKING:  # it needs the extra `otel`
+    from lopa.serve.tracing.request_spans import RequestSpans
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,6 +25,8 @@ class PendingService:
     reason: str
     """Reason why the service is not set yet, e.g. "opening tiny on cpu"."""
     service: Service | None = None
+    spans: RequestSpans | None = None
+    """Writer of the spans of requests, or None without traces."""
 
     def opened(self) -> Service:
         """Return the service. Raises ApiError 503 before it is set."""

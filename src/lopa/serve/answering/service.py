@@ -12,9 +12,10 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.engine import Engine
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.serve.chat.call_format import CallFormat
 from lopa.serve.http.keys import ApiKeys
 from lopa.serve.metrics import ServeMetrics
-from lopa.serve.openai.body_options import CHATS, COMPLETIONS
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES, SCORES
 from lopa.serve.openai.response_shapes import DecodeIds
 from lopa.serve.serve_limits import ServeLimits
 
@@ -39,6 +40,8 @@ class Service:
     """API keys, or None without authentication."""
     catalog: Mapping[str, Mapping[str, Any]] | None = None
     """Cards of all models that clients can request, by name, or None for this service's model only."""
+    call_format: CallFormat | None = None
+    """Format of tool calls, or None to recognise it from the chat template."""
     threads: ThreadPoolExecutor = field(init=False)
     """Threads that prepare requests without a grammar."""
     grammar_threads: ThreadPoolExecutor = field(init=False)
@@ -77,5 +80,5 @@ def model_card(name: str, created: int, manifest: Manifest, *, chats: bool) -> d
         "created": created,
         "owned_by": "lopa-export",
         "max_model_len": manifest.dimensions.max_positions,
-        "endpoints": [CHATS, COMPLETIONS] if chats else [COMPLETIONS],
+        "endpoints": [*([CHATS, COMPLETIONS, MESSAGES, RESPONSES] if chats else [COMPLETIONS]), SCORES],
     }

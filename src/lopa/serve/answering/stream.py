@@ -1,4 +1,4 @@
-"""A reply as server-sent events: committed text, drafts on request, the end of each choice and errors."""
+"""A reply as server-sent events: parts of committed text, drafts on request, the end of each choice and errors."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -6,87 +6,75 @@ from contextlib import suppress
 from typing import Any
 
 from lopa.runtime.requests.handle import RequestHandle
-from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
-from lopa.serve.answering.complete_results import check_complete
+from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, TextEvent
+from lopa.serve.answering.complete_results import check_complete, choice_from_parts
 from lopa.serve.answering.reply import Reply
-from lopa.serve.answering.submission import Handles
+from lopa.serve.answering.submission import Handles, Submission
 from lopa.serve.answering.winners import WinningBranches
+from lopa.serve.chat.answer_parser import Part
 from lopa.serve.http.api_error import api_error_from
-from lopa.serve.http.events import DONE, KEEP_ALIVE, encode_event
-from lopa.serve.openai.response_shapes import finish_reason_from_result, logprobs_from_result, lopa_fields_from_result
+from lopa.serve.http.events import KEEP_ALIVE
+from lopa.serve.protocols.choice import Choice
+from lopa.serve.tracing.request_trace import trace_error
 
 NumberedEvents = tuple[int, Sequence[Event] | Exception]
 """Index of a choice with its new events, or with the error that ended it."""
 
 
-async def stream_from_reply(reply: Reply, handles: Handles, winners: WinningBranches) -> AsyncIterator[bytes]:
+async def stream_from_reply(reply: Reply, submission: Submission, winners: WinningBranches) -> AsyncIterator[bytes]:
     """Yield the server-sent events of all choices in order of arrival. Events that arrive together form one part.
 
     An error is the last event, without [DONE].
     """
-    parts = _Parts(reply, winners)
-    if reply.shape.first is not None:
-        yield b"".join(parts.chunk(index, reply.shape.first) for index in range(len(handles)))
-    results: dict[int, GenerationResult] = {}
-    waiting = reply.service.limits.keep_alive_seconds
-    async for numbered in merge_events(handles, waiting):
+    written, form, decode_ids = reply.format, submission.form, reply.service.decode_ids
+    if begin := written.begin(len(submission.handles), submission.prompt_tokens):
+        yield begin
+    parsers = [form.parser() for _ in submission.handles]
+    parts: list[list[Part]] = [[] for _ in submission.handles]
+    choices: dict[int, Choice] = {}
+
+    def encode(index: int, new: Sequence[Part]) -> bytes:
+        parts[index] += new
+        return b"".join(written.part(index, part) for part in new)
+
+    async for numbered in merge_events(submission.handles, reply.service.limits.keep_alive_seconds):
         if numbered is None:
             yield KEEP_ALIVE
             continue
         index, events = numbered
-        part = b""
+        sent = b""
         try:
             if isinstance(events, Exception):
                 raise events
             for event in events:
-                if isinstance(event, DoneEvent):
-                    results[index] = check_complete(event.result)
-                    reply.count(event.result)
-                part += parts.of_event(index, event)
+                if isinstance(event, TextEvent):
+                    sent += encode(index, parsers[index].feed(event))
+                elif isinstance(event, DraftEvent):
+                    sent += written.draft(index, _draft_fields(event, winners.of_step(index, event.step)))
+                else:
+                    result = check_complete(event.result)
+                    sent += encode(index, parsers[index].end())
+                    choices[index] = choice = choice_from_parts(result, parts[index], form, decode_ids)
+                    reply.count(choice)
+                    sent += written.choice_ended(index, choice)
         except Exception as error:  # the status line was sent long ago, so the error goes into the stream
-            yield part + encode_event(api_error_from(error).body)
+            api_error = api_error_from(error)
+            trace_error(api_error.reason)
+            yield sent + written.error(api_error)
             return
-        yield part
-    ordered = [results[index] for index in range(len(handles))]
-    usage = encode_event({**parts.head, "choices": [], "usage": reply.usage(ordered)}) if parts.with_usage else b""
-    yield usage + DONE
+        if sent:
+            yield sent
+    yield written.end([choices[index] for index in range(len(choices))])
 
 
-class _Parts:
-    """Formatter of the events of one stream."""
-
-    def __init__(self, reply: Reply, winners: WinningBranches) -> None:
-        self._reply, self._winners = reply, winners
-        self.head = reply.head(reply.shape.chunk)
-        self.with_usage = reply.requested.stream is not None and reply.requested.stream.usage
-
-    def of_event(self, index: int, event: Event) -> bytes:
-        shape = self._reply.shape
-        if isinstance(event, TextEvent):
-            return self.chunk(index, shape.part(event.text))
-        if isinstance(event, DraftEvent):
-            winner = self._winners.of_step(index, event.step)
-            lopa_fields = {
-                "draft": event.text,
-                "step": event.step,
-                "unmasked": event.unmasked,
-                "decided": event.unmasked,  # former name, for one minor version
-                **winner,
-            }
-            return self.chunk(index, {**shape.part(""), "lopa": lopa_fields})
-        result = event.result
-        end = {
-            **shape.part(""),
-            "logprobs": logprobs_from_result(shape, result, self._reply.service.decode_ids),
-            "finish_reason": finish_reason_from_result(result),
-            "lopa": lopa_fields_from_result(result),
-        }
-        return self.chunk(index, end)
-
-    def chunk(self, index: int, fields: dict[str, Any]) -> bytes:
-        choice = {"index": index, "logprobs": None, "finish_reason": None, **fields}
-        usage = {"usage": None} if self.with_usage else {}
-        return encode_event({**self.head, "choices": [choice], **usage})
+def _draft_fields(event: DraftEvent, winner: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "draft": event.text,
+        "step": event.step,
+        "unmasked": event.unmasked,
+        "decided": event.unmasked,  # former name, for one minor version
+        **winner,
+    }
 
 
 async def merge_events(handles: Handles, seconds: float) -> AsyncGenerator[NumberedEvents | None, None]:

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse
 
 from lopa.runtime.errors import (
     BadInputError,
+    ChoicesRefusedError,
     EngineClosedError,
     EngineFailedError,
     GrammarHelperError,
@@ -14,7 +15,8 @@ from lopa.runtime.errors import (
     QueueFullError,
 )
 from lopa.serve.openai.body_config import GrammarUnsupportedError
-from lopa.serve.openai.error_code import ErrorCode
+from lopa.serve.openai.body_options import LOPA_FIELD
+from lopa.serve.openai.error_code import NO_CODE, ErrorCode
 from lopa.serve.openai.field_error import FieldError
 
 RETRY_SECONDS = 1
@@ -40,6 +42,11 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
+    @property
+    def reason(self) -> str:
+        """Code of the error, or `bad_request` without one."""
+        return self.code or NO_CODE
+
     def response(self) -> JSONResponse:
         """Return the error as an HTTP response."""
         return JSONResponse(self.body, self.status, headers=self.headers)
@@ -59,6 +66,8 @@ def api_error_from(error: Exception) -> ApiError:
         return unavailable("structured output is temporarily unavailable; retry later", "not_ready")
     if isinstance(error, FieldError):
         return ApiError(400, str(error), param=error.param, code=error.code)
+    if isinstance(error, ChoicesRefusedError):  # found while they were scored
+        return ApiError(400, str(error), param=f"{LOPA_FIELD}.choices")
     if isinstance(error, BadInputError):
         return ApiError(400, str(error))
     message = (

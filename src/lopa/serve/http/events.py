@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,11 @@ DONE = b"data: [DONE]\n\n"
 def encode_event(value: object) -> bytes:
     """Return one event with `value` as JSON."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def encode_named_event(value: Mapping[str, Any]) -> bytes:
+    """Return one event with `value` as JSON, named after its `type`."""
+    return f"event: {value['type']}\n".encode() + encode_event(value)
 
 
 class EventResponse(Response):

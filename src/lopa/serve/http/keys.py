@@ -17,6 +17,7 @@ _MAX_KEY_BYTES = 8192
 """Maximum bytes of a key. Common proxies and servers reject longer headers."""
 _EXPECTED = f"keys of at most {_MAX_KEY_BYTES} bytes of visible characters without spaces"
 _REMEDY = "write one key per line in UTF-8; empty lines and lines that begin with # are skipped"
+_BEARER, _ANTHROPIC_HEADER = "bearer", "x-api-key"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WHITESPACE = " \t\r"
 """White space that may surround a key in its line and in a header."""
@@ -29,16 +30,18 @@ class ApiKeys:
         self._digests = tuple(_digest(key.encode()) for key in keys)
 
     def check(self, request: Request) -> None:
-        """Raise ApiError 401 unless the request carries one of the keys."""
+        """Raise ApiError 401 unless the request carries one of the keys, as OpenAI's or Anthropic's clients send it."""
         kind, _, key = request.headers.get("authorization", "").partition(" ")
+        if not kind and _ANTHROPIC_HEADER in request.headers:
+            kind, key = _BEARER, request.headers[_ANTHROPIC_HEADER]
         sent = _digest(key.strip(_WHITESPACE).encode("latin-1"))  # the bytes of the header, as Starlette reads them
         matches = [
             hmac.compare_digest(sent, digest) for digest in self._digests
         ]  # compare all keys, so that the time is constant
-        if kind.lower() != "bearer" or not any(matches):
+        if kind.lower() != _BEARER or not any(matches):
             raise ApiError(
                 401,
-                "missing or invalid API key; send the header Authorization: Bearer KEY",
+                "missing or invalid API key; send the header Authorization: Bearer KEY or x-api-key: KEY",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )

@@ -20,6 +20,7 @@ _MAX_PATH = 300
 """Maximum characters of a path in the log."""
 _number: ContextVar[str | None] = ContextVar("_number", default=None)
 _has_client_id: ContextVar[bool] = ContextVar("_has_client_id", default=False)
+_own: ContextVar[str | None] = ContextVar("_own", default=None)
 
 
 def request_number() -> str:
@@ -29,11 +30,17 @@ def request_number() -> str:
 
 def set_request_id(own: str) -> str:
     """Set and return the ID of the running request in responses and the log. It is the client's ID, otherwise `own`."""
+    _own.set(own)
     given = REQUEST_ID.get()
     if given is not None and _has_client_id.get():
         return given
     REQUEST_ID.set(own)
     return own
+
+
+def own_request_id() -> str | None:
+    """Return the `own` of set_request_id: the ID of the reply in its body, or of an error. None if neither was set."""
+    return _own.get()
 
 
 class RequestLog:
@@ -56,6 +63,7 @@ class RequestLog:
         number = secrets.token_hex(16)
         _number.set(number)
         _has_client_id.set(has_client_id)
+        _own.set(None)
         REQUEST_ID.set(given[0].decode() if has_client_id else f"req_{number}")
         response = _CountedResponse(send)
         begin = time.perf_counter()

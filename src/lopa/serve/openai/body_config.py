@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError
+from lopa.runtime.errors import BadInputError, ChoicesRefusedError, GrammarRefusedError, MissingBackendError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.plan import GRAMMARS, DecodingPlan
 from lopa.serve.openai.body_options import LOPA_FIELD, BodyOptions
@@ -61,6 +61,16 @@ def grammar_errors(options: BodyOptions) -> Iterator[None]:
         raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
     except MissingBackendError as error:  # only the grammar library can be missing: the device is open
         raise GrammarUnsupportedError from error
+
+
+@contextmanager
+def choice_errors(options: BodyOptions) -> Iterator[None]:
+    """Turn errors about the choices into a FieldError."""
+    try:
+        yield
+    except ChoicesRefusedError as error:
+        param = options.params.get("choices", LOPA_FIELD)
+        raise FieldError(param, error.received, expected=error.expected, remedy=error.remedy) from error
 
 
 def _is_invalid(make: MakeConfig, name: str, value: object) -> bool:

@@ -10,16 +10,22 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa.runtime.errors import BadInputError
+from lopa.runtime.checked_values import check_int
+from lopa.runtime.contract import TOP_K
 from lopa.runtime.generation_config import OPTIONS, current_names
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
 from lopa.serve.openai.response_format import option_from_response_format
 
 CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-"""Paths of the supported endpoints."""
-PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt"}
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+"""Paths of the endpoints that answer: OpenAI's, and Anthropic's messages."""
+SCORES = "/v1/score"
+"""Path of the endpoint that scores given choices."""
+PROMPT_FIELDS = {CHATS: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", RESPONSES: "input"}
 """Field with the prompt or chat, by endpoint."""
+CACHE_SALT = "cache_salt"
+"""Field that separates prefix caches, as in vLLM and SGLang. It is not a decoding option."""
 LOPA_FIELD = "lopa"
 """Field with the options that OpenAI's API lacks."""
 _OPTIONS = {
@@ -30,13 +36,13 @@ _OPTIONS = {
     "seed": "seed",
     "stop": "stop",
     "logprobs": "logprobs",
+    "top_logprobs": "top_logprobs",
 }
 _NEUTRAL_ONLY: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "stream": (False,),
     "echo": (False,),
-    "top_logprobs": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({}, []),
@@ -61,7 +67,6 @@ _IGNORED = frozenset(
         "parallel_tool_calls",
         "safety_identifier",
         "prompt_cache_key",
-        "cache_salt",
         "guided_decoding_backend",
         "priority",
         "request_id",
@@ -105,7 +110,7 @@ def options_from_body(
     prompt_field = PROMPT_FIELDS[endpoint]
     options = BodyOptions()
     for name, value in body.items():
-        if value is None or name in _IGNORED or name in (prompt_field, LOPA_FIELD) or name in handled:
+        if value is None or name in _IGNORED or name in (prompt_field, LOPA_FIELD, CACHE_SALT) or name in handled:
             continue
         if name in _NEUTRAL_ONLY:
             _check_neutral(name, value, _NEUTRAL_ONLY[name])
@@ -121,11 +126,10 @@ def options_from_body(
                     options.put(option, option_value, name)
         elif name in _OPTIONS:
             with field_errors(name):
-                options.put(
-                    _OPTIONS[name],
-                    _CONVERSIONS.get((prompt_field, name), _CONVERSIONS.get(("", name), _identity))(value),
-                    name,
-                )
+                convert = _CONVERSIONS.get((prompt_field, name), _CONVERSIONS.get(("", name)))
+                given = {_OPTIONS[name]: value} if convert is None else convert(value)
+                for option, option_value in given.items():
+                    options.put(option, option_value, name)
         elif name in OPTIONS:
             raise FieldError(
                 name[:80],
@@ -155,6 +159,7 @@ def options_from_body(
             )
         if value is not None or name == _NULLABLE:
             options.put(name, value, param)
+    _check_top_logprobs(options)
     return options
 
 
@@ -183,30 +188,30 @@ def _check_neutral(name: str, value: object, neutral: tuple[object, ...]) -> Non
     )
 
 
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _stop_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _logprobs_flag(value: Any) -> bool:
-    """Return True for 0, which requests the log-probability of each token.
-
-    Other values also request alternatives, which are not supported.
-    """
-    if value != 0 or isinstance(value, bool):
-        raise BadInputError(
-            f"logprobs {str(value)[:80]}",
-            expected="0, the log-probabilities of the generated tokens",
-            remedy="use 0 or remove it",
+def _check_top_logprobs(options: BodyOptions) -> None:
+    """Raise FieldError for OpenAI's field top_logprobs without logprobs, as OpenAI's API does."""
+    field = "top_logprobs"
+    if options.params.get(field) == field and options.values[field] and not options.values.get("logprobs"):
+        raise FieldError(
+            field,
+            f"top_logprobs {str(options.values[field])[:80]} without logprobs",
+            expected="logprobs true with top_logprobs",
+            remedy="set logprobs to true",
         )
-    return True
 
 
-_CONVERSIONS: dict[tuple[str, str], Callable[[Any], Any]] = {
+def _stop_list(value: Any) -> dict[str, Any]:
+    return {"stop": [value] if isinstance(value, str) else value}
+
+
+def _logprobs_of_completion(value: Any) -> dict[str, Any]:
+    """Return the options of a number of candidates. 0 requests the log-probabilities of the tokens alone."""
+    number = check_int("logprobs", value, min=0, max=TOP_K)
+    return {"logprobs": True, **({"top_logprobs": number} if number else {})}
+
+
+_CONVERSIONS: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
     ("", "stop"): _stop_list,
-    ("prompt", "logprobs"): _logprobs_flag,
+    ("prompt", "logprobs"): _logprobs_of_completion,
 }
-"""Conversions of values, by prompt field ("" for both endpoints) and field name."""
+"""Functions from a field's value to options, by prompt field ("" for both endpoints) and field name."""

@@ -17,7 +17,10 @@ ErrorCode = Literal[
     "not_supported",
     "origin_not_allowed",
     "queue_full",
+    "thread_unsupported_request",
     "timeout",
 ]
-"""`code` of an error. Errors of a field have no code and name the field as `param`."""
+"""`code` of an error. Most errors of a field have no code and name the field as `param`."""
 ERROR_CODES: tuple[ErrorCode, ...] = get_args(ErrorCode)
+NO_CODE = "bad_request"
+"""Reason in metrics and traces of an error without a code."""

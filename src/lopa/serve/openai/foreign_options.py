@@ -65,7 +65,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "structural_tag": _NEVER,
     "guided_whitespace_pattern": _NEVER,
     "format": ("",),
-    "thinking_token_budget": _NEVER,
     # the prompt
     "documents": ([],),
     "chat_template": _NEVER,
@@ -212,6 +211,7 @@ MAPPED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "guided_choice": _choice,
     "guided_grammar": _option("grammar"),
     "structured_outputs": _structured_outputs,
+    "thinking_token_budget": _option("reasoning_budget"),
     "json_schema": _option("json_schema"),
     "regex": _option("regex"),
     "grammar": _option("grammar"),

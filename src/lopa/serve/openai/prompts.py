@@ -11,6 +11,8 @@ from lopa.runtime.text.prompt_ids import Prompt
 
 Messages = Sequence[Mapping[str, Any]]
 _REMEDY = "correct the field"
+_REASONING = ("reasoning_content", "reasoning")
+"""Names of the reasoning in an assistant's message."""
 
 
 def check_prompt_text(value: object) -> str:
@@ -63,11 +65,17 @@ def normalize_messages(messages: Messages) -> list[dict[str, Any]]:
     return [
         {
             name: _plain_value(name, value)
-            for name, value in each.items()
+            for name, value in {**each, **_reasoning(each)}.items()
             if value is not None or (name == "content" and each.get("tool_calls"))
         }
         for each in messages
     ]
+
+
+def _reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reasoning of a message under both of its names, since templates read either."""
+    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return {} if found is None else dict.fromkeys(_REASONING, found)
 
 
 def _plain_value(name: str, value: Any) -> Any:

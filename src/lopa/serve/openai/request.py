@@ -1,7 +1,7 @@
 """Checked request from the body of an HTTP request: prompts or a chat, copies and form of the reply. This module does
 not depend on the engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -9,8 +9,9 @@ from typing import Any
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_float, check_int
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DEFAULT_BRANCHES, MAX_AUTO_BRANCHES, MAX_POSITIONS
-from lopa.runtime.text.prompt_ids import Prompt
+from lopa.runtime.text.prompt_ids import Prompt, check_cache_salt
 from lopa.serve.openai.body_options import (
+    CACHE_SALT,
     CHATS,
     LOPA_FIELD,
     PROMPT_FIELDS,
@@ -19,6 +20,7 @@ from lopa.serve.openai.body_options import (
     options_from_body,
 )
 from lopa.serve.openai.field_error import FieldError, field_errors
+from lopa.serve.openai.holes import PARTS, SUFFIX, param_of_holes, text_before_suffix, text_from_parts
 from lopa.serve.openai.prompt_error import LENGTH
 from lopa.serve.openai.prompts import check_messages, normalize_messages, prompts_from_field
 from lopa.serve.serve_limits import ServeLimits
@@ -57,11 +59,15 @@ class CompletionRequest:
     """Seconds from now after which the request ends, or None."""
     stream: StreamOptions | None
     """Streaming options; None for a non-streamed reply."""
+    cache_salt: str | None = None
+    """Requests with different values share no rows of the prefix cache."""
+    holes_param: str | None = None
+    """Name of the field that makes the prompts texts with holes, or None."""
 
     @property
     def param(self) -> str:
-        """Name of the field with the prompts or messages."""
-        return PROMPT_FIELDS[self.endpoint]
+        """Name of the field with the prompts or messages, or of the field with their holes."""
+        return self.holes_param or PROMPT_FIELDS[self.endpoint]
 
     @property
     def length_param(self) -> str:
@@ -70,9 +76,16 @@ class CompletionRequest:
 
 
 def request_from_body(
-    body: Mapping[str, Any], endpoint: str, limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+    body: Mapping[str, Any],
+    endpoint: str,
+    limits: ServeLimits,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    handled: Sequence[str] = (),
 ) -> CompletionRequest:
     """Return the request in `body` to `endpoint`, within `limits`. `defaults` come from the bundle and the operator.
+
+    The caller handles the fields in `handled`.
 
     Raises FieldError for an invalid field.
     """
@@ -85,17 +98,41 @@ def request_from_body(
             remedy="choose one from /v1/models",
         )
     body = {name: value for name, value in body.items() if name != "max_tokens" or not _overrides_max_tokens(body)}
-    options = options_from_body(body, endpoint, handled=_HANDLED, ours_beside=(_DEADLINE,), ignore_unknown=True)
+    chat = endpoint == CHATS
+    holes = () if chat else (SUFFIX,)
+    beside = (_DEADLINE,) if chat else (_DEADLINE, PARTS)
+    options = options_from_body(
+        body, endpoint, handled=(*_HANDLED, *handled, *holes), ours_beside=beside, ignore_unknown=True
+    )
     param = PROMPT_FIELDS[endpoint]
     with field_errors(param):
-        chat = endpoint == CHATS
         messages = messages_from_field(body.get(param)) if chat else []
-        prompts = () if chat else tuple(prompts_from_field(body.get(param), max_prompts=limits.max_choices))
+        prompts = () if chat else _prompts_of_completion(body, options, limits, defaults)
     copies = _copies_from_field(body.get("n"), len(prompts) or 1, limits)
     stream = _stream_options(body)
     apply_limits(options, limits, defaults)
     deadline = check_deadline(lopa_options_from_body(body).get(_DEADLINE), limits, f"{LOPA_FIELD}.{_DEADLINE}")
-    return CompletionRequest(endpoint, model, prompts, messages, options, copies, deadline, stream)
+    with field_errors(CACHE_SALT):
+        cache_salt = check_cache_salt(body.get(CACHE_SALT))
+    holes_param = None if chat else param_of_holes(body)
+    return CompletionRequest(
+        endpoint, model, prompts, messages, options, copies, deadline, stream, cache_salt, holes_param
+    )
+
+
+def _prompts_of_completion(
+    body: Mapping[str, Any], options: BodyOptions, limits: ServeLimits, defaults: Mapping[str, Any]
+) -> tuple[Prompt, ...]:
+    """Return the prompts of a completion: texts to continue, or texts with holes."""
+    parts = lopa_options_from_body(body).get(PARTS)
+    if parts is not None:
+        return (text_from_parts(parts, body, limits.max_tokens),)
+    prompts = prompts_from_field(body.get("prompt"), max_prompts=limits.max_choices)
+    suffix = body.get(SUFFIX)
+    if suffix is None or suffix == "":
+        return tuple(prompts)
+    tokens = options.values.get("max_new_tokens", defaults.get("max_new_tokens", DEFAULT_TOKENS))
+    return tuple(text_before_suffix(prompt, suffix, tokens) for prompt in prompts)
 
 
 def _overrides_max_tokens(body: Mapping[str, Any]) -> bool:

@@ -8,14 +8,37 @@ from typing import Any
 
 from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.scoring.choice_scores import ChoiceScores
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS
 
 DecodeIds = Callable[[list[int]], str]
-_FINISH_REASONS: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop"}
+_FINISH_REASONS: dict[StopReason, str] = {"eos": "stop", "stop_string": "stop", "choice": "stop"}
 _LENGTH_LIMIT = "length"
 """Finish reason for every other stop reason."""
-FINISH_REASONS = ("stop", _LENGTH_LIMIT)
-_NOT_IN_LOPA = ("prompt_ids", "text", "token_ids", "logprobs", "reused_rows", "plan")
+FINISH_REASONS = ("stop", _LENGTH_LIMIT, "tool_calls")
+_NOT_IN_LOPA = (
+    *("prompt_ids", "text", "token_ids", "logprobs", "top_logprobs", "scores", "reused_rows", "plan", "stop_string"),
+)
+_OF_HOLES = ("holes", "filled_text")
+"""Fields of a text with holes only."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """A token's text and its log-probability, None if there is none or it is infinite."""
+
+    text: str
+    logprob: float | None
+
+    @property
+    def bytes(self) -> list[int] | None:
+        """UTF-8 bytes of the text, or None for a token that is only a part of a character."""
+        return None if _REPLACEMENT in self.text else list(self.text.encode())
+
+
+LogprobEntry = tuple[TokenText, Sequence[TokenText]]
+"""A token of the answer, and the best candidates of its step, the most probable first."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,33 @@ class Shape:
     """Function from a text to the text fields of a stream part; "" means no text."""
     first: dict[str, Any] | None
     """Fields of the first stream part of a choice, if the endpoint sends one."""
-    logprobs: Callable[[list[str], list[Any]], dict[str, Any]]
+    logprobs: Callable[[Sequence[LogprobEntry]], dict[str, Any]]
+
+
+def _chat_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
+    def fields_of(token: TokenText) -> dict[str, Any]:
+        return {"token": token.text, "logprob": token.logprob, "bytes": token.bytes}
+
+    return {
+        "content": [
+            {**fields_of(token), "top_logprobs": [*map(fields_of, candidates)]} for token, candidates in entries
+        ]
+    }
+
+
+def _completion_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
+    """Return the fields of completions. As in OpenAI's API, the candidates include the token itself."""
+    tokens = [token for token, _ in entries]
+    tops = [
+        {each.text: each.logprob for each in reversed((*candidates, token))} if candidates else {}
+        for token, candidates in entries
+    ]
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": tops if any(tops) else None,
+        "text_offset": None,
+    }
 
 
 SHAPES = {
@@ -44,12 +93,7 @@ SHAPES = {
         lambda text: {"message": {"role": "assistant", "content": text, "refusal": None}},
         lambda text: {"delta": {"content": text} if text else {}},
         {"delta": {"role": "assistant", "content": ""}},
-        lambda tokens, values: {
-            "content": [
-                {"token": token, "logprob": value, "bytes": None, "top_logprobs": []}
-                for token, value in zip(tokens, values, strict=True)
-            ]
-        },
+        _chat_logprobs,
     ),
     COMPLETIONS: Shape(
         "text_completion",
@@ -58,7 +102,7 @@ SHAPES = {
         lambda text: {"text": text},
         lambda text: {"text": text},
         None,
-        lambda tokens, values: {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": None},
+        _completion_logprobs,
     ),
 }
 
@@ -72,8 +116,17 @@ def logprobs_from_result(shape: Shape, result: GenerationResult, decode_ids: Dec
     """Return the log-probabilities of a choice, or None if they were not requested. Infinite values become null."""
     if result.logprobs is None:
         return None
-    values = [value if math.isfinite(value) else None for value in result.logprobs]
-    return shape.logprobs([decode_ids([each]) for each in result.token_ids], values)
+
+    def token_text(token_id: int, logprob: float) -> TokenText:
+        return TokenText(decode_ids([token_id]), logprob if math.isfinite(logprob) else None)
+
+    candidates = result.top_logprobs or ((),) * len(result.token_ids)
+    return shape.logprobs(
+        [
+            (token_text(token, logprob), [token_text(*each) for each in best if math.isfinite(each.logprob)])
+            for token, logprob, best in zip(result.token_ids, result.logprobs, candidates, strict=True)
+        ]
+    )
 
 
 def choice_from_result(shape: Shape, index: int, result: GenerationResult, decode_ids: DecodeIds) -> dict[str, Any]:
@@ -86,14 +139,33 @@ def choice_from_result(shape: Shape, index: int, result: GenerationResult, decod
     }
 
 
-def usage_from_results(results: Sequence[GenerationResult], *, of_prompt: int = 1) -> dict[str, int]:
-    """Return the token counts of a reply. Every `of_prompt` consecutive results share a prompt, which counts once."""
-    prompts = sum(len(result.prompt_ids) for result in results[::of_prompt])
-    answers = sum(result.tokens for result in results)
-    return {"prompt_tokens": prompts, "completion_tokens": answers, "total_tokens": prompts + answers}
+def usage_from_result(result: GenerationResult) -> dict[str, int]:
+    """Return the token counts of a reply with one choice."""
+    prompt, answer = len(result.prompt_ids), result.tokens
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def lopa_fields_from_result(result: GenerationResult) -> Mapping[str, Any]:
     """Return the fields of a result that OpenAI's format lacks."""
     found = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
-    return {name: value for name, value in found.items() if name not in _NOT_IN_LOPA}
+    without = _NOT_IN_LOPA if result.holes is not None else (*_NOT_IN_LOPA, *_OF_HOLES)
+    fields = {name: value for name, value in found.items() if name not in without}
+    return fields if result.scores is None else {**fields, **fields_of_scores(result.scores)}
+
+
+def fields_of_scores(scores: ChoiceScores) -> dict[str, Any]:
+    """Return the probabilities of a request's choices. Infinite log-probabilities become null."""
+    return {
+        "choices": [
+            {
+                "index": index,
+                "text": each.text,
+                "logprob": each.logprob if math.isfinite(each.logprob) else None,
+                "probability": each.probability,
+                "tokens": len(each.token_ids),
+            }
+            for index, each in enumerate(scores.choices)
+        ],
+        "label_mass": scores.label_mass,
+        "canvas": scores.canvas,
+    }

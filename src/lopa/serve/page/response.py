@@ -4,10 +4,11 @@ import base64
 import hashlib
 import re
 from functools import cache
-from importlib.resources import files
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+from lopa.serve.page.page_text import page_text
 
 _INLINE = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
@@ -16,12 +17,6 @@ async def page(_: Request) -> Response:
     """Return the page. The page needs no API key, since it contains no data. The requests that it sends need one."""
     text = page_text()
     return Response(text, media_type="text/html", headers=_headers(text))
-
-
-@cache
-def page_text() -> str:
-    """Return the page's HTML."""
-    return files(__package__).joinpath("index.html").read_text(encoding="utf-8")
 
 
 @cache

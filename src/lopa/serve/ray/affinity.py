@@ -1,17 +1,27 @@
-"""Routing key of a request: its model, and a key shared by requests that may reuse the same prompt rows.
+"""Routing information of a request: its model, and keys of the beginnings of its prompt.
 
-A replica caches the rows of prompts that it computed (docs/reference/python.md). Only requests with the same prompt and
-temperature can use them, and only if the window does not attend to later positions. This module has no side effects.
+A replica keeps rows of the prompts and answers that it computed (docs/reference/python.md). The next turn of a
+conversation begins with the messages of the turn before, so that it should go to the same replica. Rows can be shared
+only if they attend to no later position. This module has no side effects.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from lopa.serve.openai.body_options import LOPA_FIELD, PROMPT_FIELDS
-from lopa.serve.ray.served_models import REUSABLE_WINDOW, ServedModels
+from lopa.serve.ray.served_models import REUSABLE_WINDOWS, ServedModels
+
+MAX_PREFIXES = 64
+"""Maximum number of keys of a request. Longer conversations use the last ones, which the turn before shares."""
+_CONTEXT = ("cache_salt", "system", "instructions", "tools", "functions", "chat_template_kwargs")
+"""Fields that change the beginning of a prompt, or separate the prefix caches of users."""
+_CHARACTERS, _IDS = 512, 128
+"""Size of the parts of a text and of a list of token ids."""
+_KEY_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -20,18 +30,49 @@ class Route:
 
     model: str
     """Name of a served model."""
-    key: str
-    """Key of the prompt; "" means that any replica is suitable."""
+    prefixes: tuple[str, ...] = ()
+    """Keys of the beginnings of the prompt, the shortest first. Without any, all replicas are suitable."""
 
 
 def route_from_body(body: Mapping[str, Any], endpoint: str, models: ServedModels) -> Route:
     """Return the route of an unchecked body. An invalid body may go to any replica, which rejects it."""
     model = body.get("model")
     if not isinstance(model, str) or model not in models.cards:
-        return Route(models.first, "")
+        return Route(models.first)
     lopa_object = body.get(LOPA_FIELD)
     window = lopa_object.get("window") if isinstance(lopa_object, dict) else None
-    if (models.windows[model] if window is None else window) != REUSABLE_WINDOW or endpoint not in PROMPT_FIELDS:
-        return Route(model, "")
-    cache_key = (model, endpoint, body.get(PROMPT_FIELDS[endpoint]), body.get("temperature") or 0)
-    return Route(model, hashlib.sha256(json.dumps(cache_key, sort_keys=True).encode()).hexdigest())
+    window = models.windows[model] if window is None else window
+    if not isinstance(window, str) or window not in REUSABLE_WINDOWS or endpoint not in PROMPT_FIELDS:
+        return Route(model)
+    context = _digest(b"", [model, endpoint, {name: body[name] for name in _CONTEXT if body.get(name)}])
+    chain = accumulate(_parts(body.get(PROMPT_FIELDS[endpoint])), _digest, initial=context)
+    return Route(model, tuple(each.hex() for each in list(chain)[1:][-MAX_PREFIXES:]))
+
+
+def _parts(prompt: Any) -> Iterator[Any]:
+    """Yield the parts of a chat, a text or token ids in order."""
+    if isinstance(prompt, str):
+        return _slices(prompt, _CHARACTERS)
+    if isinstance(prompt, list) and all(type(each) is int for each in prompt):
+        return _slices(prompt, _IDS)
+    return iter(prompt if isinstance(prompt, list) else [prompt])
+
+
+def _slices(prompt: Any, size: int) -> Iterator[Any]:
+    return (prompt[start : start + size] for start in range(0, len(prompt), size))
+
+
+def _digest(before: bytes, part: Any) -> bytes:
+    """Return a key of `part` and everything before it."""
+    text = json.dumps(part, sort_keys=True)
+    return hashlib.sha256(before + text.encode()).digest()[:_KEY_BYTES]
+
+
+def session_from_prefixes(prefixes: Iterable[str]) -> str:
+    """Return the text in which Ray carries the keys from the ingress to the router."""
+    return ".".join(prefixes)
+
+
+def prefixes_from_session(session: str) -> tuple[str, ...]:
+    """Return the keys of `session_from_prefixes`."""
+    return tuple(session.split(".")) if session else ()

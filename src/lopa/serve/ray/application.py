@@ -11,7 +11,7 @@ from lopa.serve.http.origin_policy import origin_policy_from_options
 from lopa.serve.ray.bundle_replica import BundleReplica
 from lopa.serve.ray.ingress import Ingress
 from lopa.serve.ray.ray_options import RayOptions
-from lopa.serve.ray.router import AffinityRouter
+from lopa.serve.ray.router import PrefixRouter
 from lopa.serve.ray.served_models import models_from_bundles
 
 INGRESS, REPLICAS = "Ingress", "Bundles"
@@ -45,7 +45,10 @@ def application_from_options(options: RayOptions, replica: type[BundleReplica] =
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         max_ongoing_requests=options.capacity,
         max_queued_requests=options.waiting,
-        request_router_config=RequestRouterConfig(request_router_class=AffinityRouter),
+        request_router_config=RequestRouterConfig(
+            request_router_class=PrefixRouter,
+            request_router_kwargs={"max_excess": options.max_num_seqs},  # with so many more, the request would wait
+        ),
         health_check_period_s=options.health_seconds,
         graceful_shutdown_timeout_s=options.drain,
     )

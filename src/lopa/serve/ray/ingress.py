@@ -12,7 +12,7 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import object_from_json
 from lopa.serve.http.api_error import ApiError, api_error_from, overloaded, unavailable
 from lopa.serve.http.body import bytes_from_body
-from lopa.serve.ray.affinity import Route, route_from_body
+from lopa.serve.ray.affinity import Route, route_from_body, session_from_prefixes
 from lopa.serve.ray.relay import RelayedResponse, scope_to_carry
 from lopa.serve.ray.served_models import ServedModels
 from lopa.serve.serve_limits import ServeLimits
@@ -37,7 +37,10 @@ class Ingress:
         scope = scope_to_carry(request.scope)
         route = self._route(scope["path"], body)
         replica = self._replicas.options(
-            method_name="answer", stream=True, multiplexed_model_id=route.model, session_id=route.key
+            method_name="answer",
+            stream=True,
+            multiplexed_model_id=route.model,
+            session_id=session_from_prefixes(route.prefixes),
         )
         answers = replica.remote(route.model, scope, body)
         return RelayedResponse(answers, error_reply=_api_error, on_end=answers.cancel)

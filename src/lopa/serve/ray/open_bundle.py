@@ -51,12 +51,23 @@ class OpenedBundle:
             warm_up(decoder, _LOG.warning)
             metrics = ServeMetrics(bundle.model)
             self._engine = Engine(
-                decoder, max_num_seqs=options.max_num_seqs, queue_limit=options.queue, observer=metrics
+                decoder,
+                max_num_seqs=options.max_num_seqs,
+                queue_limit=options.queue,
+                prefix_cache_tokens=options.cache_tokens,
+                observer=metrics,
             )
             cleanup.callback(self._engine.close)
             metrics.watch(self._engine)
             service = Service(
-                self._engine, bundle.model, decoder.tokenizer.decode, options.limits, metrics, keys, catalog=cards
+                self._engine,
+                bundle.model,
+                decoder.tokenizer.decode,
+                options.limits,
+                metrics,
+                keys,
+                catalog=cards,
+                call_format=options.tool_call_format,
             )
             cleanup.callback(service.close)
             self.app = app_from_service(service, origin_policy)

@@ -15,11 +15,13 @@ from lopa.runtime.checked_values import MAX_SECONDS, check_float, check_int, sho
 from lopa.runtime.decoder import MAX_PARALLEL
 from lopa.runtime.device_families import parse_device, stages_of_device
 from lopa.runtime.devices import MAX_THREADS
-from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
+from lopa.runtime.engine import MAX_NUM_SEQS, MAX_PREFIX_CACHE_TOKENS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.mpi.mpi_link import on_mpi
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
+from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.sessions.cpu_cores import check_devices
+from lopa.serve.chat.call_format import FORMATS, CallFormat
 from lopa.serve.renamed_settings import current_settings
 from lopa.serve.serve_limits import ServeLimits
 
@@ -47,6 +49,8 @@ class _Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     threads: int | None = None
     max_num_seqs: int = MAX_NUM_SEQS
     queue: int = QUEUE_LIMIT
+    cache_tokens: int = PREFIX_CACHE_TOKENS
+    tool_call_format: str | None = None
     waiting: int = 64
     max_tokens: int | None = _LIMITS.max_tokens
     max_branches: int = _LIMITS.max_branches
@@ -82,6 +86,10 @@ class RayOptions:
     max_num_seqs: int
     queue: int
     """Maximum queued requests of each open bundle of each replica, as in `lopa-export serve`."""
+    cache_tokens: int
+    """Maximum tokens in the prefix cache of each open bundle of each replica, as in `lopa-export serve`."""
+    tool_call_format: CallFormat | None
+    """Format of tool calls in all bundles; None to recognise it from each chat template."""
     waiting: int
     """Maximum requests that wait while all replicas are full."""
     limits: ServeLimits
@@ -141,6 +149,8 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
         threads=check_int("threads", threads, min=1, max=MAX_THREADS),
         max_num_seqs=check_int("max_num_seqs", given.max_num_seqs, min=1, max=MAX_PARALLEL),
         queue=check_int("queue", given.queue, min=0, max=MAX_WAITING),
+        cache_tokens=check_int("cache_tokens", given.cache_tokens, min=0, max=MAX_PREFIX_CACHE_TOKENS),
+        tool_call_format=_call_format(given.tool_call_format),
         waiting=check_int("waiting", given.waiting, min=1, max=MAX_WAITING),
         limits=ServeLimits(
             max_tokens=given.max_tokens,
@@ -219,6 +229,14 @@ def _replicas(given: _Args) -> tuple[int, int]:
     high = max(low, fixed) if given.max_replicas is None else given.max_replicas
     low = check_int("min_replicas", low, min=1, max=_MAX_REPLICAS)
     return low, check_int("max_replicas", high, min=low, max=_MAX_REPLICAS)
+
+
+def _call_format(name: str | None) -> CallFormat | None:
+    if name is not None and name not in FORMATS:
+        raise BadInputError(
+            f"tool_call_format {shown(name)}", expected=f"one of {', '.join(FORMATS)}, or none", remedy=_REMEDY
+        )
+    return None if name is None else FORMATS[name]
 
 
 def _split_list(value: tuple[str, ...] | str) -> tuple[str, ...]:

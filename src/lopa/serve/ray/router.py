@@ -1,36 +1,59 @@
-"""Router that prefers the replica that caches a request's prompt, otherwise the one with the fewest requests."""
+"""Router that prefers the replica that has a request's prefix, otherwise the one with the fewest requests."""
 
-import random
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-_ALL = 10**6
-"""Number of fallback replicas. It exceeds any number of replicas, so all are tried."""
+from lopa.serve.ray.affinity import prefixes_from_session
+from lopa.serve.ray.prefix_routes import PrefixRoutes, ranked_replicas
 
 
-class AffinityRouter(ConsistentHashRouter):  # type: ignore[misc]
-    """Ray's consistent hash ring for requests with a key (Ray's session ID).
+class PrefixRouter(ConsistentHashRouter):  # type: ignore[misc]
+    """Longest-prefix match with bounded load.
 
-    Requests without a key go to the replica with the fewest requests. In both cases replicas with the open bundle come
-    first.
+    Ray carries the prefixes as the request's session ID. Its consistent hash ring is not used, only its loop over
+    waiting requests. Replicas with the open bundle come first.
     """
 
-    def initialize_state(self, **kwargs: Any) -> None:
-        """Initialize Ray's router with all replicas as fallback."""
-        super().initialize_state(**{"num_fallback_replicas": _ALL, **kwargs})
+    def initialize_state(self, *, max_excess: int, **kwargs: Any) -> None:
+        """Initialize the router. `max_excess` is the excess of requests at which a replica loses its conversations."""
+        super().initialize_state(**kwargs)
+        self._max_excess = max_excess
+        self._routes: PrefixRoutes[Any] = PrefixRoutes()
+        self._requests: Counter[Any] = Counter()
+        """Number of requests on each replica that this router sent and that have not ended."""
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
         """Return lists of replicas to try in turn. Ray takes from each list the replica with the fewest requests."""
         if pending_request is None or not candidate_replicas:
             return list(await super().choose_replicas(candidate_replicas, pending_request))
         pending_request.routing_context.should_backoff = True
-        ranks = [random.sample(candidate_replicas, len(candidate_replicas))]  # random order among equals
-        if pending_request.metadata.session_id:
-            ranks = await super().choose_replicas(candidate_replicas, pending_request)
-        model = pending_request.metadata.multiplexed_model_id
-        return with_model_first(ranks, {each for rank in ranks for each in rank if model in each.multiplexed_model_ids})
+        metadata = pending_request.metadata
+        replicas = {each.replica_id: each for each in candidate_replicas}
+        home = self._routes.find(prefixes_from_session(metadata.session_id), replicas)
+        ranks = ranked_replicas(home, {each: self._requests[each] for each in replicas}, self._max_excess)
+        model = metadata.multiplexed_model_id
+        having = {each for each in candidate_replicas if model in each.multiplexed_model_ids}
+        return with_model_first([[replicas[each] for each in rank] for rank in ranks], having)
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Remember which replica computes the request's prefixes."""
+        super().on_request_routed(pending_request, replica_id, result)
+        self._routes.record(prefixes_from_session(pending_request.metadata.session_id), replica_id)
+
+    def on_send_request(self, replica_id: Any) -> None:
+        """Count a request that was sent to a replica."""
+        super().on_send_request(replica_id)
+        self._requests[replica_id] += 1
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Count a request that ended, or that the replica rejected."""
+        super().on_request_completed(replica_id, internal_request_id)
+        self._requests[replica_id] -= 1
+        if self._requests[replica_id] <= 0:
+            del self._requests[replica_id]
 
 
 def with_model_first(ranks: Sequence[Sequence[Any]], having: Collection[Any]) -> list[list[Any]]:

@@ -10,8 +10,8 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.serve.answering.service import model_card
 from lopa.serve.ray.ray_options import NamedBundle
 
-REUSABLE_WINDOW = "block_causal"
-"""Window kind that makes a prompt's rows independent of the rest of the request, so that requests can share them."""
+REUSABLE_WINDOWS = ("block_causal", "causal")
+"""Windows in which rows are independent of later positions, so that requests can share them."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lopa.serve.openai.response_shapes import (
     finish_reason_from_result,
     logprobs_from_result,
     lopa_fields_from_result,
-    usage_from_results,
+    usage_from_result,
 )
 from lopa.serve.triton.config_text import DRAFT, FINISH, LOGPROBS, OUTPUT, OUTPUTS, USAGE
 
@@ -35,7 +35,7 @@ def outputs_from_result(result: GenerationResult, decode_ids: DecodeIds) -> Outp
 
 
 def _end(result: GenerationResult, decode_ids: DecodeIds) -> Outputs:
-    usage = {**usage_from_results([result]), "lopa": lopa_fields_from_result(result)}
+    usage = {**usage_from_result(result), "lopa": lopa_fields_from_result(result)}
     logprobs = logprobs_from_result(SHAPES[COMPLETIONS], result, decode_ids)
     return {
         FINISH: finish_reason_from_result(result),

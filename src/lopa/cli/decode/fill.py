@@ -1,0 +1,64 @@
+"""lopa-export fill: fills the holes of a text."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lopa.cli.decode.draft_view import DraftView
+from lopa.cli.options.decoding_options import DecodingCommand, config_options, config_overrides
+from lopa.cli.options.devices import device_options
+from lopa.cli.program.grouped_option import OUTPUT, option
+from lopa.cli.program.standard_input import text_from_stdin
+from lopa.cli.program.verbosity import quiet
+from lopa.cli.terminal.opening import open_decoder
+from lopa.runtime.requests.result import DoneEvent, DraftEvent
+from lopa.runtime.text.text_with_holes import text_with_holes
+
+
+@click.command(
+    name="fill",
+    cls=DecodingCommand,
+    examples=(
+        'lopa-export fill BUNDLE "def add(a, b):<hole:8>return c"',
+        'lopa-export fill BUNDLE "Name: <hole:4>, age: <hole:2>." --drafts',
+    ),
+)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("text", required=False)
+@option("--drafts", is_flag=True, group=OUTPUT, help="Show the holes after every step, with masked positions as ░.")
+@device_options
+@config_options
+def command(
+    bundle: Path,
+    text: str | None,
+    drafts: bool,
+    devices: tuple[str, ...],
+    device_timeout: float,
+    threads: int | None,
+    **values: Any,
+) -> int:
+    """Fill the holes of TEXT, or of standard input, and print the whole text.
+
+    <hole:8> marks a hole of up to 8 tokens. The model sees the text on both sides of it, and the given text stays
+    as it is. All holes are filled together; with --block-size they are filled in blocks from left to right. The model
+    has to attend to both sides: LLaDA, or Dream and DiffuCoder without a D2F adapter.
+    """
+    given = text_with_holes(text_from_stdin() if text is None else text)
+    with ExitStack() as opened:
+        decoder = opened.enter_context(open_decoder(bundle, devices, threads=threads, device_timeout=device_timeout))
+        config = decoder.config(**config_overrides(values))
+        view = opened.enter_context(DraftView(enabled=drafts))
+        for event in decoder.stream(given, config, drafts=drafts):
+            if isinstance(event, DraftEvent):
+                view.show(event.step, event.text)
+            elif isinstance(event, DoneEvent):
+                result = event.result
+    click.echo(result.filled_text, nl=not (result.filled_text or "").endswith("\n"))
+    if not quiet():
+        click.echo(
+            f"{result.tokens} tokens in {result.steps} steps, {result.tokens_per_forward:.2f} tokens per forward",
+            err=True,
+        )
+    return 0

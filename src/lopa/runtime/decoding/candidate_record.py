@@ -1,0 +1,49 @@
+"""Record of the best candidates of each position in the step that proposed its token, for the option `top_logprobs`.
+
+The candidates are the model's own: before a grammar, and before a strategy changes their probabilities.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from lopa.runtime.contract.candidate_list import TokenLogprob, candidates_from_row
+from lopa.runtime.contract.row_statistics import RowStatistics
+from lopa.runtime.state.branch import Branch, Lookahead
+from lopa.runtime.state.windows import Windows
+
+
+class CandidateRecord:
+    """The best candidates of every position that was unmasked so far. A later step replaces a position's entry."""
+
+    def __init__(self, count: int, without: int | None) -> None:
+        """Record `count` candidates per position, except the token `without`."""
+        self._count, self._without = count, without
+        self._found: dict[int, tuple[TokenLogprob, ...]] = {}
+        self._proposed: dict[int, tuple[TokenLogprob, ...]] = {}
+        """Candidates of the lookahead positions of the next round, which may lose it."""
+
+    def add(self, branch: int, positions: Iterable[int], windows: Windows, rows: RowStatistics) -> None:
+        """Record `positions` whose tokens were proposed by the rows [B, Q] of the branch with index `branch`."""
+        self._found |= {position: self._candidates(branch, position, windows, rows) for position in positions}
+
+    def propose(self, branch: int, lookaheads: Iterable[Lookahead], windows: Windows, rows: RowStatistics) -> None:
+        """Keep the candidates of the next round's lookahead positions, from the rows of a `branch`."""
+        self._proposed = {each.position: self._candidates(branch, each.position, windows, rows) for each in lookaheads}
+
+    def accept(self, branch: Branch) -> None:
+        """Record the lookahead position of a branch that is accepted, if it has one."""
+        if branch.lookahead is not None:
+            position = branch.lookahead.position
+            self._found[position] = self._proposed[position]
+
+    def of_positions(self, positions: Iterable[int], is_known: Iterable[bool]) -> list[tuple[TokenLogprob, ...]]:
+        """Return the candidates of each of `positions`, none where `is_known` is False."""
+        pairs = zip(positions, is_known, strict=True)
+        return [self._found[position] if known else () for position, known in pairs]
+
+    def _candidates(
+        self, branch: int, position: int, windows: Windows, rows: RowStatistics
+    ) -> tuple[TokenLogprob, ...]:
+        column = int(np.argmax(windows.logits_positions[branch] == position))
+        return candidates_from_row(rows[branch, column], self._count, self._without)

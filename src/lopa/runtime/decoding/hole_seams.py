@@ -1,0 +1,35 @@
+"""Tokens that may be written at the edges of holes (lopa.runtime.text.encoded_holes)."""
+
+import numpy as np
+
+from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
+from lopa.runtime.decoding.kept_candidates import copied_rows, row_of_token, sorted_candidates
+from lopa.runtime.plan import DecodingPlan
+from lopa.runtime.state.holes import Holes
+from lopa.runtime.state.windows import Windows
+
+
+def rows_at_seams(windows: Windows, rows: RowStatistics, holes: Holes, plan: DecodingPlan) -> RowStatistics:
+    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of `holes`.
+
+    The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
+    the allowed candidates only.
+    """
+    result = copied_rows(rows, plan)
+    for number, positions in enumerate(windows.sampled):
+        for place in np.flatnonzero(np.isin(positions, list(holes.seam_tokens))):
+            column = windows.kept_columns + int(place)
+            put_rows(result, (number, column), _allowed_row(rows[number, column], int(positions[place]), holes, plan))
+    return result
+
+
+def _allowed_row(row: RowStatistics, position: int, holes: Holes, plan: DecodingPlan) -> RowStatistics:
+    """Return `row` [K] of `position` with the allowed candidates first."""
+    keep = np.array([holes.allows(position, token) for token in row.topk_ids.tolist()], np.bool_)
+    if not keep.any():
+        return row_of_token(row, holes.seam_tokens[position], plan)
+    logits = None
+    if row.logits is not None and plan.draws_from_logits:
+        may = np.isin(np.arange(len(row.logits)), row.topk_ids[keep])
+        logits = np.where(may, row.logits, np.float32(-np.inf))
+    return RowStatistics(*sorted_candidates(row, keep), row.entropy, logits)

@@ -1,0 +1,57 @@
+"""The decoding plan of a text with holes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.plan.plan import DecodingPlan
+
+
+def plan_for_holes(plan: DecodingPlan, holes: Sequence[tuple[int, int]], *, block_size: int | None) -> DecodingPlan:
+    """Return `plan` for a text whose `holes`, positions from a start to an exclusive end, are filled.
+
+    All holes are one block, unless the request sets `block_size`. Nothing is cached by blocks, because every row
+    attends to the text behind a hole. Raises BadInputError for options that holes do not support.
+    """
+    _check_plan(plan, len(holes))
+    span = holes[-1][1] - holes[0][0]
+    size = span if block_size is None else min(block_size, span)
+    return replace(
+        plan,
+        max_new_tokens=span,
+        positions=span,
+        block_size=size,
+        sub_block=span,
+        block_steps=min(plan.block_steps, size) if block_size is not None else size,
+        cache="none" if plan.cache == "blocks" else plan.cache,
+        stop_at_eos=False,
+        drop_after_eos=False,
+    )
+
+
+def _check_plan(plan: DecodingPlan, holes: int) -> None:
+    if plan.window != "full" or plan.alignment != "prompt":
+        raise BadInputError(
+            f"holes for a model that attends to earlier text only (window {plan.window!r}, alignment "
+            f"{plan.alignment!r})",
+            expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F adapter",
+            remedy="use such a bundle, or ask for a continuation instead",
+        )
+    wrong = [
+        name
+        for name, is_given in (
+            ("choices", plan.has_choices),
+            ("a grammar", plan.has_grammar),
+            ("reference", plan.reference),
+            ("remasking", plan.remasks),
+            ("editing_threshold", plan.edits),
+            ("cache 'sub_block'", plan.cache == "sub_block"),
+            ("branches 'auto'", plan.auto_branches),
+            ("stop strings for several holes", bool(plan.stop) and holes > 1),
+        )
+        if is_given
+    ]
+    if wrong:
+        raise BadInputError(
+            f"cannot combine holes with {wrong[0]}", expected="one of the two", remedy="remove one of the two"
+        )

@@ -1,0 +1,152 @@
+"""A radix tree of token ids that holds the cached rows of finished blocks, for all requests of a pool.
+
+A node is one block of tokens. The path from a root to a node spells the tokens before and inside its block, which are
+everything that its rows depend on. Roots have keys. Requests under different keys share nothing.
+
+A request uses the nodes of its path until it ends, and used nodes stay. The others are evicted when space is needed,
+the least recently used first. A node without users never has a child with users, and is evicted after its children.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lopa.runtime.contract import CacheRows
+from lopa.runtime.contract.row_statistics import RowStatistics
+
+
+@dataclass(eq=False)
+class _Node:
+    """One block: its rows, and the blocks that continue it."""
+
+    key: Hashable
+    parent: "_Node | None"
+    ids: bytes
+    rows: CacheRows
+    last: RowStatistics | None
+    children: dict[bytes, "_Node"] = field(default_factory=dict)
+    users: int = 1
+    """Number of paths that contain the node."""
+
+
+@dataclass(eq=False)
+class Path:
+    """The blocks at the start of one request's tokens that are in the tree. They stay until `PrefixTree.release`."""
+
+    key: Hashable
+    nodes: list[_Node] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the blocks."""
+        return sum(node.rows.count for node in self.nodes)
+
+    @property
+    def last(self) -> RowStatistics | None:
+        """Statistics that were stored with the last block, if any."""
+        return self.nodes[-1].last if self.nodes else None
+
+    def rows(self) -> CacheRows:
+        """Return the rows of all blocks, of which there is at least one."""
+        layers = zip(*(node.rows.layers for node in self.nodes), strict=True)
+        return CacheRows(tuple(arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1) for arrays in layers))
+
+
+class PrefixTree:
+    """The tree, up to a number of tokens. A block is given by the bytes of its token ids."""
+
+    def __init__(self, max_tokens: int) -> None:
+        """Hold at most `max_tokens` tokens; 0 holds none."""
+        self._max_tokens = max_tokens
+        self._roots: dict[Hashable, dict[bytes, _Node]] = {}
+        self._unused: OrderedDict[_Node, None] = OrderedDict()
+        """Nodes without users, those to evict first in front. Children are in front of their parents."""
+        self._unused_tokens = 0
+        self.tokens = 0
+        """Number of tokens in the tree."""
+        self.hits = 0
+        """Number of `acquire` calls that found a block."""
+        self.tokens_found = 0
+        """Number of tokens that these calls found."""
+        self.evictions = 0
+        """Number of evicted blocks."""
+
+    def count_tokens(self, key: Hashable, blocks: Iterable[bytes]) -> int:
+        """Return the number of tokens that `acquire` would find. This does not count as use."""
+        return sum(node.rows.count for node in self._match(key, blocks))
+
+    def acquire(self, key: Hashable, blocks: Iterable[bytes]) -> Path:
+        """Return the longest path along `blocks`, the first blocks of a request's tokens. Its nodes are in use."""
+        path = Path(key, self._match(key, blocks))
+        for node in path.nodes:
+            self._use(node)
+        if path.nodes:
+            self.hits += 1
+            self.tokens_found += path.tokens
+        return path
+
+    def follow(self, path: Path, ids: bytes) -> bool:
+        """Extend `path` by the block `ids` if the tree has it. Return True if so."""
+        node = self._children(path).get(ids)
+        if node is None:
+            return False
+        self._use(node)
+        path.nodes.append(node)
+        return True
+
+    def has_space(self, tokens: int) -> bool:
+        """Return True if a block of `tokens` tokens fits beside the blocks in use."""
+        return self.tokens - self._unused_tokens + tokens <= self._max_tokens
+
+    def add(self, path: Path, ids: bytes, rows: CacheRows, last: RowStatistics | None = None) -> None:
+        """Extend `path` by a new block, which the tree does not have. `has_space` has to be True for it."""
+        tokens = rows.count
+        while self.tokens + tokens > self._max_tokens:
+            self._evict()
+        node = _Node(path.key, path.nodes[-1] if path.nodes else None, ids, rows, last)
+        children = self._roots.setdefault(path.key, {}) if node.parent is None else node.parent.children
+        children[ids] = node
+        self.tokens += tokens
+        path.nodes.append(node)
+
+    def release(self, path: Path) -> None:
+        """End the use of the path's nodes. They become the most recently used ones, and the path is empty."""
+        while path.nodes:
+            node = path.nodes.pop()
+            node.users -= 1
+            if not node.users:
+                self._unused[node] = None
+                self._unused_tokens += node.rows.count
+
+    def _match(self, key: Hashable, blocks: Iterable[bytes]) -> list[_Node]:
+        found: list[_Node] = []
+        children = self._roots.get(key, {})
+        for ids in blocks:
+            node = children.get(ids)
+            if node is None:
+                break
+            found.append(node)
+            children = node.children
+        return found
+
+    def _children(self, path: Path) -> dict[bytes, _Node]:
+        return path.nodes[-1].children if path.nodes else self._roots.get(path.key, {})
+
+    def _use(self, node: _Node) -> None:
+        if not node.users:
+            del self._unused[node]
+            self._unused_tokens -= node.rows.count
+        node.users += 1
+
+    def _evict(self) -> None:
+        """Drop the least recently used block, which has no children."""
+        node, _ = self._unused.popitem(last=False)
+        siblings = self._roots[node.key] if node.parent is None else node.parent.children
+        del siblings[node.ids]
+        if node.parent is None and not siblings:
+            del self._roots[node.key]
+        self.tokens -= node.rows.count
+        self._unused_tokens -= node.rows.count
+        self.evictions += 1

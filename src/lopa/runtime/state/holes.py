@@ -1,0 +1,23 @@
+"""The holes of a text, as a decode uses them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Holes(Protocol):
+    """The holes of a text. lopa.runtime.text.encoded_holes implements it."""
+
+    @property
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """Positions of the holes, from left to right, each from a start to an exclusive end."""
+
+    @property
+    def in_turn(self) -> bool:
+        """True if the holes are filled from left to right, in blocks, instead of together."""
+
+    @property
+    def seam_tokens(self) -> Mapping[int, int]:
+        """Tokens of given text at the edges of holes, by position. Only some other tokens may replace them."""
+
+    def allows(self, position: int, token: int) -> bool:
+        """Return whether `token` may be written at `position`."""

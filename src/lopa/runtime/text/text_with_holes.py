@@ -1,0 +1,85 @@
+"""Texts with holes: given parts, and holes that a decode fills. This module does not depend on token IDs."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lopa.runtime.checked_values import check_int, shown
+from lopa.runtime.errors import BadInputError
+
+MAX_HOLES = 64
+"""Maximum holes of a text."""
+MAX_HOLE_TOKENS = 4096
+"""Maximum tokens of a hole."""
+_MARK = re.compile(r"<hole:(\d{1,9})>")
+_EXPECTED = (
+    'texts, lists of token IDs and holes, e.g. ["def f(x):", Hole(16), "return y"], or "def f(x):<hole:16>return y"'
+)
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A hole of `tokens` tokens. An end of text that the model writes into it ends it earlier."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        check_int("tokens of a hole", self.tokens, min=1, max=MAX_HOLE_TOKENS)
+
+
+Part = str | tuple[int, ...] | Hole
+"""Given text, given token IDs, or a hole."""
+
+
+@dataclass(frozen=True)
+class TextWithHoles:
+    """A text with at least one hole. Neighbouring holes have a given part between them."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """The holes, from left to right."""
+        return tuple(part for part in self.parts if isinstance(part, Hole))
+
+
+def text_with_holes(parts: str | Iterable[Any]) -> TextWithHoles:
+    """Return a checked text with holes.
+
+    `parts` is a text with marks such as <hole:32>, or several parts: texts, which contain no marks, lists of token IDs,
+    and Hole objects. Raises BadInputError.
+    """
+    if isinstance(parts, str):
+        pieces = _MARK.split(parts)
+        found: list[Part] = [Hole(int(piece)) if number % 2 else piece for number, piece in enumerate(pieces)]
+    else:
+        found = [_checked_part(part) for part in parts]
+    merged: list[Part] = []
+    for part in found:
+        if isinstance(part, Hole) and merged and isinstance(merged[-1], Hole):
+            raise BadInputError(
+                "two holes without text between them", expected="text between holes", remedy="use one larger hole"
+            )
+        if isinstance(part, Hole) or len(part):
+            merged.append(part)
+    count = sum(isinstance(part, Hole) for part in merged)
+    if not 1 <= count <= MAX_HOLES:
+        raise BadInputError(
+            "a text without a hole" if not count else f"a text with {count} holes",
+            expected=f"1 to {MAX_HOLES} holes",
+            remedy="mark each hole with its number of tokens, e.g. <hole:16>",
+        )
+    return TextWithHoles(tuple(merged))
+
+
+def _checked_part(part: Any) -> Part:
+    if isinstance(part, (str, Hole)):
+        return part
+    if isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype.kind in "iu":
+        return tuple(part.tolist())
+    if isinstance(part, (list, tuple)):
+        return tuple(part)
+    raise BadInputError(f"invalid part {shown(part)} of a text with holes", expected=_EXPECTED, remedy="correct it")

@@ -1,0 +1,60 @@
+"""One complete answer of a reply: its result and its parts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
+from lopa.serve.chat.answer_grammar import Reasoning
+from lopa.serve.chat.answer_parser import Part, ReasoningText
+from lopa.serve.chat.call_parser import ToolCall
+from lopa.serve.openai.response_shapes import finish_reason_from_result
+
+DecodeIds = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One complete answer."""
+
+    result: GenerationResult
+    parts: tuple[Part, ...]
+    """Reasoning, text and calls, in order. Neighbours of one kind are joined."""
+    reasoning_tokens: int
+    """Tokens up to the end of the reasoning."""
+
+    @property
+    def text(self) -> str:
+        """Text without reasoning and calls."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def reasoning(self) -> str:
+        """Text of the reasoning."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningText))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Calls of tools."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def finish_reason(self) -> str:
+        """OpenAI's finish_reason. An answer that was cut has the reason "length", even with calls."""
+        reason = finish_reason_from_result(self.result)
+        return "tool_calls" if self.calls and reason == "stop" else reason
+
+
+def count_reasoning_tokens(ids: Sequence[int], decode_ids: DecodeIds, reasoning: Reasoning) -> int:
+    """Return the number of the first tokens that write the reasoning and its marks."""
+    if reasoning == "none" or not ids:
+        return 0
+    if reasoning == "possible" and not decode_ids(list(ids)).lstrip().startswith(OPENING):
+        return 0
+    if CLOSING not in decode_ids(list(ids)):
+        return len(ids)
+    low, high = 1, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if CLOSING in decode_ids(list(ids[:middle])) else (middle + 1, high)
+    return low

@@ -1,0 +1,200 @@
+"""Requests of OpenAI's /v1/responses, read as chats. Nothing is stored. This module does not depend on bundles."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from lopa.runtime.checked_values import shown
+from lopa.runtime.errors import BadInputError
+from lopa.serve.openai.body_options import CACHE_SALT, CHATS, LOPA_FIELD, RESPONSES
+from lopa.serve.openai.field_error import FieldError, field_errors
+from lopa.serve.protocols.answer_request import AnswerRequest, renamed_fields, request_from_openai
+from lopa.serve.serve_limits import ServeLimits
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "response_format": "text",
+        "reasoning_effort": "reasoning",
+        "logprobs": "top_logprobs",
+    }
+)
+"""Names of the fields of OpenAI's chats in responses."""
+_SAME = (
+    "model", "temperature", "top_p", "stream", "stream_options", "parallel_tool_calls", "seed", "stop", "top_k",
+    "chat_template_kwargs", "thinking_token_budget", CACHE_SALT, LOPA_FIELD,
+)  # fmt: skip
+_STATEFUL = ("previous_response_id", "conversation", "prompt")
+"""Fields that refer to what a server has stored."""
+_FUNCTION = "function"
+_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
+_ASSISTANT, _REASONING = "assistant", "reasoning_content"
+_ROLES = ("user", _ASSISTANT, "system", "developer")
+_EXAMPLE = 'e.g. "Hello" or [{"role": "user", "content": "Hello"}]'
+
+
+def request_from_responses(
+    body: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> AnswerRequest:
+    """Return the request in the body of /v1/responses. Raises FieldError for an invalid field."""
+    with renamed_fields(NAMES):
+        found = request_from_openai(_chat_body(body), CHATS, limits, defaults)
+    return replace(found, endpoint=RESPONSES, body=body, names=NAMES)
+
+
+def _chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    for name in _STATEFUL:
+        if body.get(name) is not None:
+            raise FieldError(
+                name,
+                f"{name} is not supported, since this server stores nothing",
+                expected="the whole conversation in input",
+                remedy=f"remove {name} and send all items",
+            )
+    for name, neutral in (("background", False), ("truncation", "disabled")):
+        if body.get(name) not in (None, neutral):
+            raise FieldError(
+                name,
+                f"{name} {shown(body[name])} is not supported",
+                expected=str(neutral).lower(),
+                remedy=f"remove {name}",
+            )
+    made: dict[str, Any] = {name: body[name] for name in _SAME if body.get(name) is not None}
+    instructions = body.get("instructions")
+    if instructions is not None and not isinstance(instructions, str):
+        raise FieldError(
+            "instructions", f"instructions is {shown(instructions)}", expected="a text", remedy="send a text"
+        )
+    with field_errors("input"):
+        messages = _messages(body.get("input"))
+    made["messages"] = [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
+    if body.get("max_output_tokens") is not None:
+        made["max_tokens"] = body["max_output_tokens"]
+    with field_errors("tools"):
+        made["tools"] = _tools(body.get("tools"))
+    made["tool_choice"] = _tool_choice(body.get("tool_choice"))
+    with field_errors("text"):
+        made |= _text_format(body.get("text"))
+    with field_errors("reasoning"):
+        made |= _reasoning(body.get("reasoning"))
+    return made
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    """Return the messages of the input."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise BadInputError(f"input is {shown(value)}", expected="a text or a list of items", remedy=_EXAMPLE)
+    return _joined_turns(_message(item, f"item {number} (counted from 0)") for number, item in enumerate(value))
+
+
+def _message(item: Any, where: str) -> dict[str, Any]:
+    """Return one item as a message. Reasoning and calls are parts of an assistant's message."""
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    if kind == "message" and item.get("role") in _ROLES:
+        return {"role": item["role"], "content": _content(item.get("content"), where)}
+    if kind == "function_call":
+        return {"role": _ASSISTANT, "tool_calls": [_call(item, where)]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": _content(item.get("output"), where)}
+    if kind == "reasoning":
+        return {"role": _ASSISTANT, _REASONING: _content(item.get("content") or item.get("summary") or "", where)}
+    raise BadInputError(
+        f"{where} of the input is {shown(item)}",
+        expected="a message, function_call, function_call_output or reasoning",
+        remedy="remove the item",
+    )
+
+
+def _joined_turns(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with the parts of one turn in one message: reasoning, then text, then calls."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        turn = joined[-1] if joined and message["role"] == joined[-1]["role"] == _ASSISTANT else None
+        if turn is None or (turn.keys() & {"content", "tool_calls"} and "tool_calls" not in message):
+            joined.append(message)
+        elif "tool_calls" in message:
+            turn["tool_calls"] = turn.get("tool_calls", []) + message["tool_calls"]
+        else:
+            turn.update(message)
+    return [{"content": "", **message} for message in joined]
+
+
+def _content(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    texts: list[str] = []
+    for part in value if isinstance(value, list) else [value]:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+        if kind not in _TEXT_PARTS or not isinstance(text, str):
+            raise BadInputError(
+                f"{where} of the input has the part {shown(part)}",
+                expected='{"type": "input_text", "text": STRING}, since the model reads text only',
+                remedy="remove the part",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    name, number, arguments = item.get("name"), item.get("call_id"), item.get("arguments")
+    if not isinstance(name, str) or not isinstance(number, str) or not isinstance(arguments, str):
+        raise BadInputError(
+            f"{where} of the input is {shown(item)}",
+            expected='a function_call with texts in "call_id", "name" and "arguments"',
+            remedy="correct the item",
+        )
+    return {"id": number, "type": _FUNCTION, "function": {"name": name, "arguments": arguments}}
+
+
+def _tools(value: Any) -> Any:
+    """Return the functions among the tools. Clients offer tools that a server may lack, such as web_search."""
+    if not isinstance(value, list):
+        return value
+    return [_tool(each) for each in value if not isinstance(each, dict) or each.get("type") == _FUNCTION]
+
+
+def _tool(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    names = ("name", "description", "parameters", "strict")
+    return {"type": _FUNCTION, _FUNCTION: {name: tool[name] for name in names if tool.get(name) is not None}}
+
+
+def _tool_choice(value: Any) -> Any:
+    """Return the choice in the form of chats, which have the name one level deeper."""
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == _FUNCTION:
+        return {"type": _FUNCTION, _FUNCTION: {"name": value.get("name")}}
+    if value.get("type") == "allowed_tools" and isinstance(value.get("tools"), list):
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": value.get("mode"), "tools": [_tool_choice(each) for each in value["tools"]]},
+        }
+    return value
+
+
+def _text_format(value: Any) -> dict[str, Any]:
+    form = value.get("format") if isinstance(value, dict) else None
+    if value is not None and not isinstance(value, dict):
+        raise BadInputError(f"text is {shown(value)}", expected="an object with a format", remedy="correct text")
+    if form is None:
+        return {}
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        return {"response_format": {"type": "json_schema", "json_schema": form}}
+    return {"response_format": form}
+
+
+def _reasoning(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadInputError(
+            f"reasoning is {shown(value)}", expected="an object with an effort", remedy="correct reasoning"
+        )
+    return {} if value.get("effort") is None else {"reasoning_effort": value["effort"]}

@@ -1,0 +1,55 @@
+"""Checked request from a body of /v1/score: one prompt or chat, and the choices to score. This module does not depend
+on the engine."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from lopa.serve.openai.body_options import CHATS, COMPLETIONS, LOPA_FIELD, PROMPT_FIELDS, lopa_options_from_body
+from lopa.serve.openai.field_error import FieldError
+from lopa.serve.protocols.answer_request import AnswerRequest, request_from_openai
+from lopa.serve.serve_limits import ServeLimits
+
+_CHOICES = "choices"
+
+
+def score_request_from_body(
+    body: Mapping[str, Any], limits: ServeLimits, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> AnswerRequest:
+    """Return the request in `body`, within `limits`. `defaults` come from the bundle and the operator.
+
+    It is a request for one answer with the option `choices`. Raises FieldError for an invalid field.
+    """
+    given = [endpoint for endpoint in (CHATS, COMPLETIONS) if body.get(PROMPT_FIELDS[endpoint]) is not None]
+    if len(given) != 1:
+        raise FieldError(
+            PROMPT_FIELDS[COMPLETIONS],
+            "prompt and messages" if given else "neither prompt nor messages",
+            expected="one of the two",
+            remedy="send a prompt, or the messages of a chat",
+        )
+    ours = lopa_options_from_body(body)
+    if body.get(_CHOICES) is None or ours.get(_CHOICES) is not None:
+        raise FieldError(
+            _CHOICES,
+            "choices in lopa" if ours.get(_CHOICES) is not None else "no choices",
+            expected="choices at the top level of the body",
+            remedy='e.g. "choices": ["yes", "no"]',
+        )
+    rest = {name: value for name, value in body.items() if name != _CHOICES}
+    answered = {**rest, LOPA_FIELD: {**ours, _CHOICES: body[_CHOICES]}}
+    requested = request_from_openai(answered, given[0], limits, defaults)
+    requested.options.params[_CHOICES] = _CHOICES
+    for field, is_wrong in (
+        ("prompt", len(requested.prompts) > 1),
+        ("n", requested.copies > 1),
+        ("stream", requested.stream is not None),
+    ):
+        if is_wrong:
+            raise FieldError(
+                field,
+                f"{field} {str(body[field])[:80]}",
+                expected="one prompt and one reply that is not streamed",
+                remedy="send a request for each prompt" if field == "prompt" else f"remove {field}",
+            )
+    return requested

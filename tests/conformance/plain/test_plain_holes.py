@@ -1,0 +1,156 @@
+"""Holes are filled as by a plain loop in float64 that computes the whole sequence in every round.
+
+Random networks with every family's layers and both shifts, random holes, both orders and several rules.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.plain.plain_decode import Rule, above, best
+from tests.conformance.plain.plain_network import Array, PlainNetwork
+from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, model_of
+from tests.plans import plan_of
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.decoding.decoding import Decoding
+from lopa.runtime.plan.holes_plan import plan_for_holes
+from lopa.runtime.text.encoded_holes import EncodedHoles, Span
+
+RULES: dict[str, tuple[dict[str, Any], Rule]] = {
+    "one": ({"strategy": "vanilla"}, best(1)),
+    "threshold 0.4": ({"strategy": "threshold", "skip_threshold": 0.4}, above(0.4)),
+    "threshold 0.8": ({"strategy": "threshold", "skip_threshold": 0.8}, above(0.8)),
+}
+
+
+@pytest.fixture(scope="module")
+def manifest(tiny_bundle: Path) -> Manifest:
+    return Bundle.open(tiny_bundle).manifest
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text with holes, and how they are filled."""
+
+    ids: Array
+    holes: tuple[Span, ...]
+    rule: str
+    block: int | None
+    """Positions per block; None to fill all holes together."""
+
+
+def random_case(rng: np.random.Generator, shift: int, vocabulary: int) -> Case:
+    length = int(rng.integers(6, 40))
+    count = int(rng.integers(1, 4))
+    edges = sorted(rng.choice(np.arange(shift, length + 1), 2 * count, replace=False).tolist())
+    holes = tuple(zip(edges[::2], edges[1::2], strict=True))
+    # A mask token in the given text stays there.
+    ids = rng.integers(0, vocabulary, length)
+    return Case(ids, holes, str(rng.choice(list(RULES))), int(rng.integers(1, 6)) if rng.random() < 0.5 else None)
+
+
+def plain_fill(network: PlainNetwork, case: Case, shift: int) -> tuple[list[int], int, float]:
+    """Return the filled ids, the number of forwards, and the margin of the closest choice."""
+    tokens, masked = case.ids.copy(), np.zeros(len(case.ids), np.bool_)
+    for start, end in case.holes:
+        tokens[start:end], masked[start:end] = MASK, True
+    rows, forwards, closest = np.arange(len(tokens)), 0, np.inf
+    while masked.any():
+        logits, _ = network.rows(tokens, rows, np.ones((len(rows), len(rows)), np.bool_))
+        forwards += 1
+        opened = _opened(case, masked)
+        rows_of_opened = logits[opened - shift]
+        raised = np.exp(rows_of_opened - rows_of_opened.max(axis=1, keepdims=True))
+        shares = raised / raised.sum(axis=1, keepdims=True)
+        shares[:, MASK] = 0.0
+        ordered = np.sort(shares, axis=1)
+        chosen, margin = RULES[case.rule][1](ordered[:, -1])
+        closest = min(closest, margin, *(ordered[chosen, -1] - ordered[chosen, -2]))
+        tokens[opened[chosen]] = shares[chosen].argmax(axis=1)
+        masked[opened[chosen]] = False
+    return tokens.tolist(), forwards, float(closest)
+
+
+def _opened(case: Case, masked: Array) -> Array:
+    """Return the masked positions that a round may fill."""
+    found = np.flatnonzero(masked)
+    if case.block is None:
+        return found
+    start, end = next((start, end) for start, end in case.holes if masked[start:end].any())
+    first = start + (int(found[0]) - start) // case.block * case.block
+    return found[(found >= first) & (found < min(first + case.block, end))]
+
+
+def fill(model: Model, case: Case, **options: Any) -> tuple[list[int], int]:
+    """Return the filled ids and the number of forwards of our decode."""
+    holes = EncodedHoles(case.ids, case.holes, (), in_turn=case.block is not None)
+    blocks = {} if case.block is None else {"block_size": case.block}
+    given = {"confidence": "probability", **RULES[case.rule][0], **blocks, **options}
+    plan = plan_for_holes(
+        plan_of(max_new_tokens=holes.count, window="full", **given), case.holes, block_size=case.block
+    )
+    number = next(model.requests)
+    decoding = Decoding(model.session, number, case.ids, plan, model.manifest, holes=holes)
+    while decoding.stop_reason is None:
+        decoding.step()
+    model.session.release(number)
+    return decoding.anchor.tokens.tolist(), decoding.steps
+
+
+def cases(manifest: Manifest, seed: int) -> Iterator[tuple[Model, Case, int]]:
+    rng = np.random.default_rng(seed)
+    shift = seed // len(LAYERS) % 2
+    model = model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=shift, seed=seed)
+    for _ in range(15):
+        yield model, random_case(rng, shift, model.plain.sizes.vocabulary), shift
+
+
+@pytest.mark.parametrize("seed", range(2 * len(LAYERS)))
+def test_holes_are_filled_as_by_the_plain_loop(seed: int, manifest: Manifest) -> None:
+    compared = 0
+    for model, case, shift in cases(manifest, seed):
+        tokens, forwards, closest = plain_fill(model.plain, case, shift)
+        if closest < TOLERANCE:
+            continue
+        assert fill(model, case) == (tokens, forwards), case
+        compared += 1
+    assert compared >= 12
+
+
+@pytest.mark.parametrize("seed", range(2 * len(LAYERS)))
+def test_drafts_of_next_steps_change_no_token(seed: int, manifest: Manifest) -> None:
+    saved = 0
+    for model, case, shift in cases(manifest, seed + 100):
+        tokens, forwards, closest = plain_fill(model.plain, case, shift)
+        if closest < TOLERANCE:
+            continue
+        found, steps = fill(model, case, speculative=True, branches=4)
+        assert found == tokens, case
+        saved += forwards - steps
+    assert saved > 0
+
+
+@pytest.mark.parametrize("branches", [1, 4, 8])
+def test_lookahead_fills_every_hole_and_no_given_token(branches: int, manifest: Manifest) -> None:
+    for model, case, _ in cases(manifest, 7):
+        case = replace(case, rule="threshold 0.8")
+        found, steps = fill(model, case, strategy="lopa", branches=branches)
+        given = np.ones(len(case.ids), np.bool_)
+        for start, end in case.holes:
+            given[start:end] = False
+        assert np.array_equal(np.array(found)[given], case.ids[given])
+        assert MASK not in np.array(found)[~given]
+        assert 1 <= steps <= (~given).sum()
+
+
+def test_lookahead_takes_fewer_forwards(manifest: Manifest) -> None:
+    steps = dict.fromkeys((1, 4, 8), 0)
+    for model, case, _ in cases(manifest, 3):
+        for branches in steps:
+            steps[branches] += fill(model, replace(case, block=None), strategy="lopa", branches=branches)[1]
+    assert steps[1] > steps[4] >= steps[8]

@@ -1,0 +1,111 @@
+"""Holes are filled as in recorded loops: a plain loop in float64 without a cache, token by token and step by step.
+
+tests/reference/infill/README.md describes the recordings.
+"""
+
+import gzip
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.recorded import NEAR_TIE
+
+from lopa.runtime import Decoder, Step
+from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+
+INFILL = Path(__file__).resolve().parents[1] / "reference" / "infill"
+FILES = sorted(path for path in INFILL.glob("*.jsonl.gz") if not path.name.startswith("dreamon"))
+_STRATEGIES = {
+    "one": lambda rule: {"strategy": "vanilla", "confidence": rule["by"]},
+    "threshold": lambda rule: {
+        "strategy": "threshold",
+        "skip_threshold": rule["threshold"],
+        "confidence": "probability",
+    },
+    "entropy_bound": lambda rule: {"strategy": "eb", "gamma": rule["gamma"], "confidence": rule["by"]},
+}
+
+
+def read_traces(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the configuration and the traces of a file."""
+    with gzip.open(path, "rt") as lines:
+        header, *traces = map(json.loads, lines)
+    return header, traces
+
+
+def options_of_rule(rule: dict[str, Any]) -> dict[str, Any]:
+    """Return our options of a recorded rule."""
+    sizes = {"all": {}, "hole": {"block_size": 64}}
+    blocks = sizes[rule["open"]] if isinstance(rule["open"], str) else {"block_size": rule["open"]}
+    return {"cache": "none", **_STRATEGIES[rule["name"]](rule), **blocks} | (
+        {"cache": "blocks"} if rule["name"] == "entropy_bound" else {}
+    )
+
+
+def parts_of_trace(trace: dict[str, Any]) -> list[Any]:
+    """Return the given token ids and the holes of a trace."""
+    ids, edges = trace["ids"], [0, *(edge for hole in trace["holes"] for edge in hole), len(trace["ids"])]
+    pieces = [
+        Hole(end - start) if number % 2 else ids[start:end] for number, (start, end) in enumerate(pairwise(edges))
+    ]
+    return [piece for piece in pieces if isinstance(piece, Hole) or piece]
+
+
+def difference(trace: dict[str, Any], steps: list[Step], filled: list[int]) -> str | None:
+    """Return the first difference of our `steps` and filled ids from a trace, or None. A difference at a near-tie
+    ends the comparison."""
+    for number, recorded in enumerate(trace["steps"]):
+        fills = [tuple(fill[:2]) for fill in recorded["fills"]]
+        unmasked = steps[number].unmasked if number < len(steps) else None
+        found = (
+            [] if unmasked is None else list(zip(unmasked.positions.tolist(), unmasked.tokens.tolist(), strict=True))
+        )
+        if sorted(found) != sorted(fills):
+            if min(recorded["margins"].values()) < NEAR_TIE:
+                return None
+            return f"trace {trace['i']} step {number}: {found} instead of {fills}"
+    if len(steps) != len(trace["steps"]):
+        return f"trace {trace['i']}: {len(steps)} steps instead of {len(trace['steps'])}"
+    return None if filled == trace["filled_ids"] else f"trace {trace['i']}: {filled}"
+
+
+@pytest.fixture(scope="module")
+def decoders(family_bundle: Callable[..., Path], export_tiny: Callable[..., Path]) -> Callable[[str], Decoder]:
+    """Return a function that opens the model of a recording."""
+
+    def decoder(name: str) -> Decoder:
+        path = family_bundle("llada") if name.startswith("llada") else export_tiny(with_logits=False, lora=None)
+        return Decoder.open(path, threads=1)
+
+    return decoder
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+def test_recorded_loops_are_reproduced(path: Path, decoders: Callable[[str], Decoder]) -> None:
+    header, traces = read_traces(path)
+    differences = []
+    with decoders(header["name"]) as decoder:
+        for trace in traces:
+            steps: list[Step] = []
+            prompt = text_with_holes(parts_of_trace(trace))
+            result = decoder.generate(
+                prompt, on_step=lambda _, step, steps=steps: steps.append(step), **options_of_rule(header["rule"])
+            )
+            filled, fills = list(trace["ids"]), iter(result.token_ids)
+            for start, end in trace["holes"]:
+                filled[start:end] = [next(fills) for _ in range(start, end)]
+            differences.append(difference(trace, steps, filled))
+    assert len(differences) == 20
+    assert not any(differences), "\n".join(filter(None, differences))
+
+
+def test_every_recording_is_there() -> None:
+    assert [path.name.partition(".")[0] for path in FILES] == [
+        "dream_eb05_all",
+        "dream_t09_b4",
+        "llada_one_all",
+        "llada_t05_hole",
+    ]

@@ -1,0 +1,154 @@
+"""A budget of tokens for reasoning: exact in tokens, for marks as text and as tokens, in every decode."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.chat_bundles import FIRST_FREE_ID, HERMES, MARKS, with_added_tokens
+
+from lopa.runtime import Decoder, Engine
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.grammar.grammar_source import any_text_request, reading_from_request
+from lopa.runtime.grammar.reasoning_budget import BudgetedState
+from lopa.runtime.grammar.state import initial_state
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+
+pytest.importorskip("llguidance")
+_OPEN = "Question: Ivy has 3 shells and finds 4 more. How many?\nAnswer: <think>\n"
+_END = FIRST_FREE_ID + MARKS.index("</think>")
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def marked(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decoder]:
+    """Yield a decoder whose tokenizer has tokens for the marks."""
+    copy = with_added_tokens(tiny_bundle, tmp_path_factory.mktemp("budget") / "bundle", HERMES)
+    with Decoder.open(copy, threads=1) as opened:
+        yield opened
+
+
+def _vocabulary(decoder: Decoder) -> Vocabulary:
+    return vocabulary_from_tokenizer(decoder.tokenizer, decoder.bundle.manifest)
+
+
+def _ids(decoder: Decoder, text: str) -> list[int]:
+    """Return the tokens of `text`, marks included."""
+    return decoder.tokenizer.encode(text, add_bos=False, special_tokens=True)
+
+
+def _state(decoder: Decoder, budget: int, *, is_open: bool) -> BudgetedState:
+    vocabulary = _vocabulary(decoder)
+    reading = reading_from_request(any_text_request(64, vocabulary), vocabulary)
+    return BudgetedState(initial_state(reading, 64), budget, is_open)
+
+
+def _after(state: BudgetedState, ids: list[int]) -> BudgetedState | None:
+    found: BudgetedState | None = state
+    for token in ids:
+        found = None if found is None else found.after(token, 50)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["decoder", "marked"])
+@pytest.mark.parametrize("budget", [0, 1, 5, 16])
+@pytest.mark.parametrize("options", [{}, {"branches": 4}, {"strategy": "threshold"}, {"temperature": 1.0, "seed": 4}])
+def test_reasoning_ends_after_the_budget(
+    kind: str, budget: int, options: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    opened: Decoder = request.getfixturevalue(kind)
+    prompt = opened.tokenizer.encode(_OPEN, add_bos=True, special_tokens=True)
+    result = opened.generate(prompt, reasoning_budget=budget, max_new_tokens=48, **options)
+    ids = list(result.token_ids)
+    before = next(n for n in range(len(ids) + 1) if "</think>" in opened.tokenizer.decode(ids[:n]))
+    mark = 1 if kind == "marked" else len(_vocabulary(opened).fewest_tokens(b"</think>") or ())
+    assert before <= budget + mark
+    assert result.stop_reason in ("eos", "length")
+
+
+def test_answers_without_reasoning_have_no_budget(decoder: Decoder) -> None:
+    prompt = _OPEN.removesuffix(" <think>\n")
+    assert "</think>" not in decoder.generate(prompt, reasoning_budget=2, max_new_tokens=48).text
+
+
+@pytest.mark.parametrize("kind", ["decoder", "marked"])
+def test_only_the_mark_may_follow_at_the_limit(kind: str, request: pytest.FixtureRequest) -> None:
+    opened: Decoder = request.getfixturevalue(kind)
+    vocabulary = _vocabulary(opened)
+    words = _ids(opened, "1 + 2 = 3")
+    state = _after(_state(opened, len(words), is_open=True), words[:-1])
+    assert state is not None
+    assert state.allows(words[-1])
+    assert state.forced() == ()
+    limit = state.after(words[-1], 50)
+    assert limit is not None
+    allowed = set(np.flatnonzero(limit.allowed()).tolist())
+    beginnings = {n for n, text in enumerate(vocabulary.symbols) if text and b"</think>".startswith(text)}
+    whole = {_END} if kind == "marked" else beginnings
+    assert allowed == whole
+    assert {token for token in range(vocabulary.size) if limit.allows(token)} == whole
+    assert limit.first_ending_token(50) == limit.forced()[0]
+    assert limit.forced()[0] in whole
+    for token in limit.forced():
+        limit = limit.after(token, 50)
+        assert limit is not None
+    assert limit.forced() == ()
+    assert limit.allows(words[0])
+
+
+@pytest.mark.parametrize("kind", ["decoder", "marked"])
+def test_a_mark_that_is_half_written_is_completed(kind: str, request: pytest.FixtureRequest) -> None:
+    opened: Decoder = request.getfixturevalue(kind)
+    if kind == "marked":
+        pytest.skip("a token is written whole")
+    written = _ids(opened, "So </th")
+    limit = _after(_state(opened, len(written), is_open=True), written)
+    assert limit is not None
+    assert b"".join(_vocabulary(opened).symbols[each] for each in limit.forced()) == b"ink>"
+
+
+@pytest.mark.parametrize("kind", ["decoder", "marked"])
+def test_the_answer_may_open_its_reasoning(kind: str, request: pytest.FixtureRequest) -> None:
+    opened: Decoder = request.getfixturevalue(kind)
+    begun = _ids(opened, "<think>1 + 2")
+    limit = _after(_state(opened, len(begun), is_open=False), begun)
+    assert limit is not None
+    assert limit.forced()
+    other = _ids(opened, "1 + 2 = 3")
+    free = _after(_state(opened, 2, is_open=False), other)
+    assert free is not None
+    assert free.forced() == ()
+
+
+def test_the_engine_shares_no_decode_between_budgets(decoder: Decoder) -> None:
+    with Engine(decoder) as engine:
+        handles = [engine.submit(_OPEN, reasoning_budget=budget, max_new_tokens=40) for budget in (2, 12, 2)]
+        texts = [handle.result(60).text for handle in handles]
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_a_grammar_without_reasoning_stays_in_force(decoder: Decoder) -> None:
+    for grammar in ({"grammar": "start: /[0-9 ]{6,20}/"}, {"regex": "[0-9 ]{6,20}"}):
+        text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=40, **grammar).text  # type: ignore[arg-type]
+        assert set(text) <= set("0123456789 ")
+        assert len(text) >= 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reasoning_budget": -1}, "reasoning_budget"),
+        ({"reasoning_budget": 4, "strategy": "wino"}, "cannot combine reasoning_budget with remasking"),
+        ({"reasoning_budget": 4, "reference": True}, "cannot use reasoning_budget in reference mode"),
+        ({"reasoning_budget": 4, "speculative": True, "branches": 2, "strategy": "d2f"}, "speculative"),
+    ],
+)
+def test_other_uses_are_refused(decoder: Decoder, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        decoder.generate(_OPEN, **options)

@@ -1,0 +1,294 @@
+"""The prefix cache of a pool: unchanged results with less work, whatever is shared, cancelled or evicted."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.batch_mates import WAIT, FailingSession, Gate, alone, result_of, with_stored_prompt
+from tools.random_configs import random_prompt
+
+from lopa.runtime.contract import Statistics, WindowBatch
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.engine import Engine
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.text.prompt_ids import MAX_CACHE_SALT, PromptRequest
+
+BLOCKS: dict[str, Any] = {"window": "block_causal", "alignment": "absolute", "block_size": 8, "branches": 2}
+"""Options with which any model counts blocks from position 0."""
+
+
+@pytest.mark.parametrize("config", [{"branches": 3}, {"strategy": "d2f", "temperature": 0.8}, {"block_size": 8}])
+def test_a_stored_prompt_gives_the_same_answer_with_fewer_rows(tiny_bundle: Path, config: dict[str, object]) -> None:
+    rng = np.random.default_rng(2)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        options = decoder.config(window="block_causal", max_new_tokens=40, **config)
+        for _ in range(4):
+            prompt = random_prompt(rng, decoder)
+            alone_steps, steps = [], []
+            list(decoder.stream(prompt, options, on_step=alone_steps.append))
+            alone, first, again = _results(decoder, prompt, options, steps)
+            assert dataclasses.replace(first, seconds=0) == alone
+            assert dataclasses.replace(again, seconds=0) == alone
+            mine = steps[len(steps) // 2 :]
+            assert len(mine) == len(alone_steps)
+            assert (mine[0].windows.prefix, mine[0].windows.commit) == (len(prompt), 0)
+            saved = alone_steps[0].windows.input_ids.size - mine[0].windows.input_ids.size
+            assert saved == len(prompt)
+            assert [step.unmasked.tokens.tolist() for step in mine] == [s.unmasked.tokens.tolist() for s in alone_steps]
+
+
+def _results(decoder: Decoder, prompt: object, config: GenerationConfig, steps: list[Step]) -> list[object]:
+    """Return the results of the request alone, in a new pool, and in the same pool again."""
+    *_, last = decoder.stream(prompt, config)  # type: ignore[arg-type]
+    results: list[object] = [dataclasses.replace(last.result, seconds=0)]  # type: ignore[union-attr]
+    pool = decoder._pool()
+    for _ in range(2):
+        job = decoder._job(prompt, config, on_step=steps.append)  # type: ignore[arg-type]
+        pool.add(job)
+        while len(pool):
+            pool.step()
+        results.append(job.handle.result(0))
+    return results
+
+
+def test_a_full_window_computes_its_prompt_every_time(tiny_bundle: Path) -> None:
+    """The prompt's rows attend to masked positions behind it, whose number depends on the block size."""
+    rng = np.random.default_rng(3)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        steps: list[Step] = []
+        _results(decoder, random_prompt(rng, decoder), decoder.config(max_new_tokens=8), steps)
+        assert [step.windows.prefix for step in steps if step.number == 1] == [0, 0]
+
+
+class CountingRows:
+    """A session that counts the window rows it computes."""
+
+    def __init__(self, session: object) -> None:
+        self._session = session
+        self.rows = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    def forward(self, batch: WindowBatch) -> Statistics:
+        self.rows += batch.input_ids.size
+        return self._session.forward(batch)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_reused_rows_are_not_computed(tiny_bundle: Path) -> None:
+    rng = np.random.default_rng(4)
+    with Decoder.open(tiny_bundle, threads=1) as inner:
+        prompt = random_prompt(rng, inner)
+        counts = []
+        for kept in (0, 4096):
+            session = CountingRows(inner.session)
+            decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)  # type: ignore[arg-type]
+            pool = decoder._pool(kept)
+            for _ in range(3):
+                pool.add(decoder._job(prompt, decoder.config(window="block_causal", max_new_tokens=16)))
+                while len(pool):
+                    pool.step()
+            counts.append(session.rows)
+        assert counts[0] - counts[1] == 2 * len(prompt)
+
+
+SUB_BLOCKS = {**BLOCKS, "strategy": "threshold", "branches": None, "sub_block": 4, "cache": "sub_block"}
+"""Options with which rounds also cache rows that are not final."""
+
+
+@pytest.mark.parametrize("options", [BLOCKS, SUB_BLOCKS])
+def test_the_next_turn_computes_only_new_rows(tiny_bundle: Path, options: dict[str, Any]) -> None:
+    """The answer's finished blocks are found too. The tiny model predicts the next position."""
+    rng = np.random.default_rng(5)
+    with Decoder.open(tiny_bundle, threads=1) as inner:
+        counts = []
+        for kept in (0, 4096):
+            session: Any = CountingRows(inner.session)
+            decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)
+            config = decoder.config(**options, max_new_tokens=30, stop_at_eos=False)
+            ids, seen = list(random_prompt(rng, decoder)) if not counts else counts[0][0], list[int]()
+            first = list(ids)
+            with Engine(decoder, prefix_cache_tokens=kept) as engine:
+                for _ in range(4):
+                    before, found = session.rows, result_of(engine.submit(ids, config))
+                    seen.append(session.rows - before)
+                    assert found.reused_rows % 8 == 0
+                    if kept and len(seen) > 1:  # more than the prompt before, and whole blocks of its answer
+                        assert len(ids) - 34 < found.reused_rows <= len(ids) - 4
+                    else:
+                        assert not found.reused_rows
+                    ids = [*ids, *found.token_ids, 5, 6, 7, 8]
+            counts.append((first, ids, seen, engine.status.saved_rows))
+        (_, plain, without, _), (_, cached, with_cache, saved) = counts
+        assert plain == cached
+        assert saved > 60
+        # A round that only commits the prompt is skipped if all of that is stored. It also has an incomplete block.
+        skipped = sum(without) - sum(with_cache) - saved
+        assert skipped in (range(4 * 8) if options is SUB_BLOCKS else [0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_equal_ids_under_other_temperatures_and_options_are_not_mixed(tiny_bundle: Path, temperature: float) -> None:
+    rng = np.random.default_rng(6)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        prompt = random_prompt(rng, decoder)
+        options: list[dict[str, Any]] = [
+            {},
+            {"temperature": 0.4, "seed": 3},
+            {"temperature": 1.7, "seed": 3},
+            {"block_size": 16},
+            {"alignment": "prompt"},
+            {"alignment": "prompt", "temperature": 0.4},
+            {"window": "full"},
+            {"strategy": "threshold", "branches": None},
+            SUB_BLOCKS,
+        ]
+        configs = [
+            decoder.config(**{**BLOCKS, "temperature": temperature, "max_new_tokens": 20, **each}) for each in options
+        ]
+        expected = [alone(decoder, prompt, each) for each in configs]
+        for order in (configs, configs[::-1]):
+            with Engine(decoder, max_num_seqs=3) as engine:
+                for _ in range(3):
+                    handles = [engine.submit(prompt, each) for each in order]
+                    found = {config: result_of(handle) for config, handle in zip(order, handles, strict=True)}
+                    for config, alone_result in zip(configs, expected, strict=True):
+                        assert found[config] == with_stored_prompt(alone_result, found[config])
+                assert engine.status.prefix_hits > 2 * (len(configs) - 2)
+
+
+def test_salts_separate_requests(tiny_bundle: Path) -> None:
+    rng = np.random.default_rng(7)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        prompt = (*random_prompt(rng, decoder), *range(5, 20))
+        for alignment in ("absolute", "prompt"):
+            config = decoder.config(**{**BLOCKS, "alignment": alignment}, max_new_tokens=4)
+            with Engine(decoder) as engine:
+                reused = [
+                    engine.submit_many([PromptRequest(prompt, config, salt)])[0].result(WAIT).reused_rows
+                    for salt in (None, "a", "b", "a", None)
+                ]
+                copies = engine.submit_many([PromptRequest(prompt, config, salt) for salt in ("c", "d", "c")])
+                shared = [handle.result(WAIT).reused_rows for handle in copies]
+            assert reused[:3] == [0, 0, 0]
+            assert reused[3] == reused[4] > 0
+            assert shared == [0, 0, 0]
+
+
+@pytest.mark.parametrize("salt", ["", "x" * (MAX_CACHE_SALT + 1), 5, b"x"])
+def test_invalid_salts(tiny_bundle: Path, salt: Any) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, Engine(decoder) as engine:
+        with pytest.raises(BadInputError, match="cache_salt"):
+            engine.submit_many([PromptRequest((5, 6), decoder.config(), salt)])
+        with pytest.raises(BadInputError, match="cache_salt"):
+            decoder.generate(PromptRequest((5, 6), decoder.config(), salt))
+
+
+def test_engines_share_nothing(tiny_bundle: Path, export_tiny: Callable[..., Path]) -> None:
+    """A bundle without the adapter has other rows and answers for the same ids."""
+    bundles = (tiny_bundle, export_tiny(lora=None, with_logits=False))
+    with Decoder.open(bundles[0], threads=1) as one, Decoder.open(bundles[1], threads=1) as other:
+        prompt = (*random_prompt(np.random.default_rng(8), one), *range(5, 9))
+        config = one.config(**BLOCKS, max_new_tokens=24, stop_at_eos=False)
+        expected = [alone(decoder, prompt, config) for decoder in (one, other)]
+        assert expected[0].token_ids != expected[1].token_ids
+        with Engine(one) as first, Engine(other) as second:
+            found = [[result_of(each.submit(prompt, config)) for each in (first, second)] for _ in range(2)]
+    assert found == [expected, expected]
+    whole = (len(prompt) - 1) // 8 * 8
+    assert [[each.reused_rows for each in turn] for turn in found] == [[0, 0], [whole, whole]]
+
+
+def test_a_cancelled_request_leaves_its_finished_blocks(tiny_bundle: Path) -> None:
+    rng = np.random.default_rng(9)
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        prompt = (*random_prompt(rng, decoder), *range(5, 30))
+        config = decoder.config(**BLOCKS, max_new_tokens=200, stop_at_eos=False)
+        gate = Gate()
+        with Engine(decoder, prefix_cache_tokens=len(prompt)) as engine:
+            handle = engine.submit(prompt, config, on_step=gate)
+            assert gate.reached.wait(WAIT)
+            handle.cancel()
+            gate.open()
+            assert handle.result(WAIT).stop_reason == "cancelled"
+            short = decoder.config(config, max_new_tokens=8)
+            again = result_of(engine.submit(prompt, short))
+            assert again == alone_in(tiny_bundle, prompt, short)
+            assert again.reused_rows == (len(prompt) - 1) // 8 * 8
+            # Its blocks are not in use anymore, so that others can take their space.
+            other = tuple(each + 1 for each in prompt)
+            assert result_of(engine.submit(other, short)) == alone_in(tiny_bundle, other, short)
+            assert result_of(engine.submit(other, short)).reused_rows == again.reused_rows
+            assert engine.status.evicted_blocks > 0
+
+
+def alone_in(bundle: Path, prompt: Any, config: GenerationConfig) -> Any:
+    """Return the answer of another session, since an engine uses its own exclusively."""
+    with Decoder.open(bundle, threads=1) as decoder:
+        return alone(decoder, prompt, config)
+
+
+def test_closing_while_blocks_are_in_use(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        config, gate = decoder.config(**BLOCKS, max_new_tokens=200, stop_at_eos=False), Gate()
+        engine = Engine(decoder)
+        handles = [engine.submit(tuple(range(5, 50)), config, on_step=gate), engine.submit((5, 6, 7), config)]
+        assert gate.reached.wait(WAIT)
+        handles[0].cancel()
+        gate.open()
+        engine.close()
+        assert [handle.result(WAIT).stop_reason for handle in handles] == ["cancelled", "cancelled"]
+        assert engine.status.stored_rows > 0
+        assert not engine._pool._prefixes._unused_tokens - engine.status.stored_rows
+
+
+def test_rows_that_cannot_be_read_are_not_stored(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as inner:
+        session: Any = FailingSession(inner.session, "read_rows")
+        decoder = Decoder(inner.bundle, session, inner.tokenizer, threads=1)
+        prompt, config = tuple(range(5, 50)), decoder.config(**BLOCKS, max_new_tokens=20)
+        expected = alone(inner, prompt, config)
+        with Engine(decoder) as engine:
+            session.broken = True
+            assert result_of(engine.submit(prompt, config)) == expected
+            assert engine.status.stored_rows == 0
+            session.broken = False
+            assert result_of(engine.submit(prompt, config)) == expected
+            assert engine.status.stored_rows > 0
+
+
+class RecordingObserver:
+    """An observer that adds up what the prefix cache reports."""
+
+    def __init__(self) -> None:
+        self.evicted = self.computed = self.reused = 0
+
+    def round_ended(self, report: Any) -> None:
+        self.evicted += report.evicted_blocks
+        self.computed += report.prompt_rows
+
+    def request_admitted(self, report: Any) -> None:
+        self.reused += report.reused_rows
+
+    def request_ended(self, report: Any) -> None: ...
+
+
+def test_reports_add_up(tiny_bundle: Path) -> None:
+    rng, noted = np.random.default_rng(10), RecordingObserver()
+    with Decoder.open(tiny_bundle, threads=1) as decoder:
+        config = decoder.config(**BLOCKS, max_new_tokens=10)
+        prompts = [tuple(int(each) for each in rng.integers(5, 300, 60)) for _ in range(3)]
+        with Engine(decoder, max_num_seqs=1, prefix_cache_tokens=130, observer=noted) as engine:
+            for prompt in [*prompts, *prompts[::-1]]:
+                engine.submit(prompt, config).result(WAIT)
+            assert engine.drain(WAIT)
+            status = engine.status
+    assert noted.evicted == status.evicted_blocks > 0
+    assert noted.reused == status.saved_rows > 0
+    assert noted.computed == 6 * 60 - noted.reused
+    assert 0 < status.prefix_hits < 6

@@ -1,0 +1,201 @@
+"""The best candidates of each token, recomputed from the statistics of the round that proposed it."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.test_logprobs import RecordingSession
+
+from lopa import tiny
+from lopa.runtime import BadInputError, Decoder, DoneEvent, GenerationResult
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Statistics
+from lopa.runtime.decoding.decoding import Step
+from lopa.runtime.sessions.session import open_session
+from lopa.runtime.text.tokenizer import Tokenizer
+
+Row = list[tuple[int, float]]
+
+
+def recording(path: Path) -> Decoder:
+    bundle = Bundle.open(path)
+    session: Any = RecordingSession(open_session(bundle, "cpu", threads=1))
+    return Decoder(bundle, session, Tokenizer.open(bundle))
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
+    with recording(tiny_bundle) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    with tiny.EVAL.open(encoding="utf-8") as lines:
+        return [json.loads(line)["prompt"] for line, _ in zip(lines, range(2), strict=False)]
+
+
+def row_of(recorded: Statistics, branch: int, column: int) -> Row:
+    ids, logprobs = recorded.topk_ids[0, branch, column], recorded.topk_logprobs[0, branch, column]
+    return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
+
+
+def recomputed(decoder: Decoder, prompt: Any, **options: Any) -> tuple[GenerationResult, dict[int, Row]]:
+    """Return the result, and for every position the K candidates of the row that proposed its last token.
+
+    The rows come from the windows' own positions: row p - shift predicts position p. A row before the window is the
+    last one that was committed.
+    """
+    session: Any = decoder.session
+    session.recorded.clear()
+    steps: list[Step] = []
+    config = decoder.config(deduplicate_rows=False, **options)
+    *_, last = decoder.stream(prompt, config, on_step=steps.append)
+    assert isinstance(last, DoneEvent)
+    shift = decoder.bundle.manifest.prediction_shift
+    found: dict[int, Row] = {}
+    proposed: dict[int, Row] = {}
+    kept: Row = []
+    for step, recorded in zip(steps, session.recorded, strict=True):
+        windows = step.windows
+        if windows.kept_columns:
+            kept = row_of(recorded, step.winner, 0)
+
+        def row_at(
+            position: int, branch: int, windows: Any = windows, recorded: Any = recorded, kept: Row = kept
+        ) -> Row:
+            places = np.flatnonzero(windows.positions[branch] == position - shift)
+            if not len(places):
+                return kept
+            sampled = np.flatnonzero(windows.logits_index[branch] == places[0])
+            return row_of(recorded, branch, int(sampled[0]))
+
+        ahead = step.branches[step.winner].lookahead
+        if ahead is not None:
+            found[ahead.position] = proposed[ahead.position]
+        branches = step.unmasked_branches.tolist()
+        for position, branch in zip(step.unmasked.positions.tolist(), branches, strict=True):
+            found[position] = row_at(position, branch)
+        for position in step.edited.positions.tolist():
+            found[position] = row_at(position, step.winner)
+        proposed = {each.position: row_at(each.position, step.winner) for each in step.lookaheads}
+        if step.last is not None:
+            found[step.last.position] = proposed[step.last.position]
+    return last.result, found
+
+
+def check(decoder: Decoder, result: GenerationResult, rows: dict[int, Row], count: int, *, raw: bool = True) -> None:
+    assert result.top_logprobs is not None
+    assert result.logprobs is not None
+    mask, start = decoder.bundle.manifest.special_tokens.mask, len(result.prompt_ids)
+    assert len(result.top_logprobs) == len(result.token_ids) > 0
+    for place, (token, logprob, best) in enumerate(
+        zip(result.token_ids, result.logprobs, result.top_logprobs, strict=True)
+    ):
+        expected = [each for each in rows[start + place] if each[0] != mask][:count]
+        assert [each.token_id for each in best] == [token for token, _ in expected]
+        assert [each.logprob for each in best] == pytest.approx([each for _, each in expected], abs=1e-6)
+        if raw and token in dict(best):
+            assert dict(best)[token] == pytest.approx(logprob, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"branches": 1},
+        {"branches": 5},
+        {"branches": 4, "window": "block_causal", "confidence": "margin"},
+        {"strategy": "d2f"},
+        {"strategy": "threshold", "unmask_first_masked": True},
+        {"strategy": "vanilla", "speculative": True, "branches": 4, "max_new_tokens": 40},
+        {"strategy": "threshold", "speculative": True, "branches": 3, "temperature": 0.9, "seed": 4},
+        {"branches": 4, "temperature": 1.5, "seed": 3, "skip_threshold": 0.5},
+        {"strategy": "wino", "skip_threshold": 0.3, "max_new_tokens": 48},
+        {"branches": 4, "regex": " So the answer is [0-9]+ [a-z]+\\.", "max_new_tokens": 40},
+        {"strategy": "credit", "max_new_tokens": 40},
+        {"branches": 3, "drop_after_eos": False, "stop_at_eos": False, "max_new_tokens": 40},
+    ],
+    ids=str,
+)
+def test_candidates_come_from_the_proposing_step(decoder: Decoder, prompts: list[str], options: dict[str, Any]) -> None:
+    for number, prompt in enumerate(prompts):
+        count = (3, 8)[number]
+        result, rows = recomputed(decoder, prompt, top_logprobs=count, **options)
+        if "regex" not in options:
+            check(decoder, result, rows, count, raw=options.get("strategy") != "credit")
+            continue
+        # a grammar writes tokens that no forward proposed, and these have no candidates
+        assert result.top_logprobs is not None
+        assert result.logprobs is not None
+        for best, logprob in zip(result.top_logprobs, result.logprobs, strict=True):
+            assert bool(best) == (logprob == logprob)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llada", {}),
+        ("llada", {"cache": "dual", "block_size": 8}),
+        ("sdar", {}),
+        ("fast_dllm_v2", {}),
+        ("fast_dllm_v2", {"cache": "sub_block", "sub_block": 8}),
+        ("llada2", {"editing_threshold": 0.0, "editing_limit": 3, "skip_threshold": 0.0}),
+    ],
+    ids=str,
+)
+def test_every_family_returns_candidates(family: str, options: Any, family_bundle: Callable[..., Path]) -> None:
+    with recording(family_bundle(family)) as decoder:
+        for length in (3, 37):
+            prompt = list(range(5, 5 + length))
+            result, rows = recomputed(decoder, prompt, top_logprobs=5, max_new_tokens=20, stop_at_eos=False, **options)
+            check(decoder, result, rows, 5)
+
+
+def test_candidates_change_nothing_and_are_off_by_default(decoder: Decoder, prompts: list[str]) -> None:
+    plain = decoder.generate(prompts[0], branches=4)
+    assert plain.top_logprobs is None
+    assert decoder.generate(prompts[0], branches=4, logprobs=True).top_logprobs is None
+    assert decoder.generate(prompts[0], branches=4, top_logprobs=0).logprobs is None
+    result = decoder.generate(prompts[0], branches=4, top_logprobs=2)
+    assert (result.token_ids, result.steps) == (plain.token_ids, plain.steps)
+    assert result.logprobs is not None, "candidates come with the log-probabilities of the tokens"
+
+
+@pytest.mark.parametrize("value", [9, -1, True, 1.5, "3"])
+def test_the_number_of_candidates_is_limited(decoder: Decoder, value: Any) -> None:
+    with pytest.raises(BadInputError, match="invalid top_logprobs") as error:
+        decoder.config(top_logprobs=value)
+    assert "from 0 to 8" in error.value.expected
+
+
+class MaskProposingSession:
+    """A session whose second candidate is always the mask token."""
+
+    def __init__(self, session: Any, mask: int) -> None:
+        self._session, self._mask = session, mask
+
+    def forward(self, batch: Any) -> Statistics:
+        found = self._session.forward(batch)
+        found.topk_ids[..., 1] = self._mask
+        return found  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+@pytest.mark.parametrize("options", [{}, {"choices": [(5,)]}, {"reference": True}], ids=str)
+def test_the_mask_token_is_a_candidate_in_reference_mode_alone(
+    tiny_bundle_logits: Path, prompts: list[str], options: Any
+) -> None:
+    bundle = Bundle.open(tiny_bundle_logits)
+    mask = bundle.manifest.special_tokens.mask
+    session: Any = MaskProposingSession(open_session(bundle, "cpu", threads=1), mask)
+    with Decoder(bundle, session, Tokenizer.open(bundle)) as decoder:
+        result = decoder.generate(prompts[0], branches=1, max_new_tokens=32, top_logprobs=4, **options)
+    assert result.top_logprobs
+    for best in result.top_logprobs:
+        assert len(best) == 4
+        assert [number for number, each in enumerate(best) if each.token_id == mask] == [1] * ("reference" in options)

@@ -1,0 +1,213 @@
+"""Scores of choices equal a plain computation on random inputs, in every layout of blocks, and count their forwards."""
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.scoring.plain_scores import PlainScores
+
+from lopa.runtime import BadInputError, ChoiceScores, Decoder, GenerationResult
+from lopa.runtime.errors import ChoicesRefusedError, PromptTooLongError
+from lopa.runtime.scoring.requested_choices import MAX_WINDOWS
+from lopa.runtime.scoring.scoring import MAX_ROWS
+
+LAYOUTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("tiny", {}, {"window": "full", "block_size": 32, "absolute": False}),
+    ("tiny", {"block_size": 3}, {"window": "full", "block_size": 3, "absolute": False}),
+    (
+        "tiny",
+        {"window": "block_causal", "block_size": 4},
+        {"window": "block_causal", "block_size": 4, "absolute": False},
+    ),
+    (
+        "tiny",
+        {"window": "block_causal", "block_size": 8, "deduplicate_rows": True},
+        {"window": "block_causal", "block_size": 8, "absolute": False},
+    ),
+    (
+        "tiny",
+        {"temperature": 0.5, "seed": 3},
+        {"window": "full", "block_size": 32, "absolute": False, "temperature": 0.5},
+    ),
+    ("tiny", {"strategy": "dream", "max_new_tokens": 12}, {"window": "full", "block_size": 12, "absolute": False}),
+    ("llada", {"block_size": 8}, {"window": "full", "block_size": 8, "absolute": False}),
+    (
+        "llada",
+        {"alignment": "sliding", "window": "causal", "confidence": "neg_entropy", "cache": "blocks", "block_size": 8},
+        {"window": "causal", "block_size": 8, "absolute": False},
+    ),
+    ("sdar", {}, {"window": "block_causal", "block_size": 4, "absolute": True}),
+    ("fast_dllm_v2", {}, {"window": "block_causal", "block_size": 32, "absolute": True}),
+]
+"""Family, options of the request, and the rule of its canvas."""
+
+
+@pytest.fixture
+def bundle_of(tiny_bundle_logits: Path, family_bundle: Callable[..., Path]) -> Callable[[str], Path]:
+    return lambda family: tiny_bundle_logits if family == "tiny" else family_bundle(family, with_logits=True)
+
+
+def random_request(rng: random.Random, vocabulary: int, mask: int) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Return a prompt, and choices of which some begin with the same tokens."""
+    ids = [token for token in range(vocabulary) if token != mask]
+    prompt = rng.choices(ids, k=rng.randint(1, 40))
+    choices = {tuple(rng.choices(ids, k=rng.randint(1, 6))) for _ in range(rng.randint(1, 4))}
+    choices |= {(*choice[: rng.randint(0, len(choice))], rng.choice(ids)) for choice in list(choices)}
+    return prompt, sorted(choices, key=lambda _: rng.random())
+
+
+def scores_of(result: GenerationResult) -> ChoiceScores:
+    assert result.scores is not None
+    return result.scores
+
+
+@pytest.mark.parametrize(("family", "options", "rule"), LAYOUTS, ids=str)
+def test_scores_are_those_of_a_plain_computation(
+    bundle_of: Callable[[str], Path], family: str, options: dict[str, Any], rule: dict[str, Any]
+) -> None:
+    plain, rng = PlainScores(bundle_of(family), **rule), random.Random(f"{family} {options}")
+    with Decoder.open(bundle_of(family), threads=1) as decoder:
+        manifest = decoder.bundle.manifest
+        for _ in range(4):
+            prompt, choices = random_request(rng, manifest.dimensions.vocab_size, manifest.special_tokens.mask)
+            result = decoder.generate(prompt, choices=choices, logprobs=True, **options)
+            longest = max(map(len, choices))
+            expected = [plain.logprobs(prompt, choice, longest) for choice in choices]
+            scores = scores_of(result)
+            assert [each.token_ids for each in scores.choices] == choices
+            for found, tokens in zip(scores.choices, expected, strict=True):
+                assert found.token_logprobs == pytest.approx(tokens, abs=2e-4)
+                assert found.logprob == pytest.approx(sum(tokens), abs=1e-3)
+            total = sum(math.exp(sum(tokens)) for tokens in expected)
+            assert [each.probability for each in scores.choices] == pytest.approx(
+                [math.exp(sum(tokens)) / total for tokens in expected], rel=2e-3, abs=1e-12
+            )
+            best = max(range(len(choices)), key=lambda number: sum(expected[number]))
+            assert result.token_ids == choices[best]
+            assert result.text == scores.best.text == decoder.tokenizer.decode(choices[best])
+            assert result.logprobs == pytest.approx(expected[best], abs=2e-4)
+            assert (result.stop_reason, result.tokens) == ("choice", len(choices[best]))
+            assert result.window_tokens == scores.canvas
+            clash = any(a != b and b[: len(a)] == a for a in choices for b in choices)
+            assert (scores.label_mass is None) == clash
+            assert clash or scores.label_mass == pytest.approx(total, rel=2e-3)
+
+
+def test_choices_of_one_token_take_one_forward_and_have_its_distribution(tiny_bundle_logits: Path) -> None:
+    """The best candidates of the request's own forward are among the probabilities of all tokens."""
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        mask = decoder.bundle.manifest.special_tokens.mask
+        single = [(token,) for token in range(256) if token != mask]
+        result = decoder.generate("Question: 2 + 3?\nAnswer:", choices=single, top_logprobs=8)
+        scores = scores_of(result)
+        assert result.steps == 1
+        assert scores.label_mass is not None
+        assert scores.label_mass == pytest.approx(sum(math.exp(each.logprob) for each in scores.choices))
+        assert sum(each.probability for each in scores.choices) == pytest.approx(1)
+        assert result.top_logprobs is not None
+        by_token = {each.token_ids[0]: each.logprob for each in scores.choices}
+        known = [each for each in result.top_logprobs[0] if each.token_id in by_token]
+        assert known
+        assert [each.logprob for each in known] == pytest.approx([by_token[each.token_id] for each in known])
+
+
+def test_the_first_slot_is_the_one_of_a_decode(tiny_bundle_logits: Path) -> None:
+    """A decode's first step and a score see the same canvas."""
+    prompt = "Question: 2 + 3?\nAnswer:"
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        for window in ("full", "block_causal"):
+            options: Any = {"strategy": "sequential", "window": window, "top_logprobs": 5}
+            decoded = decoder.generate(prompt, **options)
+            scored = decoder.generate(prompt, choices=[(5,)], **options)
+            assert decoded.top_logprobs is not None
+            assert scored.top_logprobs is not None
+            (ours,), theirs = scored.top_logprobs, decoded.top_logprobs[0]
+            assert [each.token_id for each in ours] == [each.token_id for each in theirs]
+            assert [each.logprob for each in ours] == pytest.approx([each.logprob for each in theirs], abs=1e-4)
+
+
+@pytest.mark.parametrize("window", ["full", "block_causal"])
+def test_many_windows_take_several_forwards(tiny_bundle_logits: Path, window: str) -> None:
+    """Only rows that see nothing behind their block are cached, so that a later forward has room for more windows."""
+    rng = random.Random(window)
+    prompt = rng.choices(range(5, 1000), k=900)
+    choices = [tuple(rng.choices(range(5, 1000), k=5)) for _ in range(2)]
+    beginnings, per_forward = 9, MAX_ROWS // 932
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        result = decoder.generate(prompt, choices=choices, window=window)
+        expected = -(-beginnings // per_forward) if window == "full" else 2
+        assert result.steps == expected
+        plain = PlainScores(tiny_bundle_logits, window=window, block_size=32, absolute=False)
+        for found, choice in zip(scores_of(result).choices, choices, strict=True):
+            assert found.token_logprobs[-1] == pytest.approx(plain.logprobs(prompt, choice, 5)[-1], abs=5e-4)
+        assert decoder.generate(prompt[:20], choices=choices, window=window).steps == 1
+
+
+def test_a_bundle_without_logits_scores_the_best_candidates(tiny_bundle: Path, tiny_bundle_logits: Path) -> None:
+    prompt = "Question: 2 + 3?\nAnswer:"
+    with Decoder.open(tiny_bundle, threads=1) as plain, Decoder.open(tiny_bundle_logits, threads=1) as complete:
+        with pytest.raises(ChoicesRefusedError, match=r"choice 0, .zebra.: its token .* most probable") as error:
+            plain.generate(prompt, choices=["zebra"])
+        assert "--with-logits" in error.value.remedy
+        candidates = complete.generate(prompt, choices=[(5,)], top_logprobs=8).top_logprobs
+        assert candidates is not None
+        choices = [(each.token_id,) for each in candidates[0]]
+        found, expected = (scores_of(each.generate(prompt, choices=choices)) for each in (plain, complete))
+        assert [each.logprob for each in found.choices] == pytest.approx([each.logprob for each in expected.choices])
+
+
+@pytest.mark.parametrize(
+    ("choices", "received"),
+    [
+        ([(1024,)], "IDs that cannot be generated"),
+        ([(5, 2)], "IDs that cannot be generated"),
+        (["a", "b", "a"], "choice 2, 'a': the same tokens"),
+        ([tuple(range(5, 5 + MAX_WINDOWS + 1))], f"{MAX_WINDOWS + 1} distinct beginnings"),
+    ],
+    ids=str,
+)
+def test_choices_that_cannot_be_scored_are_refused(tiny_bundle: Path, choices: Any, received: str) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(ChoicesRefusedError, match=received):
+        decoder.generate("x", choices=choices)
+
+
+@pytest.mark.parametrize(
+    "choices", [[], "yes", ["yes", 5], [""], [()], [[-1]], [[True]], ["x" * 5000], ["\ud800"], ["a"] * 257, 5], ids=str
+)
+def test_values_that_are_no_choices_are_refused(tiny_bundle: Path, choices: Any) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="invalid choices"):
+        decoder.config(choices=choices)
+
+
+@pytest.mark.parametrize("other", [{"regex": "a"}, {"json_schema": {}}, {"reference": True}], ids=str)
+def test_choices_exclude_grammars_and_reference_mode(tiny_bundle: Path, other: Any) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as decoder, pytest.raises(BadInputError, match="cannot combine choices"):
+        decoder.config(choices=["a"], **other)
+
+
+def test_prompt_and_choices_fit_the_model(tiny_bundle_logits: Path) -> None:
+    """The canvas is cut at the model's last position. The option max_new_tokens does not matter."""
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        positions = decoder.bundle.manifest.dimensions.max_positions
+        prompt = [5] * (positions - 3)
+        assert scores_of(decoder.generate(prompt, choices=[(7, 8, 9)])).canvas == 3
+        with pytest.raises(PromptTooLongError, match="longest choice, 4 tokens"):
+            decoder.generate(prompt, choices=[(7, 8, 9, 10)])
+
+
+def test_options_of_decodes_have_no_effect(tiny_bundle_logits: Path) -> None:
+    with Decoder.open(tiny_bundle_logits, threads=1) as decoder:
+        prompt, choices = "Question: 2 + 3?\nAnswer:", [" So", " The answer"]
+        scores = scores_of(decoder.generate(prompt, choices=choices))
+        for options in (
+            {"stop": (scores.best.text[1:3],)},
+            {"max_new_tokens": 1},
+            {"strategy": "wino"},
+            {"strategy": "vanilla", "speculative": True},
+        ):
+            result = decoder.generate(prompt, choices=choices, **options)  # type: ignore[arg-type]
+            assert result.scores == scores
+            assert result.text == scores.best.text

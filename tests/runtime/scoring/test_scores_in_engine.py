@@ -1,0 +1,170 @@
+"""Scoring requests among decodes: neither changes the other, and each ends early like any request."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.requests.batch_mates import WAIT, Gate, alone, result_of
+from tools.random_configs import random_config, random_prompt
+
+from lopa.runtime import Decoder, Engine, PromptRequest, QueueFullError, TextEvent
+from lopa.runtime.errors import ChoicesRefusedError
+from lopa.runtime.scoring import scoring
+
+
+@pytest.fixture(scope="module")
+def decoder(tiny_bundle_logits: Path) -> Iterator[Decoder]:
+    with Decoder.open(tiny_bundle_logits, threads=1) as opened:
+        yield opened
+
+
+PROMPT = "Question: 2 + 3?\nAnswer:"
+CHOICES: Any = [" So the answer is 5.", " The", (7, 8, 9)]
+
+
+def assert_same_scores(found: Any, expected: Any) -> None:
+    """Compare two results. Other shapes of a forward change the last bits."""
+    assert (found.text, found.token_ids, found.steps) == (expected.text, expected.token_ids, expected.steps)
+    for one, other in zip(found.scores.choices, expected.scores.choices, strict=True):
+        assert one.token_logprobs == pytest.approx(other.token_logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_and_decodes_do_not_change_each_other(decoder: Decoder, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    decodes = [PromptRequest(random_prompt(rng, decoder), random_config(rng, decoder)) for _ in range(6)]
+    windows = ("full", "block_causal")
+    scores = [
+        PromptRequest(random_prompt(rng, decoder), decoder.config(choices=CHOICES[: number + 1], window=window))
+        for number in range(3)
+        for window in windows
+    ]
+    expected = [alone(decoder, each.prompt, each.config) for each in (*decodes, *scores)]
+    with Engine(decoder, max_num_seqs=5, queue_limit=100) as engine:
+        order = rng.permutation(len(expected)).tolist()
+        submitted = [*decodes, *scores]
+        handles = {number: engine.submit(submitted[number].prompt, submitted[number].config) for number in order}
+        for number, handle in handles.items():
+            if number < len(decodes):
+                assert result_of(handle).token_ids == expected[number].token_ids
+            else:
+                assert_same_scores(result_of(handle), expected[number])
+        assert engine.status.cache_rows == 0
+
+
+def test_a_score_joins_while_a_decode_runs_and_leaves_before_it(decoder: Decoder) -> None:
+    gate = Gate()
+    with Engine(decoder, max_num_seqs=2) as engine:
+        long = engine.submit(PROMPT, strategy="vanilla", max_new_tokens=64, stop_at_eos=False, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        score = engine.submit(PROMPT, choices=CHOICES)
+        gate.open()
+        result = score.result(WAIT)
+        assert not long.done
+        assert [event.text for event in score if isinstance(event, TextEvent)] == [result.text]
+        long.result(WAIT)
+
+
+def test_a_score_is_cancelled_between_forwards(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "MAX_ROWS", 1)  # one window per forward
+    forwards, cancelled = 0, threading.Event()
+    inner = decoder.session.forward
+
+    def counted(batch: Any) -> Any:
+        nonlocal forwards
+        forwards += 1
+        if forwards == 3:
+            handle.cancel()
+            cancelled.set()
+        return inner(batch)
+
+    monkeypatch.setattr(decoder.session, "forward", counted)
+    with Engine(decoder, max_num_seqs=2) as engine:
+        handle = engine.submit(PROMPT, choices=[tuple(range(20, 60))])
+        result = handle.result(WAIT)
+        assert cancelled.is_set()
+        assert (result.stop_reason, result.scores, result.text, result.steps) == ("cancelled", None, "", 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"deadline": 0.0}, "time_limit"), ({"time_limit": 1e-9}, "time_limit")], ids=str
+)
+def test_a_score_that_is_late_has_no_scores(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, options: Any, reason: str
+) -> None:
+    monkeypatch.setattr(scoring, "MAX_ROWS", 1)
+    with Engine(decoder) as engine:
+        result = engine.submit(PROMPT, choices=CHOICES, logprobs=True, top_logprobs=2, **options).result(WAIT)
+        assert (result.stop_reason, result.scores, result.token_ids) == (reason, None, ())
+        assert (result.logprobs, result.top_logprobs) == ((), ())
+
+
+def test_equal_scores_are_computed_once_and_others_are_not(decoder: Decoder) -> None:
+    with Engine(decoder, max_num_seqs=2) as engine:
+        before = engine.status.rounds
+        same = engine.submit_many([PROMPT] * 3, choices=CHOICES)
+        texts = {handle.result(WAIT).text for handle in same}
+        assert engine.status.rounds == before + 1
+        assert len(texts) == 1
+        configs = [decoder.config(choices=[each]) for each in CHOICES]
+        several = engine.submit_many([PromptRequest(PROMPT, config) for config in configs])
+        assert [handle.result(WAIT).token_ids for handle in several] == [
+            alone(decoder, PROMPT, config).token_ids for config in configs
+        ]
+
+
+def test_a_stored_prompt_does_not_change_scores(decoder: Decoder) -> None:
+    """Decodes store the prompt's rows. A score computes them itself, for its own windows."""
+    config = decoder.config(choices=CHOICES, window="block_causal")
+    expected = alone(decoder, PROMPT, config)
+    with Engine(decoder) as engine:
+        engine.submit(PROMPT, window="block_causal", max_new_tokens=8).result(WAIT)
+        assert engine.status.stored_rows > 0
+        assert_same_scores(engine.submit(PROMPT, config).result(WAIT), expected)
+
+
+def test_a_score_takes_a_place(decoder: Decoder) -> None:
+    gate = Gate()
+    with Engine(decoder, max_num_seqs=1, queue_limit=1) as engine:
+        running = engine.submit(PROMPT, on_step=gate)
+        assert gate.reached.wait(WAIT)
+        waiting = engine.submit(PROMPT, choices=CHOICES)
+        with pytest.raises(QueueFullError):
+            engine.submit(PROMPT, choices=CHOICES)
+        gate.open()
+        running.result(WAIT)
+        assert waiting.result(WAIT).stop_reason == "choice"
+
+
+def test_a_failed_score_leaves_others_alone(tiny_bundle: Path) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as plain:
+        config = plain.config(max_new_tokens=24)
+        expected = alone(plain, PROMPT, config)
+        with Engine(plain) as engine:
+            decode, score = engine.submit(PROMPT, config), engine.submit(PROMPT, choices=["zebra"])
+            with pytest.raises(ChoicesRefusedError):
+                score.result(WAIT)
+            assert result_of(decode).token_ids == expected.token_ids
+            assert engine.status.running == 0
+
+
+def test_scores_in_asyncio_and_in_streams(decoder: Decoder) -> None:
+    async def both() -> Any:
+        with Engine(decoder) as engine:
+            prepared = await engine.prepare(PROMPT, choices=CHOICES, drafts=True)
+            return await engine.submit(prepared)
+
+    result = asyncio.run(both())
+    assert "".join(decoder.stream_text(PROMPT, choices=CHOICES)) == result.text
+    assert_same_scores(decoder.generate([PROMPT], choices=CHOICES, parallel=2)[0], result)
+
+
+def test_scores_on_several_devices(tiny_bundle_logits: Path, decoder: Decoder) -> None:
+    expected = decoder.generate(PROMPT, choices=CHOICES)
+    for devices in (["cpu:0", "cpu:1"], ["numpy"]):
+        with Decoder.open(tiny_bundle_logits, devices, threads=1) as other:
+            assert_same_scores(other.generate(PROMPT, choices=CHOICES), expected)

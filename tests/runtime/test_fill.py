@@ -1,0 +1,206 @@
+"""Holes of real texts: the given text stays, seams are healed, and streams, engine and batch agree."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, TextEvent
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.requests.result import GenerationResult
+from lopa.runtime.text.encoded_holes import encode_holes, text_of_token
+from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+
+TEXTS = (
+    "def mean(values):\n    total = sum(values)\n\treturn total / len(values)\n",
+    "Question: There are 12 apples 🍎 and 3 crates.\nAnswer: 12 * 3 = 36 👩‍👩‍👧.",
+    '{"name": "Zoë", "größe": [1, 2,   3], "日本": null}',
+    "   \n\n\t  x  \n",
+)
+
+
+@pytest.fixture(scope="module")
+def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
+    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
+    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(params=["llada", "dream"])
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    found: Decoder = request.getfixturevalue(request.param)
+    return found
+
+
+def cut(rng: random.Random, text: str, holes: int) -> list[Any]:
+    """Return `text` with spans replaced by holes, at any characters."""
+    places = sorted(rng.sample(range(1, len(text) + 1), min(2 * holes, len(text) // 2 * 2)))
+    parts: list[Any] = [text[: places[0]]]
+    for start, end in zip(places[::2], [*places[2::2], len(text)], strict=True):
+        del start
+        parts += [Hole(rng.randint(1, 6)), text[end - rng.randint(1, 3) : end]]
+    return parts
+
+
+def assert_given_stays(parts: list[Any], result: GenerationResult) -> None:
+    assert result.holes is not None
+    assert result.filled_text is not None
+    fills = iter(result.holes)
+    assert result.filled_text == "".join(next(fills) if isinstance(part, Hole) else part for part in parts)
+    assert next(fills, None) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_given_text_stays_as_it_is(decoder: Decoder, seed: int) -> None:
+    rng = random.Random(seed)
+    options: dict[str, Any] = rng.choice([{}, {"strategy": "lopa", "branches": 3}, {"block_size": 3}])
+    for text in TEXTS:
+        parts = cut(rng, text, rng.randint(1, 3))
+        result = decoder.fill(parts, **options)
+        assert_given_stays(parts, result)
+        assert result.stop_reason in ("length", "eos")
+        assert result.tokens == len(result.token_ids) >= sum(part.tokens for part in parts if isinstance(part, Hole))
+
+
+def test_a_token_at_a_seam_is_decided_again(decoder: Decoder) -> None:
+    """The beginning of "answer" and the end of "candies" are given; whole words continue and end them."""
+    manifest, tokenizer = decoder.bundle.manifest, decoder.tokenizer
+    text = text_with_holes(["The ans", Hole(3), "dies are gone"])
+    encoded = encode_holes(text, tokenizer, manifest)
+    start, end = encoded.holes[0]
+    first, last = encoded.seam_at[start], encoded.seam_at[end - 1]
+    assert (first.is_start, last.is_start) == (True, False)
+    assert "The ans".endswith(first.text)
+    assert "dies are gone".startswith(last.text)
+    allowed = [each for each in range(manifest.dimensions.vocab_size) if encoded.allows(start, each)]
+    assert first.token in allowed
+    assert all(text_of_token(tokenizer, each).startswith(first.text) for each in allowed)
+    assert len(allowed) > 1
+    ends = [each for each in range(manifest.dimensions.vocab_size) if encoded.allows(end - 1, each)]
+    assert all(text_of_token(tokenizer, each).endswith(last.text) for each in ends)
+    assert len(ends) > 1
+    result = decoder.fill(text.parts)
+    assert result.token_ids[0] in allowed
+    assert result.token_ids[-1] in ends
+
+
+def test_drawn_tokens_keep_the_seams(llada: Decoder) -> None:
+    parts = ["The ans", Hole(3), "dies are gone"]
+    results = {llada.fill(parts, temperature=1.5, seed=seed, top_p=0.95).filled_text for seed in range(6)}
+    assert len(results) > 1
+    assert all(str(each).startswith("The ans") and str(each).endswith("dies are gone") for each in results)
+
+
+def test_streams_engine_and_batch_give_the_same(llada: Decoder) -> None:
+    prompt = text_with_holes("Question: 2 + <hole:3> = 5.\nAnswer: <hole:4>.\n")
+    one = llada.generate(prompt)
+    events = list(llada.stream(prompt, drafts=True))
+    texts = [event.text for event in events if isinstance(event, TextEvent)]
+    assert "".join(texts) == one.text
+    assert one.filled_text == f"Question: 2 + {one.text}.\n"
+    assert one.holes is not None
+    assert one.text == f"{one.holes[0]} = 5.\nAnswer: {one.holes[1]}"
+    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    assert [draft.unmasked for draft in drafts] == sorted(draft.unmasked for draft in drafts)
+    assert drafts[-1].unmasked == one.tokens
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].result.filled_text == one.filled_text
+    batch = llada.generate([prompt, "A question", prompt], parallel=3, max_new_tokens=8)
+    assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
+    assert batch[1].holes is None
+    with Engine(llada) as engine:
+        handles = [engine.submit(prompt) for _ in range(3)]
+        assert {handle.result(60.0).filled_text for handle in handles} == {one.filled_text}
+
+
+def test_an_end_of_text_ends_its_hole(dream: Decoder) -> None:
+    """The toy ends a hole early, and the given text behind it stays."""
+    result = dream.fill(["The answer is 5.\n", Hole(10), "\n\nQuestion: 2?\nAnswer:"])
+    end = result.token_ids.index(dream.bundle.manifest.special_tokens.eos)
+    assert result.filled_text == f"The answer is 5.\n{result.text}\n\nQuestion: 2?\nAnswer:"
+    assert result.text == dream.tokenizer.decode(list(result.token_ids[:end])).removeprefix("\n")
+    assert end < 10
+    assert result.stop_reason == "eos"
+
+
+def test_tokens_behind_an_end_of_text_are_ignored(dream: Decoder) -> None:
+    result = dream.fill(["The answer is 5.", Hole(10), " Done."])
+    eos = dream.bundle.manifest.special_tokens.eos
+    behind = result.token_ids[result.token_ids.index(eos) : -1]
+    assert set(behind) != {eos}, "the toy wrote nothing behind the end"
+    assert result.filled_text == f"The answer is 5.{result.text} Done."
+    assert dream.tokenizer.decode(list(behind)) not in result.text
+
+
+def test_equal_ids_with_other_seams_are_decoded_apart(llada: Decoder) -> None:
+    """The engine decodes equal requests once. A hole of given ids has no seams, and other tokens."""
+    healed = text_with_holes(["The ans", Hole(3), "dies are gone"])
+    encoded = encode_holes(healed, llada.tokenizer, llada.bundle.manifest)
+    ((start, end),) = encoded.holes
+    ids = encoded.ids.tolist()
+    plain = text_with_holes([ids[:start], Hole(end - start), ids[end:]])
+    alone = [llada.generate(prompt).token_ids for prompt in (healed, plain)]
+    assert alone[0] != alone[1]
+    with Engine(llada) as engine:
+        handles = engine.submit_many([healed, plain, healed])
+        assert [handle.result(60.0).token_ids for handle in handles] == [alone[0], alone[1], alone[0]]
+
+
+def test_a_stop_string_ends_a_hole(llada: Decoder) -> None:
+    parts = ["Question: 2 + 3?\nAnswer: ", Hole(16), " Done."]
+    whole = llada.fill(parts)
+    stop = whole.text[len(whole.text) // 2 :][:2]
+    result = llada.fill(parts, stop=[stop])
+    assert result.text == whole.text[: whole.text.index(stop)]
+    assert (result.stop_reason, result.stop_string) == ("stop_string", stop)
+    assert result.filled_text == f"{parts[0]}{result.text}{parts[2]}"
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ("a<hole:3>b", {"regex": "[a-z]+"}, "a grammar"),
+        ("a<hole:3>b", {"choices": ["a", "b"]}, "choices"),
+        ("a<hole:3>b", {"window": "block_causal", "cache": "blocks"}, "holes for a model that attends to earlier text"),
+        ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "stop strings for several holes"),
+        ("a<hole:4000>b<hole:4000>c<hole:4000>d", {}, "but this model has"),
+        (["a", Hole(2), [99999]], {}, "invalid ids"),
+        ("nothing", {}, "a text without a hole"),
+    ],
+    ids=str,
+)
+def test_what_holes_do_not_support_is_refused(llada: Decoder, parts: Any, options: Any, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        llada.fill(parts, **options)
+    assert message in caught.value.received
+
+
+def test_models_that_see_one_side_are_refused(tiny_bundle: Path, family_bundle: Callable[..., Path]) -> None:
+    with Decoder.open(tiny_bundle, threads=1) as adapted:
+        with pytest.raises(BadInputError, match="D2F adapter"):
+            adapted.fill("a<hole:3>b")
+        assert adapted.fill("a<hole:3>b", window="full").holes is not None
+    for family in ("sdar", "fast_dllm_v2"):
+        with (
+            Decoder.open(family_bundle(family), threads=1) as causal,
+            pytest.raises(BadInputError, match="earlier text"),
+        ):
+            causal.fill("a<hole:3>b")
+
+
+def test_a_hole_at_the_start_needs_a_token_before_it(dream: Decoder, llada: Decoder) -> None:
+    text = text_with_holes([Hole(2), " apples"])
+    for decoder in (dream, llada):
+        assert str(decoder.generate(text).filled_text).endswith(" apples")
+    manifest = dream.bundle.manifest
+    own = msgspec.structs.replace(manifest, decoding=msgspec.structs.replace(manifest.decoding, add_bos=False))
+    with pytest.raises(BadInputError, match="begins with a hole"):
+        encode_holes(text, dream.tokenizer, own)

@@ -1,0 +1,81 @@
+"""The choice of a replica: longest prefix, bounded load, bounded memory."""
+
+import random
+from itertools import pairwise
+from typing import Any
+
+from tests.serve.ray.test_affinity import MODELS
+
+from lopa.serve.openai.body_options import CHATS
+from lopa.serve.ray.affinity import route_from_body
+from lopa.serve.ray.prefix_routes import PrefixRoutes, ranked_replicas
+
+
+def test_the_replica_with_the_longest_prefix_is_found() -> None:
+    routes: PrefixRoutes[str] = PrefixRoutes()
+    routes.record(["s", "s1"], "one")
+    routes.record(["s", "s2", "s2x"], "two")
+    assert routes.find(["s", "s1", "s1x"], {"one", "two"}) == "one"
+    assert routes.find(["s", "s2", "s2x", "s2xy"], {"one", "two"}) == "two"
+    assert routes.find(["s", "s3"], {"one", "two"}) == "two"  # the last one that computed it
+    assert routes.find(["other"], {"one", "two"}) is None
+    assert routes.find([], {"one", "two"}) is None
+    # A replica that has gone: a shorter prefix of another one counts.
+    assert routes.find(["s", "s1", "s1x"], {"two"}) == "two"
+    assert routes.find(["s", "s1"], set()) is None
+
+
+def test_old_prefixes_are_forgotten_and_the_longest_first() -> None:
+    routes: PrefixRoutes[int] = PrefixRoutes(max_routes=10)
+    routes.record(["a", "ab", "abc"], 1)
+    for number in range(8):
+        routes.record([f"x{number}"], 2)
+    assert len(routes) == 10
+    assert routes.find(["a", "ab", "abc"], {1}) == 1
+    assert routes.find(["abc"], {1}) is None
+    routes.record(["a"], 3)  # used again
+    for number in range(8):
+        routes.record([f"y{number}"], 2)
+    assert routes.find(["a", "ab"], {1, 3}) == 3
+    assert routes.find(["ab"], {1}) is None
+
+
+def test_load_is_bounded() -> None:
+    requests = {"home": 0, "idle": 0, "busy": 5}
+    for excess in range(8):
+        ranks = ranked_replicas("home", {**requests, "home": excess}, max_excess=4)
+        assert sorted(each for rank in ranks for each in rank) == ["busy", "home", "idle"]
+        assert (ranks[0] == ["home"]) == (excess < 4)
+        if excess >= 4:
+            assert ranks[0] == ["idle"]
+
+
+def test_without_a_prefix_the_least_busy_replicas_come_first() -> None:
+    random.seed(0)
+    requests = {"a": 2, "b": 0, "c": 0, "d": 1}
+    found = [ranked_replicas(None, requests, 4) for _ in range(50)]
+    assert all([sorted(rank) for rank in ranks] == [["b", "c"], ["d"], ["a"]] for ranks in found)
+    assert {ranks[0][0] for ranks in found} == {"b", "c"}
+    assert ranked_replicas(None, {}, 4) == []
+
+
+def test_growing_chats_stay_and_spread() -> None:
+    """Simulate conversations in which only the ingress's keys and the number of unfinished requests are known."""
+    rng = random.Random(1)
+    routes: PrefixRoutes[int] = PrefixRoutes()
+    system = {"role": "system", "content": "You are helpful."}
+    chats: list[list[dict[str, Any]]] = [[system, {"role": "user", "content": f"task {each}"}] for each in range(12)]
+    homes: list[list[int]] = [[] for _ in chats]
+    unfinished: list[int] = []
+    for turn in range(10):
+        for number in rng.sample(range(len(chats)), len(chats)):
+            prefixes = route_from_body({"model": "causal", "messages": chats[number]}, CHATS, MODELS).prefixes
+            requests = {each: unfinished.count(each) for each in range(3)}
+            replica = ranked_replicas(routes.find(prefixes, requests), requests, max_excess=2)[0][0]
+            routes.record(prefixes, replica)
+            unfinished = [*unfinished[-3:], replica]
+            homes[number].append(replica)
+            chats[number] += [{"role": "assistant", "content": f"{turn}"}, {"role": "user", "content": "go on"}]
+    moves = sum(a != b for each in homes for a, b in pairwise(each))
+    assert moves < 0.3 * 12 * 9
+    assert {each[0] for each in homes} == {0, 1, 2}, "a common system prompt sent all chats to one replica"

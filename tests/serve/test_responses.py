@@ -1,0 +1,189 @@
+"""OpenAI's /v1/responses with OpenAI's own client, which validates every field of answers and events."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.serve.servers import WAIT, Server
+
+openai = pytest.importorskip("openai")
+httpx = pytest.importorskip("httpx2")
+pytest.importorskip("llguidance")
+QUESTION = "There are 9 baskets, and each holds 6 candies. How many candies?"
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather of a city",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 6}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+OTHERS: list[Any] = [{"type": "web_search"}, {"type": "custom", "name": "shell"}]
+"""Tools that clients such as Codex offer, and that this server leaves out."""
+
+
+@pytest.fixture
+def client(tool_server: Server) -> Iterator[Any]:
+    yield from _client(tool_server)
+
+
+@pytest.fixture
+def thinking(reasoning_server: Server) -> Iterator[Any]:
+    yield from _client(reasoning_server)
+
+
+def _client(server: Server) -> Iterator[Any]:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=httpx.Client(timeout=WAIT, trust_env=False),
+        _strict_response_validation=True,
+    ) as made:
+        yield made
+
+
+def _create(client: Any, **fields: Any) -> Any:
+    return client.responses.create(**{"model": "tiny", "input": QUESTION, "max_output_tokens": 120, **fields})
+
+
+def _output(response: Any) -> list[dict[str, Any]]:
+    """Return the items of a response without the ids that differ between two requests."""
+    hidden = ("id", "call_id", "parsed_arguments")
+    return [{k: v for k, v in each.to_dict().items() if k not in hidden} for each in response.output]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"instructions": "Be brief.", "temperature": 1.0, "extra_body": {"seed": 3}},
+        {"tools": [WEATHER, *OTHERS], "tool_choice": "required"},
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}},
+        {"tools": [WEATHER], "parallel_tool_calls": False},
+        {"max_output_tokens": 3},
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_whole_and_streamed_responses_are_equal(client: Any, fields: dict[str, Any]) -> None:
+    whole = _create(client, **fields)
+    events = list(_create(client, stream=True, **fields))
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    assert [each.type for each in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last.type == f"response.{whole.status}"
+    assert _output(last.response) == _output(whole)
+    assert last.response.usage == whole.usage
+    assert whole.output
+    added = {each.output_index: each.item.id for each in events if each.type == "response.output_item.added"}
+    done = {each.output_index: each.item for each in events if each.type == "response.output_item.done"}
+    assert {index: item.id for index, item in done.items()} == added
+    assert [item.to_dict() for item in done.values()] == [each.to_dict() for each in last.response.output]
+    text = "".join(each.delta for each in events if each.type == "response.output_text.delta")
+    assert text == whole.output_text
+    calls = [each for each in whole.output if each.type == "function_call"]
+    if fields.get("tool_choice"):
+        assert calls
+        assert all(set(json.loads(each.arguments)) == {"city"} for each in calls)
+        assert len({each.call_id for each in calls}) == len(calls)
+        deltas = [each.delta for each in events if each.type == "response.function_call_arguments.delta"]
+        assert deltas == [each.arguments for each in calls]
+    if fields.get("max_output_tokens") == 3:
+        assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_reasoning_is_an_item_of_its_own(thinking: Any) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 8}
+    whole = _create(thinking, extra_body=extra)
+    assert [each.type for each in whole.output] == ["reasoning", "message"]
+    assert whole.usage.output_tokens_details.reasoning_tokens > 0
+    events = list(_create(thinking, stream=True, extra_body=extra))
+    assert _output(events[-1].response) == _output(whole)
+    off = _create(thinking, reasoning={"effort": "none"})
+    assert [each.type for each in off.output] == ["message"]
+    history = [{"role": "user", "content": QUESTION}, *(each.to_dict() for each in whole.output)]
+    again = _create(thinking, input=[*history, {"role": "user", "content": "Again"}])
+    assert again.status in ("completed", "incomplete")
+
+
+def test_calls_and_results_go_back_as_they_came(client: Any) -> None:
+    items: list[Any] = [{"role": "user", "content": QUESTION}]
+    for turn in range(4):
+        choice = "required" if turn % 2 == 0 else "auto"
+        answer = _create(client, input=items, tools=[WEATHER], tool_choice=choice, temperature=0.7)
+        items += [each.to_dict() for each in answer.output]
+        calls = [each for each in answer.output if each.type == "function_call"]
+        assert calls or turn % 2
+        items += [{"type": "function_call_output", "call_id": each.call_id, "output": "7 C"} for each in calls]
+        items.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]})
+
+
+def test_structured_output(thinking: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
+    assert 0 <= json.loads(_create(thinking, text=form).output_text)["n"] <= 9
+
+
+def test_a_request_as_codex_sends_it(client: Any, tool_server: Server) -> None:
+    body = {
+        "model": "tiny",
+        "client_metadata": {"x": "y"},
+        "include": ["reasoning.encrypted_content"],
+        "instructions": "You are an agent.",
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "key",
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "stream": True,
+        "tool_choice": "auto",
+        "tools": [WEATHER, *OTHERS, {"type": "namespace", "name": "n", "tools": []}],
+        "text": {"verbosity": "low"},
+    }
+    with tool_server.http.stream("POST", "/v1/responses", json=body) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert answer.status_code == 200
+    kinds = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    assert [json.loads(line.removeprefix("data: "))["type"] for line in lines if line.startswith("data: ")] == kinds
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+
+
+@pytest.mark.parametrize(
+    ("invalid", "param"),
+    [
+        ({"input": 5}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "image_generation_call"}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "1"}]}, "input"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"instructions": 5}, "instructions"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "no"}}, "tool_choice"),
+        ({"text": 5}, "text"),
+        ({"text": {"format": {"type": "xml"}}}, "text"),
+        ({"reasoning": 5}, "reasoning"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning"),
+        ({"temperature": -1}, "temperature"),
+        ({"lopa": {"branches": "many"}}, "lopa.branches"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_invalid_fields_are_rejected_by_name(reasoning_server: Server, invalid: dict[str, Any], param: str) -> None:
+    body = {"model": "tiny", "input": QUESTION, "max_output_tokens": 20, **invalid}
+    answer = reasoning_server.http.post("/v1/responses", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param, answer.text
