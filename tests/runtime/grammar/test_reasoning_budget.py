@@ -1,5 +1,6 @@
 """A budget of tokens for reasoning: exact in tokens, for marks as text and as tokens, in every decode."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tests.chat_bundles import FIRST_FREE_ID, HERMES, MARKS, with_added_tokens
 
 from lopa.runtime import Decoder, Engine
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.grammar_source import any_text_request, reading_from_request
+from lopa.runtime.grammar.grammar_source import GrammarRequest, any_text_request, reading_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import initial_state
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -124,6 +125,53 @@ def test_the_answer_may_open_its_reasoning(kind: str, request: pytest.FixtureReq
     free = _after(_state(opened, 2, is_open=False), other)
     assert free is not None
     assert free.forced() == ()
+
+
+_CALLS = r"""start: thought "<call>\n{\"a\": " NUMBER (", \"b\": " NUMBER)? "}\n</call>"
+thought[lazy]: /(?s:.*)<\/think>/
+NUMBER: /[1-9][0-9]{0,5}/
+"""
+
+
+@pytest.mark.parametrize("room", [27, 28, 29, 30, 32, 36, 48])
+def test_an_ending_always_follows_whatever_the_model_wants(decoder: Decoder, room: int) -> None:
+    """Write tokens of random texts, calls and reasoning, and the state's own token where none is possible."""
+    vocabulary = _vocabulary(decoder)
+    request = GrammarRequest("grammar", _CALLS, room)
+    reading = reading_from_request(request, vocabulary)
+    wanted = [
+        _ids(decoder, text) for text in ("</th", "</think>", "<call>\n{", '"b": 123, 45', "}\n</call>", "So 1 + 2")
+    ]
+    for seed in range(12):
+        rng = np.random.default_rng([room, seed])
+        state = BudgetedState(initial_state(reading, room), int(rng.integers(room)), is_open=True)
+        left = room
+        while not state.ended:
+            left -= 1
+            assert left >= 0
+            after: BudgetedState | None = None
+            for number in rng.permutation(len(wanted))[:3]:
+                token = int(rng.choice(wanted[number]))
+                after = after or (state.after(token, left) if state.allows(token) else None)
+            after = after or state.after(state.first_ending_token(left + 1), left)
+            assert after is not None
+            state = after
+
+
+@pytest.mark.parametrize("room", [28, 33, 40])
+def test_a_budget_fits_into_the_room_of_the_grammar(decoder: Decoder, room: int) -> None:
+    for budget in (0, 3, room // 2, room - 5):
+        result = decoder.generate(_OPEN, reasoning_budget=budget, max_new_tokens=room, grammar=_CALLS)
+        assert result.text.endswith("</call>")
+
+
+@pytest.mark.parametrize("room", [12, 16, 60])
+def test_a_mark_is_not_written_where_the_answer_could_not_end_behind_it(decoder: Decoder, room: int) -> None:
+    """Use an expression whose texts without the mark are shorter."""
+    regex = r"[^<]*(<\/think>([a-z] ){24}|<\/[a-z]{0,6})?"
+    text = decoder.generate(_OPEN, reasoning_budget=2, max_new_tokens=room, grammar=f"start: /{regex}/").text
+    assert re.fullmatch(regex, text)
+    assert ("</think>" in text) == (room == 60)
 
 
 def test_the_engine_shares_no_decode_between_budgets(decoder: Decoder) -> None:

@@ -73,7 +73,7 @@ class BudgetedState:
 
     def after(self, token: int, room: int) -> Self | None:
         """Return the state after `token` with `room` positions left, or None if the token is not possible here."""
-        if not self._may_write(token):
+        if not self._may_write(token) and self._can_close(room):
             return None
         grammar = self.grammar.after(token, room)
         if grammar is None:
@@ -91,8 +91,8 @@ class BudgetedState:
         return self.grammar.reading.vocabulary.fewest_tokens(self._due) or ()
 
     def first_ending_token(self, room: int) -> int:
-        """Return the first token of an ending within `room` positions."""
-        return self.forced()[0] if self._due and self.forced() else self.grammar.first_ending_token(room)
+        """Return the first token of an ending within `room` positions. It writes </think> if that is due and fits."""
+        return self.forced()[0] if self._due and self._can_close(room - 1) else self.grammar.first_ending_token(room)
 
     def allows(self, token: int) -> bool:
         """Return whether `token` may follow, regardless of the remaining positions."""
@@ -114,6 +114,12 @@ class BudgetedState:
     def with_rejected(self, count: int) -> Self:
         """Return this state after `count` more tokens were rejected and remasked."""
         return replace(self, grammar=self.grammar.with_rejected(count))
+
+    def _can_close(self, room: int) -> bool:
+        """Return whether the next token of </think> leaves an ending within `room` positions. If not, the reasoning
+        ends as the grammar's own ending does."""
+        tokens = self.forced()
+        return bool(tokens) and self.grammar.after(tokens[0], room) is not None
 
     def _may_write(self, token: int) -> bool:
         """Return False if </think> is due and `token` is not the beginning of it."""
