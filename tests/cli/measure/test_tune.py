@@ -65,9 +65,11 @@ def test_tune_saves_profiles_that_a_request_uses(bundle: Path, questions: Path, 
     assert found["is_complete"]
     rows = {row["config"]: row for row in found["rows"]}
     assert rows["threshold 0.3"]["verdict"] == "lower"
-    assert rows["defaults"]["questions"] == 40
     profiles = {row["profile"]: row for row in found["profiles"]}
     assert set(profiles) == {"fast", "balanced", "exact"}
+    chosen = {row["config"] for row in found["profiles"]} - {"defaults"}  # the defaults, if nothing is faster
+    assert chosen
+    assert {rows[config]["questions"] for config in chosen} == {40}
     manifest = Bundle.open(bundle).manifest
     assert manifest.defaults == {"profile": "balanced"}
     assert manifest.profiles["balanced"].options == profiles["balanced"]["options"]

@@ -192,12 +192,13 @@ def test_unloading_fails_waiting_requests(
     triton_bundle: Path, write_model: Callable[..., Path], load_model: Callable[..., Loaded], tmp_path: Path
 ) -> None:
     found = load_model(write_model(triton_bundle, tmp_path / "models", "--max-num-seqs", 1, "--threads", 1))
-    inputs_of_request = {"text_input": PROMPTS[0], "options": long_options(), "stream": True, "drafts": True}
-    running, waiting = (found.ask(**inputs_of_request) for _ in range(2))
-    until(lambda: running.parts)
+    request = {"options": long_options(), "stream": True, "drafts": True}
+    # Different prompts, since equal requests share a decode. Together they take far longer than the lines below.
+    senders = [found.ask(text_input=f"{number} {PROMPTS[0]}", **request) for number in range(8)]
+    until(lambda: senders[0].parts)
     found.model.finalize()
-    for sender in (running, waiting):
-        assert sender.done, "the answer came before finalize returned"
+    assert all(sender.done for sender in senders), "the answers came before finalize returned"
+    for sender in senders[2:]:
         assert sender.error is not None
         assert sender.error.code == TritonError.UNAVAILABLE
         assert sender.error.text.startswith("not_ready: ")

@@ -6,11 +6,13 @@ call. If the main thread made that call, Ctrl-C would have no effect until the g
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 _Result = TypeVar("_Result")
+_WAKE_SECONDS = 0.2
+"""Seconds after which a waiting main thread looks for signals."""
 _calls: WeakSet[Future[Any]] = WeakSet()
 """Calls whose thread or result is still in use."""
 
@@ -29,6 +31,15 @@ def start_call(function: Callable[[], _Result]) -> Future[_Result]:
 
     threading.Thread(target=run, name="lopa-background-call", daemon=True).start()
     return future
+
+
+def wait_for_call(call: Future[Any]) -> None:
+    """Wait until `call` has ended. A signal ends the wait.
+
+    A wait without a time limit would miss a signal that arrives just before the thread blocks.
+    """
+    while not wait([call], _WAKE_SECONDS).done:
+        pass
 
 
 def is_call_running() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from lopa.bench.pace import bytes_text
-from lopa.cli.program.background_call import start_call
+from lopa.cli.program.background_call import start_call, wait_for_call
 from lopa.cli.terminal.progress_bars import ProgressBars
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.decoder import Decoder
@@ -35,7 +35,7 @@ def open_decoder(path: Path, devices: Sequence[str], **options: Any) -> Decoder:
         with _OpeningStatus(opening_text(Bundle.open(path), devices)) as status:
             if not wait([call], _LONG_SECONDS - _SHORT_SECONDS).done:
                 status.print_line()
-            wait([call])
+            wait_for_call(call)
     return call.result()
 
 
