@@ -34,6 +34,7 @@ from lopa.runtime.state.branch import (
     published_stop_reason,
     stop_reason,
     unmasked_length,
+    with_tokens,
 )
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import Model, context_from_model
@@ -42,6 +43,7 @@ from lopa.runtime.state.layout import layout_of_holes, layout_of_prompt
 from lopa.runtime.state.pipeline import branches_of_round, hands_over, next_anchor
 from lopa.runtime.state.shadow_rows import with_shadow_rows
 from lopa.runtime.state.windows import Windows, check_rows, windows_from_branches
+from lopa.runtime.strategy import Candidates
 
 __all__ = ["Decoding", "SharingTest", "Step", "StopReason"]
 
@@ -109,6 +111,10 @@ class Decoding:
         self.stop_reason: StopReason | None = None
         self._stopped_early_at: int | None = None
         """Position of the end of text at which LLaDA2.0's loop stopped within a block, possibly in the prompt."""
+        self._proposed: tuple[Int64, Candidates] | None = None
+        """Masked positions [n] that the last round computed, and the best tokens there."""
+        self.drafted: Candidates | None = None
+        """[n]: tokens that `write_draft` wrote."""
         self._seconds: dict[str, float] = {}
         self._lap_began = 0.0
         without = None if plan.reference else context.mask_token  # only reference mode may write the mask token
@@ -209,11 +215,14 @@ class Decoding:
             count = self._budget.lookaheads(scores.confidences, gains, anchor, context)
         spawned = spawn(anchor, outcome, count, context)
         self._branches = spawned.branches
+        self._proposed = scores.view.positions[winner], scores.view.candidates[winner]
         self._update_end((self.anchor,))
         if context.is_llada2 and context.plan.eos_early_stop and not context.plan.edits:
             self._stop_early(outcome.unmasked.tokens)
         if self._record is not None:
             written = [*outcome.unmasked.positions.tolist(), *outcome.edited.positions.tolist()]
+            if context.plan.anytime:
+                self._record.add(winner, scores.view.positions[winner].tolist(), windows, rows)
             self._record.accept(scores.branches[winner])
             self._record.add(winner, written, windows, rows)
             self._record.propose(winner, spawned.lookaheads, windows, rows)
@@ -246,10 +255,13 @@ class Decoding:
         self._strategy_steps += len(verified.states) * self._samples(windows)
         self._lap("select")
         self._branches = verified.states[-1:]
+        self._proposed = scores.view.positions[verified.numbers[-1]], scores.view.candidates[verified.numbers[-1]]
         self._update_end(verified.states)
         if self.stop_reason is None:
             self._branches = (*drafts(verified, scores, self._strategy_steps, context), *self._branches)
         if self._record is not None:
+            if context.plan.anytime:
+                self._record.add(verified.numbers[-1], self._proposed[0].tolist(), windows, rows)
             for number, unmasked, edited in zip(verified.numbers, verified.unmasked, verified.edited, strict=True):
                 self._record.add(number, [*unmasked.positions.tolist(), *edited.positions.tolist()], windows, rows)
         self._lap("spawn")
@@ -314,6 +326,21 @@ class Decoding:
         """End the request from outside, e.g. at a time limit."""
         self.stop_reason = reason
 
+    def write_draft(self) -> None:
+        """Write the last round's best tokens at its masked positions, up to a position that it did not compute.
+
+        The decode has ended, and nothing follows.
+        """
+        if self._proposed is None or self.drafted is not None:
+            return
+        positions, candidates = self._proposed
+        masked = np.flatnonzero(~self.anchor.unmasked)
+        unknown = np.setdiff1d(masked, positions)
+        own = np.isin(positions, masked if not len(unknown) else masked[masked < unknown[0]])
+        self.drafted = candidates[own]
+        branch = with_tokens(self.anchor, positions[own], self.drafted.tokens, self.drafted.logprobs, self._context)
+        self._branches = (branch,)
+
     @property
     def anchor(self) -> Branch:
         """Accepted sequence so far."""
@@ -328,6 +355,7 @@ class Decoding:
         if self._stopped_early_at is not None:
             return anchor.tokens[self.prompt_length : self._stopped_early_at + 1]
         changes = (context.plan.remasks or context.plan.edits) and self.stop_reason not in ("eos", "length")
+        changes = changes and self.drafted is None
         length = final_length(anchor) if changes else unmasked_length(anchor)
         if context.is_llada2:
             length = min(length, context.plan.max_new_tokens)

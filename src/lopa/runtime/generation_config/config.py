@@ -92,6 +92,9 @@ class GenerationConfig:
             0.
         special_tokens: Parse special tokens in the prompt's text. Default: False.
         time_limit: Return the committed text after this many seconds. Default: none.
+        max_forwards: Return the committed text after this many forwards. Default: none.
+        anytime: If a limit of time or forwards ends the answer early, write the last forward's best tokens at the
+            masked positions that it computed. Default: False.
         deduplicate_rows: Compute equal rows of several branches once. Default: only on CPUs, if that is faster.
         speculative: Use exact speculative decoding: branches verify drafts of the strategy's next steps. The tokens
             stay the same and need fewer forwards. Default: False.
@@ -145,6 +148,8 @@ class GenerationConfig:
     top_logprobs: int | None = None
     special_tokens: bool = False
     time_limit: float | None = None
+    max_forwards: int | None = None
+    anytime: bool | None = None
     deduplicate_rows: bool | None = None
     speculative: bool | None = None
     reference: bool = False

@@ -26,6 +26,7 @@ PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "stop_at_eos": True,
     "drop_after_eos": True,
     "speculative": False,
+    "anytime": False,
 }
 """Values of options that neither a request nor a bundle sets. Other options have no constant default."""
 _PER_REQUEST = frozenset(

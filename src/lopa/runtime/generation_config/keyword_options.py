@@ -54,6 +54,8 @@ class GenerationOptions(TypedDict, total=False):
     top_logprobs: int | None
     special_tokens: bool
     time_limit: float | None
+    max_forwards: int | None
+    anytime: bool | None
     deduplicate_rows: bool | None
     speculative: bool | None
     reference: bool

@@ -29,6 +29,7 @@ def check_together(options: Options, strategy: Strategy) -> None:
     _check_branches(options, strategy)
     _check_grammar(options, strategy)
     _check_choices(options)
+    _check_anytime(options)
 
 
 def grammars_given(options: Options) -> list[str]:
@@ -316,6 +317,19 @@ def _check_choices(options: Options) -> None:
         raise BadInputError(
             f"cannot combine choices with {other}",
             expected="one of the two, since choices are scored instead of decoded",
+            remedy="remove one of the two",
+        )
+
+
+def _check_anytime(options: Options) -> None:
+    """Reject anytime where the last forward's best tokens are no answer: a grammar has not read them."""
+    if not options["anytime"]:
+        return
+    for other in (*grammars_given(options), *(name for name in ("choices", "reference") if options[name])):
+        raise BadInputError(
+            f"cannot combine anytime with {other}",
+            expected="one of the two, since a draft need not satisfy a grammar, and choices and the published loops "
+            "have no drafts",
             remedy="remove one of the two",
         )
 

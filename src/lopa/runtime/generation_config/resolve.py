@@ -84,6 +84,8 @@ def resolve(
         top_logprobs=_given_or(options["top_logprobs"], 0),
         special_tokens=options["special_tokens"],
         time_limit=_given_or(options["time_limit"], math.inf),
+        max_forwards=_given_or(options["max_forwards"], math.inf),
+        anytime=options["anytime"],
         deduplicate_rows=_shared_rows(options, branches, devices),
         reference=reference,
         eos_early_stop=bool(options["eos_early_stop"]),

@@ -192,12 +192,13 @@ CHECKS: Mapping[str, Check] = {
     },
     **{
         name: partial(check_int, name, min=1, max=MAX_POSITIONS)
-        for name in ("block_size", "max_new_tokens", "sub_block", "block_steps")
+        for name in ("block_size", "max_new_tokens", "sub_block", "block_steps", "max_forwards")
     },
     **{
         name: partial(check_bool, name)
         for name in (
             "stop_at_eos",
+            "anytime",
             "drop_after_eos",
             "logprobs",
             "special_tokens",

@@ -80,6 +80,10 @@ class DecodingPlan:
     special_tokens: bool
     time_limit: float
     """Seconds after which the committed text is returned; infinity for no limit."""
+    max_forwards: float
+    """Forwards after which the committed text is returned; infinity for no limit."""
+    anytime: bool
+    """True if an answer that a limit ends early takes the last forward's best tokens at masked positions."""
     deduplicate_rows: SharedRows
     reference: bool
     eos_early_stop: bool

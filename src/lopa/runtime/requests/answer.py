@@ -75,12 +75,16 @@ class Answer:
             self._decoding.stop("stop_string")
         elif not self._ended and time.perf_counter() >= self._time_limit:
             self._decoding.stop("time_limit")
+        elif not self._ended and self._decoding.steps >= self._plan.max_forwards:
+            self._decoding.stop("step_limit")
         return events
 
     def last_events(self, reason: StopReason) -> list[Event]:
         """Return the rest of the text and the result, with stop reason `reason`. It may be called only once. If no
         round ran, the text consists of the tokens that the grammar forces.
         """
+        if self._plan.anytime and reason in ("time_limit", "step_limit") and isinstance(self._decoding, Decoding):
+            self._decoding.write_draft()
         events = [*self._new_text(), *self._text_events(self._stream.finish())]
         return [*events, DoneEvent(self._result("stop_string" if self._stopped is not None else reason))]
 
@@ -137,6 +141,7 @@ class Answer:
             ids = answer = answer[own]
             logprobs = None if logprobs is None else logprobs[own]
             top_logprobs = None if top_logprobs is None else [top_logprobs[each] for each in own]
+        drafted = decoding.drafted if isinstance(decoding, Decoding) else None
         return GenerationResult(
             prompt_ids=tuple(self._prompt_ids.tolist()),
             token_ids=tuple(ids.tolist()),
@@ -157,4 +162,7 @@ class Answer:
             scores=decoding.scores if isinstance(decoding, Scoring) else None,
             holes=None if self._holes is None else tuple(hole.text for hole in texts),
             filled_text=None if self._holes is None else self._holes.whole_text(texts),
+            draft_probability=None
+            if drafted is None or not len(drafted.tokens)
+            else float(drafted.probabilities.mean()),
         )

@@ -51,6 +51,8 @@ class GenerationResult:
     to the last one, and `token_ids` are those of the holes."""
     filled_text: str | None = None
     """The given text with its holes filled; None without holes."""
+    draft_probability: float | None = None
+    """Mean probability of the tokens that `anytime` wrote, from the last forward; None if it wrote none."""
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,9 @@ class OpenAIReply:
             "window_tokens": sum(choice.result.window_tokens for choice in choices),
             "tokens_per_forward": tokens / steps if steps else 0.0,
         }
+        drafts = [each for choice in choices if (each := choice.result.draft_probability) is not None]
+        if drafts:
+            lopa_fields["draft_probability"] = sum(drafts) / len(drafts)
         return {
             "prompt_tokens": prompts,
             "completion_tokens": tokens,
