@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lopa.runtime.requests.result import TextEvent as TextEvent
     from lopa.runtime.requests.status import EngineStatus as EngineStatus
     from lopa.runtime.requests.timing import RequestTiming as RequestTiming
+    from lopa.runtime.revision import Revision as Revision
     from lopa.runtime.scoring.choice_scores import ChoiceScore as ChoiceScore
     from lopa.runtime.scoring.choice_scores import ChoiceScores as ChoiceScores
     from lopa.runtime.sessions.session import Session as Session
@@ -88,6 +89,7 @@ _NAMES = {
     "lopa.runtime.requests.result": "DoneEvent DraftEvent Event GenerationResult TextEvent",
     "lopa.runtime.requests.status": "EngineStatus",
     "lopa.runtime.requests.timing": "RequestTiming",
+    "lopa.runtime.revision": "Revision",
     "lopa.runtime.scoring.choice_scores": "ChoiceScore ChoiceScores",
     "lopa.runtime.sessions.session": "Session",
     "lopa.runtime.text.prompt_ids": "Prompt PromptRequest",

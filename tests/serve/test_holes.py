@@ -61,6 +61,16 @@ def test_parts_have_several_holes(holes_server: Server, decoder: Decoder) -> Non
     assert choice["lopa"]["filled_text"] == expected.filled_text
 
 
+def test_a_limit_of_forwards_leaves_a_complete_answer(holes_server: Server, decoder: Decoder) -> None:
+    options: dict[str, Any] = {"strategy": "vanilla", "max_forwards": 2, "anytime": True}
+    expected = decoder.fill("Name: <hole:4>.", **options)
+    found = _posted(holes_server, lopa={"parts": [{"text": "Name: "}, {"hole": 4}, {"text": "."}], **options})
+    assert found["choices"][0]["text"] == expected.text
+    assert found["choices"][0]["finish_reason"] == "length"
+    assert found["usage"]["lopa"]["steps"] == expected.steps == 2
+    assert found["usage"]["lopa"]["draft_probability"] == pytest.approx(expected.draft_probability)
+
+
 def test_several_prompts_have_the_same_suffix(holes_server: Server, decoder: Decoder) -> None:
     found = _posted(holes_server, prompt=["a ", "b "], suffix=" c", max_tokens=3)["choices"]
     assert [each["text"] for each in found] == [decoder.fill([text, Hole(3), " c"]).text for text in ("a ", "b ")]

@@ -52,6 +52,7 @@ from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
+from lopa.runtime.revision import Revision, revised
 from lopa.runtime.row_sharing import FasterSharing, always
 from lopa.runtime.scoring.choice_scores import EncodedChoice
 from lopa.runtime.scoring.requested_choices import choices_from_option
@@ -271,6 +272,24 @@ class Decoder:
         prompt = text_with_holes(parts)
         callback = None if on_step is None else lambda _, step: on_step(step)
         return self.generate(prompt, config, on_step=callback, **options)
+
+    def revise(
+        self,
+        text: str,
+        config: GenerationConfig | None = None,
+        *,
+        spans: Iterable[Sequence[int]] | None = None,
+        threshold: float | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Revision:
+        """Decide parts of a text again, and return the revised text.
+
+        `spans` are pairs of a start and an exclusive end in characters. With `threshold`, only tokens with a lower
+        probability are decided again, those in `spans` if there are any; this takes one more forward. All of them are
+        decided together, as `fill` does. Within `max_forwards` or `time_limit` the result is complete (`anytime`).
+        Raises BadInputError as `fill` does, for invalid spans, and without spans and threshold.
+        """
+        return revised(self, text, _changed_config(config, options), spans=spans, threshold=threshold)
 
     def iter_generate(
         self,

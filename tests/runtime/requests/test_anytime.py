@@ -1,13 +1,14 @@
 """Answers that a limit ends early: committed text only, or completed from the last forward (anytime)."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lopa.runtime import Decoder, DoneEvent, Engine
+from lopa.runtime import Decoder, Engine
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.result import GenerationResult
@@ -86,7 +87,7 @@ def test_the_tokens_are_the_most_probable_ones_of_the_last_forward(decoder: Deco
             for step in steps
             for position, token in zip(step.unmasked.positions, step.unmasked.tokens, strict=True)
         }
-        for before, step in zip(steps, steps[1:], strict=False):
+        for before, step in pairwise(steps):
             won = step.winner
             if won < len(before.lookaheads):
                 unmasked[before.lookaheads[won].position] = before.lookaheads[won].token

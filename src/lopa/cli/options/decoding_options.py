@@ -30,7 +30,17 @@ _BASIC: Mapping[str, tuple[str, ...]] = {
 }
 """Options that --help lists, by group."""
 _ADVANCED: Mapping[str, tuple[str, ...]] = {
-    LENGTH: ("top_k", "stop_at_eos", "drop_after_eos", "time_limit", "max_forwards", "anytime", "logprobs", "top_logprobs", "special_tokens"),
+    LENGTH: (
+        "top_k",
+        "stop_at_eos",
+        "drop_after_eos",
+        "time_limit",
+        "max_forwards",
+        "anytime",
+        "logprobs",
+        "top_logprobs",
+        "special_tokens",
+    ),
     QUALITY: (
         "speculative",
         "skip_threshold",

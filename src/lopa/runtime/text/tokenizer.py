@@ -173,6 +173,14 @@ class Tokenizer:
             return ids
         return [self._bos, *ids]
 
+    def token_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """Return each token of `text` without control tokens: its ID, and its characters from a start to an exclusive
+        end. Raises BadInputError as `encode` does.
+        """
+        self._check_text(text)
+        encoding = self._encoding(text, literal=True)
+        return [(number, *span) for number, span in zip(encoding.ids, encoding.offsets, strict=True)]
+
     def _literal_ids(self, text: str) -> list[int]:
         """Return the token IDs of `text` without any control token."""
         encoding = self._encoding(text, literal=True)
