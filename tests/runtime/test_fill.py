@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, TextEvent
+from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, Step, TextEvent
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.encoded_holes import encode_holes, text_of_token
@@ -68,6 +69,38 @@ def test_given_text_stays_as_it_is(decoder: Decoder, seed: int) -> None:
         assert_given_stays(parts, result)
         assert result.stop_reason in ("length", "eos")
         assert result.tokens == len(result.token_ids) >= sum(part.tokens for part in parts if isinstance(part, Hole))
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "lopa", "branches": 3}, {"logprobs": True, "top_logprobs": 2}])
+def test_a_range_is_filled_as_a_hole_of_the_chosen_length(decoder: Decoder, options: dict[str, Any]) -> None:
+    """The ranges of both holes grow together, and tokens at their edges are healed."""
+    parts = ["The ans", Hole(1, 9), "dies are gone. Tot", Hole(2, 6), "!"]
+    steps: list[Step] = []
+    found = decoder.fill(parts, on_step=steps.append, **options)
+    compared = [[round(1 + share * 8), round(2 + share * 4)] for share in np.linspace(0, 1, 8).tolist()]
+    assert len(steps[0].branches) == len(steps[0].confidences) == len(compared)
+    assert steps[0].winner == int(np.argmax(steps[0].confidences))
+    first, second = compared[steps[0].winner]
+    fixed = decoder.fill(["The ans", Hole(first), "dies are gone. Tot", Hole(second), "!"], **options)
+    assert (found.filled_text, found.holes, found.token_ids) == (fixed.filled_text, fixed.holes, fixed.token_ids)
+    assert found.prompt_ids == fixed.prompt_ids
+    assert found.logprobs == (None if fixed.logprobs is None else pytest.approx(fixed.logprobs, rel=1e-3, abs=1e-4))
+    assert_given_stays(parts, found)
+    with Engine(decoder) as engine:
+        text = text_with_holes(parts)
+        handles = [engine.submit(text, **options), engine.submit(text_with_holes("a <hole:2> b"))]
+        assert handles[0].result(60).filled_text == found.filled_text
+    events = list(decoder.stream(text_with_holes(parts), drafts=True, **options))
+    streamed = "".join(event.text for event in events if isinstance(event, TextEvent))
+    assert streamed == found.text
+
+
+def test_a_range_in_a_text(decoder: Decoder) -> None:
+    assert text_with_holes("a <hole:4-16>b").parts == ("a ", Hole(4, 16), "b")
+    assert decoder.fill("The answer is <hole:3-3>.").holes == decoder.fill("The answer is <hole:3>.").holes
+    steps: list[Step] = []
+    decoder.fill("The answer is <hole:2-3>.", on_step=steps.append)
+    assert len(steps[0].branches) == 2
 
 
 def test_a_token_at_a_seam_is_decided_again(decoder: Decoder) -> None:
@@ -173,6 +206,8 @@ def test_a_stop_string_ends_a_hole(llada: Decoder) -> None:
         ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "stop strings for several holes"),
         ("a<hole:4000>b<hole:4000>c<hole:4000>d", {}, "but this model has"),
         (["a", Hole(2), [99999]], {}, "invalid ids"),
+        ("a<hole:2-4>b", {"block_size": 2}, "holes that are filled in turn"),
+        ("a<hole:2-4>b", {"cache": "dual"}, "cache 'dual' for ranges of lengths"),
         ("nothing", {}, "a text without a hole"),
     ],
     ids=str,

@@ -61,6 +61,16 @@ def test_parts_have_several_holes(holes_server: Server, decoder: Decoder) -> Non
     assert choice["lopa"]["filled_text"] == expected.filled_text
 
 
+def test_a_range_of_lengths(holes_server: Server, decoder: Decoder) -> None:
+    expected = decoder.fill("Name: <hole:1-6>.")
+    found = _posted(holes_server, lopa={"parts": [{"text": "Name: "}, {"hole": [1, 6]}, {"text": "."}]})
+    assert found["choices"][0]["text"] == expected.text
+    assert found["usage"]["completion_tokens"] == expected.tokens
+    body = {"model": "tiny", "lopa": {"parts": [{"hole": [1, 101]}]}}
+    reply = holes_server.http.post(COMPLETIONS, json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "lopa.parts")
+
+
 def test_a_limit_of_forwards_leaves_a_complete_answer(holes_server: Server, decoder: Decoder) -> None:
     options: dict[str, Any] = {"strategy": "vanilla", "max_forwards": 2, "anytime": True}
     expected = decoder.fill("Name: <hole:4>.", **options)

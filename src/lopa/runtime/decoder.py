@@ -62,7 +62,7 @@ from lopa.runtime.signature import check_signature, trust_from_files
 from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.chat_template import NO_KWARGS
-from lopa.runtime.text.encoded_holes import EncodedHoles, encode_holes
+from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
 from lopa.runtime.text.prompt_ids import (
     Prompt,
     PromptRequest,
@@ -263,11 +263,13 @@ class Decoder:
     ) -> GenerationResult:
         """Fill the holes of a text, which sees the text on both sides of them, and return the result.
 
-        `parts` is a text with marks such as <hole:32>, a hole of 32 tokens, or texts, lists of token IDs and Hole
-        objects. The result's `filled_text` is the given text with its holes filled, and `holes` has the text of each
-        hole. All holes are filled together, or in blocks of `block_size` from left to right. `stream` and `generate`
-        take text_with_holes(parts) as a prompt. Raises BadInputError for invalid parts or options, and for a model that
-        does not attend to the text behind a hole.
+        `parts` is a text with marks: <hole:32> is a hole of 32 tokens, <hole:4-16> one of the most confident length. Or
+        `parts` are texts, lists of token IDs and Hole objects. The result's `filled_text` is the given text with its
+        holes filled, and `holes` has the text of each hole.
+
+        All holes are filled together, or in blocks of `block_size` from left to right. `stream` and `generate` take
+        text_with_holes(parts) as a prompt. Raises BadInputError for invalid parts or options, and for a model that does
+        not attend to the text behind a hole.
         """
         prompt = text_with_holes(parts)
         callback = None if on_step is None else lambda _, step: on_step(step)
@@ -410,7 +412,7 @@ class Decoder:
         holes: EncodedHoles | None = None
         if isinstance(prompt, TextWithHoles):
             _check_both_sides(self.bundle.manifest, config)
-            holes = encode_holes(
+            holes = encode_lengths(
                 prompt,
                 self.tokenizer,
                 self.bundle.manifest,
@@ -420,7 +422,7 @@ class Decoder:
             config = _changed_config(config, {"max_new_tokens": holes.count})
         plan = self.plan(config)
         if holes is not None:
-            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size)
+            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=1 + len(holes.shorter))
         check_callback(on_step)
         if deadline is not None:
             deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)

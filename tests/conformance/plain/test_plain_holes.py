@@ -86,9 +86,9 @@ def _opened(case: Case, masked: Array) -> Array:
     return found[(found >= first) & (found < min(first + case.block, end))]
 
 
-def fill(model: Model, case: Case, **options: Any) -> tuple[list[int], int]:
+def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **options: Any) -> tuple[list[int], int]:
     """Return the filled ids and the number of forwards of our decode."""
-    holes = EncodedHoles(case.ids, case.holes, (), in_turn=case.block is not None)
+    holes = EncodedHoles(case.ids, case.holes, (), in_turn=case.block is not None, shorter=shorter)
     blocks = {} if case.block is None else {"block_size": case.block}
     given = {"confidence": "probability", **RULES[case.rule][0], **blocks, **options}
     plan = plan_for_holes(
@@ -120,6 +120,53 @@ def test_holes_are_filled_as_by_the_plain_loop(seed: int, manifest: Manifest) ->
         assert fill(model, case) == (tokens, forwards), case
         compared += 1
     assert compared >= 12
+
+
+def shortened(case: Case, by: int) -> Case:
+    """Return `case` with holes shorter by up to `by` positions, at least one position long."""
+    ids, holes, removed = case.ids, list[Span](), 0
+    for start, end in case.holes:
+        less = min(by, end - start - 1)
+        cut = slice(end - removed - less, end - removed)
+        ids = np.delete(ids, np.arange(cut.start, cut.stop))
+        holes.append((start - removed, cut.start))
+        removed += less
+    return replace(case, ids=ids, holes=tuple(holes))
+
+
+def first_confidence(network: PlainNetwork, case: Case, shift: int) -> float:
+    """Return the mean probability of the best token over all positions of the holes, before any is filled."""
+    tokens, masked = case.ids.copy(), np.zeros(len(case.ids), np.bool_)
+    for start, end in case.holes:
+        tokens[start:end], masked[start:end] = MASK, True
+    logits, _ = network.rows(tokens, np.arange(len(tokens)), np.ones((len(tokens),) * 2, np.bool_))
+    rows = logits[np.flatnonzero(masked) - shift]
+    raised = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares = raised / raised.sum(axis=1, keepdims=True)
+    shares[:, MASK] = 0.0
+    return float(shares.max(axis=1).mean())
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+@pytest.mark.parametrize("seed", range(2 * len(LAYERS)))
+def test_the_most_confident_length_is_filled(seed: int, speculative: bool, manifest: Manifest) -> None:
+    compared, chosen = 0, set()
+    for model, drawn, shift in cases(manifest, seed + 200):
+        longest = replace(drawn, block=None)
+        lengths = [each for by in (4, 2, 1) if (each := shortened(longest, by)).holes != longest.holes] + [longest]
+        values = [first_confidence(model.plain, each, shift) for each in lengths]
+        best = int(np.argmax(values))
+        tokens, _, closest = plain_fill(model.plain, lengths[best], shift)
+        if closest < TOLERANCE or any(abs(each - max(values)) < TOLERANCE for each in np.delete(values, best)):
+            continue
+        shorter = tuple(EncodedHoles(each.ids, each.holes, ()) for each in lengths[:-1])
+        options = {"speculative": True, "branches": 3} if speculative else {}
+        found, _ = fill(model, longest, shorter, **options)
+        assert found == tokens, longest
+        compared += 1
+        chosen.add(best)
+    assert compared >= 8
+    assert len(chosen) > 1
 
 
 @pytest.mark.parametrize("seed", range(2 * len(LAYERS)))

@@ -22,6 +22,17 @@ def test_parts_are_taken_as_they_are() -> None:
     assert text_with_holes(["", Hole(2), ""]).parts == (Hole(2),)
 
 
+def test_lengths_of_a_range_are_spaced_evenly() -> None:
+    lengths = [each.holes for each in text_with_holes(["a", Hole(1, 15), "b", Hole(3), "c", Hole(2, 4)]).with_lengths()]
+    assert [one.tokens for one, _, _ in lengths] == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert [one.tokens for _, one, _ in lengths] == [3] * 8
+    assert [one.tokens for _, _, one in lengths] == [2, 2, 3, 3, 3, 3, 4, 4]
+    assert text_with_holes("<hole:2-4>").with_lengths() == tuple(
+        map(text_with_holes, ("<hole:2>", "<hole:3>", "<hole:4>"))
+    )
+    assert text_with_holes("<hole:2>").with_lengths() == (text_with_holes("<hole:2>"),)
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -30,6 +41,8 @@ def test_parts_are_taken_as_they_are() -> None:
         ("<hole:2><hole:3>", "two holes without text between them"),
         (["a", Hole(1), "", Hole(1)], "two holes without text between them"),
         ("<hole:0>", "tokens of a hole 0"),
+        ("<hole:4-3>", "maximum tokens of a hole 3"),
+        ("<hole:4-99999>", "maximum tokens of a hole 99999"),
         (f"<hole:{MAX_HOLE_TOKENS + 1}>", f"tokens of a hole {MAX_HOLE_TOKENS + 1}"),
         ("a<hole:1>" * (MAX_HOLES + 1), f"a text with {MAX_HOLES + 1} holes"),
         ([b"a", Hole(1)], "invalid part b'a'"),

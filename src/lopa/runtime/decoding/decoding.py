@@ -100,7 +100,9 @@ class Decoding:
         """[K]: statistics of the last committed row of finished blocks."""
         self.request = request
         self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
-        self._holes = holes
+        self._lengths: tuple[Holes, ...] = () if holes is None else (*holes.shorter, holes)
+        self.chosen_length = len(self._lengths) - 1
+        """Index of the length of the holes, the longest until the first round has chosen one; -1 without holes."""
         self.steps = 0
         """Number of rounds."""
         self._strategy_steps = 0
@@ -129,7 +131,12 @@ class Decoding:
         """[P]: positions of the rows in the request's prefix in the session, in their order."""
         first = first_branch(prompt, layout, context, cached=cached)
         final_grammar = grammar if plan.edits else None
-        self._branches = branches_of_round((replace(first, grammar=grammar, final_grammar=final_grammar),), context)
+        shorter = [
+            first_branch(each.ids, layout_of_holes(each.holes, plan, context.prediction_shift, in_turn=False), context)
+            for each in self._lengths[:-1]
+        ]
+        anchor = replace(first, grammar=grammar, final_grammar=final_grammar)
+        self._branches = branches_of_round((*shorter, anchor), context)
         self._update_end((self.anchor,))
 
     def step(self) -> Step:
@@ -188,10 +195,11 @@ class Decoding:
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
         rows = fill_with_kept_row(rows, self.kept_row, windows.from_kept_row)
-        if self._holes is not None and self._holes.seam_tokens:
-            rows = rows_at_seams(windows, rows, self._holes, self._context.plan)
-        step = self._speculative_round if self._context.plan.speculative else self._round
-        return step(windows, rows, split)
+        if self._lengths and self._lengths[0].seam_tokens:
+            per_branch = self._lengths if self._compares_lengths else self._lengths[-1:] * len(self._branches)
+            rows = rows_at_seams(windows, rows, per_branch, self._context.plan)
+        is_speculative = self._context.plan.speculative and not self._compares_lengths
+        return (self._speculative_round if is_speculative else self._round)(windows, rows, split)
 
     def _round(self, windows: Windows, rows: RowStatistics, split: ForwardSplit | None) -> Step:
         """Unmask positions of the winning branch, and look ahead from there."""
@@ -201,12 +209,15 @@ class Decoding:
         self._lap("select")
 
         winner = scores.view.winner
+        if self._compares_lengths:
+            self._lengths, self.chosen_length = self._lengths[winner : winner + 1], winner
         self._commit(windows, rows, winner)
         self._lap("commit")
 
         if self._budget is None:
             outcome = unmask(scores, winner, context)
-            anchor, count = next_anchor(outcome.branch), context.plan.lookaheads
+            anchor = next_anchor(outcome.branch)
+            count = 0 if context.plan.speculative else context.plan.lookaheads
         else:
             outcomes = [unmask(scores, number, context) for number in range(len(scores.branches))]
             gains = [tokens_gained(*pair, context.ends) for pair in zip(scores.branches, outcomes, strict=True)]
@@ -279,6 +290,15 @@ class Decoding:
             unmasked_branches=np.repeat(verified.numbers, [len(each) for each in verified.unmasked]),
             edited=join_edited(list(verified.edited)),
         )
+
+    @property
+    def _compares_lengths(self) -> bool:
+        """True in the first round of holes with several lengths, whose branches differ in length."""
+        return len(self._lengths) > 1
+
+    @property
+    def _holes(self) -> Holes | None:
+        return self._lengths[-1] if self._lengths else None
 
     def _samples(self, windows: Windows) -> bool:
         """Return True if the round of `windows` may unmask a position."""

@@ -1,5 +1,7 @@
 """Tokens that may be written at the edges of holes (lopa.runtime.text.encoded_holes)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
@@ -9,17 +11,17 @@ from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.windows import Windows
 
 
-def rows_at_seams(windows: Windows, rows: RowStatistics, holes: Holes, plan: DecodingPlan) -> RowStatistics:
-    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of `holes`.
+def rows_at_seams(windows: Windows, rows: RowStatistics, holes: Sequence[Holes], plan: DecodingPlan) -> RowStatistics:
+    """Return the statistics `rows` [B, Q] with only allowed candidates at the seams of the `holes` of each branch.
 
     The other candidates get probability 0. If no candidate is allowed, the token of the given text remains. Logits keep
     the allowed candidates only.
     """
     result = copied_rows(rows, plan)
-    for number, positions in enumerate(windows.sampled):
-        for place in np.flatnonzero(np.isin(positions, list(holes.seam_tokens))):
+    for number, (positions, own) in enumerate(zip(windows.sampled, holes, strict=True)):
+        for place in np.flatnonzero(np.isin(positions, list(own.seam_tokens))):
             column = windows.kept_columns + int(place)
-            put_rows(result, (number, column), _allowed_row(rows[number, column], int(positions[place]), holes, plan))
+            put_rows(result, (number, column), _allowed_row(rows[number, column], int(positions[place]), own, plan))
     return result
 
 

@@ -7,13 +7,16 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan.plan import DecodingPlan
 
 
-def plan_for_holes(plan: DecodingPlan, holes: Sequence[tuple[int, int]], *, block_size: int | None) -> DecodingPlan:
+def plan_for_holes(
+    plan: DecodingPlan, holes: Sequence[tuple[int, int]], *, block_size: int | None, lengths: int = 1
+) -> DecodingPlan:
     """Return `plan` for a text whose `holes`, positions from a start to an exclusive end, are filled.
 
     All holes are one block, unless the request sets `block_size`. Nothing is cached by blocks, because every row
-    attends to the text behind a hole. Raises BadInputError for options that holes do not support.
+    attends to the text behind a hole. Raises BadInputError for options that holes, or several `lengths` of them, do not
+    support.
     """
-    _check_plan(plan, len(holes))
+    _check_plan(plan, len(holes), lengths)
     span = holes[-1][1] - holes[0][0]
     size = span if block_size is None else min(block_size, span)
     return replace(
@@ -29,7 +32,7 @@ def plan_for_holes(plan: DecodingPlan, holes: Sequence[tuple[int, int]], *, bloc
     )
 
 
-def _check_plan(plan: DecodingPlan, holes: int) -> None:
+def _check_plan(plan: DecodingPlan, holes: int, lengths: int) -> None:
     if plan.window != "full" or plan.alignment != "prompt":
         raise BadInputError(
             f"holes for a model that attends to earlier text only (window {plan.window!r}, alignment "
@@ -47,6 +50,7 @@ def _check_plan(plan: DecodingPlan, holes: int) -> None:
             ("editing_threshold", plan.edits),
             ("cache 'sub_block'", plan.cache == "sub_block"),
             ("branches 'auto'", plan.auto_branches),
+            (f"cache {plan.cache!r} for ranges of lengths", lengths > 1 and plan.cache in ("prefix", "dual")),
             ("stop strings for several holes", bool(plan.stop) and holes > 1),
         )
         if is_given

@@ -2,6 +2,7 @@
 
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,17 +34,18 @@ class Answer:
         drafts: bool,
         submitted: float,
         reused_rows: int = 0,
-        holes: FilledHoles | None = None,
+        holes: Sequence[FilledHoles] = (),
     ) -> None:
         """Store the arguments. The result's seconds count from `submitted`, a time on time.perf_counter's clock.
 
-        `reused_rows` is passed on to the result. With `holes`, the text reaches from the first hole to the last one.
+        `reused_rows` is passed on to the result. With `holes`, one for each length that the decode may choose, the text
+        reaches from the first hole to the last one.
         """
         self._decoding = decoding
         self._prompt_ids, self._plan = prompt_ids, plan
         self._tokenizer, self._drafts = tokenizer, drafts
         self._submitted, self._reused_rows = submitted, reused_rows
-        self._holes = holes
+        self._lengths = holes
         self._hole_texts: tuple[HoleText, ...] = ()
         """Text of each hole that is begun, after the last round."""
         self._time_limit = time.perf_counter() + plan.time_limit
@@ -54,6 +56,13 @@ class Answer:
         self._pushed = 0
         self.first_text_seconds: float | None = None
         """Seconds from submission to the first text; None before it."""
+
+    @property
+    def _holes(self) -> FilledHoles | None:
+        """The holes with the length that the decode has chosen; None without holes."""
+        if not self._lengths or not isinstance(self._decoding, Decoding):
+            return None
+        return self._lengths[self._decoding.chosen_length]
 
     @property
     def _ended(self) -> bool:
@@ -143,7 +152,7 @@ class Answer:
             top_logprobs = None if top_logprobs is None else [top_logprobs[each] for each in own]
         drafted = decoding.drafted if isinstance(decoding, Decoding) else None
         return GenerationResult(
-            prompt_ids=tuple(self._prompt_ids.tolist()),
+            prompt_ids=tuple((self._prompt_ids if self._holes is None else self._holes.encoded.ids).tolist()),
             token_ids=tuple(ids.tolist()),
             text="".join(self._text),
             steps=decoding.steps,

@@ -201,11 +201,15 @@ class RequestPool:
                 drafts=job.drafts,
                 submitted=job.submitted,
                 reused_rows=prefix.tokens,
-                holes=None if job.holes is None else FilledHoles(job.holes, self._manifest.special_tokens.ends),
+                holes=self._filled_holes(job),
             )
             for handle in job.unfinished
         }
         return _Running(job, decoding, answers, prefix.tokens, prefix)
+
+    def _filled_holes(self, job: Job) -> tuple[FilledHoles, ...]:
+        lengths = () if job.holes is None else (*job.holes.shorter, job.holes)
+        return tuple(FilledHoles(each, self._manifest.special_tokens.ends) for each in lengths)
 
     def _decoding(self, job: Job, prefix: SharedPrefix) -> Decoding:
         return Decoding(

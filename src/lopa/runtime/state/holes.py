@@ -1,11 +1,21 @@
 """The holes of a text, as a decode uses them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from lopa.runtime.contract import Int64
 
 
 class Holes(Protocol):
     """The holes of a text. lopa.runtime.text.encoded_holes implements it."""
+
+    @property
+    def ids(self) -> Int64:
+        """[length]: tokens of the text, any in its holes."""
+
+    @property
+    def shorter(self) -> "Sequence[Holes]":
+        """The same text with shorter holes, ascending."""
 
     @property
     def holes(self) -> tuple[tuple[int, int], ...]:

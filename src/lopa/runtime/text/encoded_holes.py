@@ -6,7 +6,7 @@ its position again, among the tokens that begin or end with its text. The given 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -49,6 +49,8 @@ class EncodedHoles:
     seams: tuple[Seam, ...] = ()
     in_turn: bool = False
     """True if the holes are filled from left to right, in blocks, instead of together."""
+    shorter: "tuple[EncodedHoles, ...]" = ()
+    """The same text with shorter holes, ascending. The first round chooses a length."""
     tokenizer: Tokenizer | None = field(default=None, repr=False)
     token_texts: dict[int, str] = field(default_factory=dict, repr=False)
     """Texts of tokens that were candidates at a seam, since most are candidates in many rounds."""
@@ -59,9 +61,9 @@ class EncodedHoles:
         return sum(end - start for start, end in self.holes)
 
     @cached_property
-    def key(self) -> tuple[tuple[Span, ...], tuple[Seam, ...], bool]:
+    def key(self) -> tuple[tuple[Span, ...], tuple[Seam, ...], bool, int]:
         """Everything besides the IDs that a decode depends on."""
-        return self.holes, self.seams, self.in_turn
+        return self.holes, self.seams, self.in_turn, hash(tuple(each.holes for each in self.shorter))
 
     @cached_property
     def seam_at(self) -> dict[int, Seam]:
@@ -83,6 +85,31 @@ class EncodedHoles:
             self.token_texts[token] = text_of_token(self.tokenizer, token)
         text = self.token_texts[token]
         return text.startswith(seam.text) if seam.is_start else text.endswith(seam.text)
+
+
+def encode_lengths(
+    text: TextWithHoles,
+    tokenizer: Tokenizer,
+    manifest: Manifest,
+    *,
+    special_tokens: bool = False,
+    in_turn: bool = False,
+) -> EncodedHoles:
+    """Return the token IDs of a text with the longest holes, and those of its `shorter` lengths.
+
+    Raises as `encode_holes` does, and BadInputError for ranges of holes that are filled in turn.
+    """
+    *shorter, longest = (
+        encode_holes(each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn)
+        for each in text.with_lengths()
+    )
+    if shorter and in_turn:
+        raise BadInputError(
+            "ranges of lengths for holes that are filled in turn",
+            expected="holes that are filled together, since the first forward compares all of them",
+            remedy="remove block_size, or give each hole one length",
+        )
+    return replace(longest, shorter=tuple(shorter))
 
 
 def encode_holes(
@@ -139,7 +166,7 @@ def encode_holes(
             expected="a token before the first hole",
             remedy="begin with a text, e.g. a line break",
         )
-    return EncodedHoles(ids, tuple(holes), _given_texts(parts, tokenizer), tuple(seams), in_turn, tokenizer)
+    return EncodedHoles(ids, tuple(holes), _given_texts(parts, tokenizer), tuple(seams), in_turn, tokenizer=tokenizer)
 
 
 def text_of_token(tokenizer: Tokenizer, token: int) -> str:

@@ -14,7 +14,9 @@ MAX_HOLES = 64
 """Maximum holes of a text."""
 MAX_HOLE_TOKENS = 4096
 """Maximum tokens of a hole."""
-_MARK = re.compile(r"<hole:(\d{1,9})>")
+MAX_LENGTHS = 8
+"""Maximum lengths of a hole that are compared. They are evenly spaced."""
+_MARK = re.compile(r"<hole:(\d{1,9}(?:-\d{1,9})?)>")
 _EXPECTED = (
     'texts, lists of token IDs and holes, e.g. ["def f(x):", Hole(16), "return y"], or "def f(x):<hole:16>return y"'
 )
@@ -22,12 +24,26 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Hole:
-    """A hole of `tokens` tokens. An end of text that the model writes into it ends it earlier."""
+    """A hole of `tokens` tokens, or of `tokens` to `max_tokens` tokens.
+
+    An end of text that the model writes into it ends it earlier.
+
+    The first forward compares up to MAX_LENGTHS lengths of a range and keeps the one whose masked positions have the
+    highest mean confidence. The ranges of several holes grow together.
+    """
 
     tokens: int
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_int("tokens of a hole", self.tokens, min=1, max=MAX_HOLE_TOKENS)
+        if self.max_tokens is not None:
+            check_int("maximum tokens of a hole", self.max_tokens, min=self.tokens, max=MAX_HOLE_TOKENS)
+
+    @property
+    def most_tokens(self) -> int:
+        """The length, or the largest length of a range."""
+        return self.tokens if self.max_tokens is None else self.max_tokens
 
 
 Part = str | tuple[int, ...] | Hole
@@ -45,16 +61,32 @@ class TextWithHoles:
         """The holes, from left to right."""
         return tuple(part for part in self.parts if isinstance(part, Hole))
 
+    def with_lengths(self) -> "tuple[TextWithHoles, ...]":
+        """Return the text with each length of its holes, ascending; one text if no hole has a range."""
+        count = min(MAX_LENGTHS, max(hole.most_tokens - hole.tokens for hole in self.holes) + 1)
+        shares = np.linspace(0, 1, count) if count > 1 else np.ones(1)
+        return tuple(
+            TextWithHoles(tuple(_of_length(part, share) if isinstance(part, Hole) else part for part in self.parts))
+            for share in shares.tolist()
+        )
+
+
+def _of_length(hole: Hole, share: float) -> Hole:
+    """Return `hole` with the length at this share of its range, from 0 to 1."""
+    return Hole(hole.tokens + round(share * (hole.most_tokens - hole.tokens)))
+
 
 def text_with_holes(parts: str | Iterable[Any]) -> TextWithHoles:
     """Return a checked text with holes.
 
-    `parts` is a text with marks such as <hole:32>, or several parts: texts, which contain no marks, lists of token IDs,
-    and Hole objects. Raises BadInputError.
+    `parts` is a text with marks such as <hole:32> or <hole:4-16>, or several parts: texts, which contain no marks,
+    lists of token IDs, and Hole objects. Raises BadInputError.
     """
     if isinstance(parts, str):
         pieces = _MARK.split(parts)
-        found: list[Part] = [Hole(int(piece)) if number % 2 else piece for number, piece in enumerate(pieces)]
+        found: list[Part] = [
+            Hole(*map(int, piece.split("-"))) if number % 2 else piece for number, piece in enumerate(pieces)
+        ]
     else:
         found = [_checked_part(part) for part in parts]
     merged: list[Part] = []

@@ -34,7 +34,8 @@ def text_before_suffix(prompt: Prompt, suffix: Any, tokens: int) -> TextWithHole
 
 
 def text_from_parts(parts: Any, body: Mapping[str, Any], max_tokens: int | None) -> TextWithHoles:
-    """Return the text of `lopa.parts`: a list of {"text": string} and {"hole": number of tokens}.
+    """Return the text of `lopa.parts`: a list of {"text": string} and {"hole": number of tokens, or a list of the
+    smallest and the largest number}.
 
     The holes have at most `max_tokens` tokens in all. Raises FieldError for other parts, and if the body has a prompt
     or suffix too.
@@ -48,7 +49,7 @@ def text_from_parts(parts: Any, body: Mapping[str, Any], max_tokens: int | None)
         if not isinstance(parts, list):
             raise _invalid_part(parts)
         text = text_with_holes([_part(part) for part in parts])
-        tokens = sum(hole.tokens for hole in text.holes)
+        tokens = sum(hole.most_tokens for hole in text.holes)
         if max_tokens is not None and tokens > max_tokens:
             raise BadInputError(
                 f"holes of {tokens} tokens in all",
@@ -62,13 +63,14 @@ def _part(part: Any) -> str | Hole:
     if isinstance(part, dict) and part.keys() == {_TEXT} and isinstance(part[_TEXT], str):
         return str(part[_TEXT])
     if isinstance(part, dict) and part.keys() == {_HOLE}:
-        return Hole(part[_HOLE])
+        lengths = part[_HOLE]
+        return Hole(*lengths) if isinstance(lengths, list) and len(lengths) == 2 else Hole(lengths)
     raise _invalid_part(part)
 
 
 def _invalid_part(part: Any) -> BadInputError:
     return BadInputError(
         f"invalid part {shown(part)}",
-        expected='a list of {"text": string} and {"hole": number of tokens}',
+        expected='a list of {"text": string} and {"hole": number of tokens, or [smallest, largest]}',
         remedy="correct it",
     )
