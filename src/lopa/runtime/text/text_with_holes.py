@@ -79,8 +79,8 @@ def _of_length(hole: Hole, share: float) -> Hole:
 def text_with_holes(parts: str | Iterable[Any]) -> TextWithHoles:
     """Return a checked text with holes.
 
-    `parts` is a text with marks such as <hole:32> or <hole:4-16>, or several parts: texts, which contain no marks,
-    lists of token IDs, and Hole objects. Raises BadInputError.
+    `parts` is a text with marks such as <hole:32> or <hole:4-16>, or several parts. These are texts, which contain no
+    marks, lists of token IDs, and Hole objects. Raises BadInputError.
     """
     if isinstance(parts, str):
         pieces = _MARK.split(parts)
