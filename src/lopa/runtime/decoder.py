@@ -5,7 +5,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -35,6 +35,7 @@ from lopa.runtime.errors import (
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_of_holes import config_of_expressions, state_of_holes
 from lopa.runtime.grammar.grammar_source import any_text_request, request_from_config
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
 from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
@@ -412,12 +413,14 @@ class Decoder:
         holes: EncodedHoles | None = None
         if isinstance(prompt, TextWithHoles):
             _check_both_sides(self.bundle.manifest, config)
+            config = config_of_expressions(config, prompt)
             holes = encode_lengths(
                 prompt,
                 self.tokenizer,
                 self.bundle.manifest,
                 special_tokens=bool(config.special_tokens),
                 in_turn=config.block_size is not None,
+                heals_seams=not config.has_grammar,
             )
             config = _changed_config(config, {"max_new_tokens": holes.count})
         plan = self.plan(config)
@@ -445,7 +448,7 @@ class Decoder:
             plan=plan,
             budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
             sharing=self._sharing(plan),
-            grammar=None if choices else self._grammar_in_time(config, plan, ids, is_wanted or _return_true, due),
+            grammar=self._grammar_of_job(config, plan, ids, holes, is_wanted or _return_true, due),
             choices=choices,
             handle=RequestHandle(),
             drafts=check_bool("drafts", drafts),
@@ -455,6 +458,29 @@ class Decoder:
             holes=holes,
             cache_salt=check_cache_salt(cache_salt),
         )
+
+    def _grammar_of_job(
+        self,
+        config: GenerationConfig,
+        plan: DecodingPlan,
+        ids: Int64,
+        holes: EncodedHoles | None,
+        is_wanted: Callable[[], bool],
+        due: float | None,
+    ) -> BranchGrammar | None:
+        """Return the state of a request's grammar, or None if it has none or ends before it is prepared."""
+        if plan.has_choices or not plan.has_grammar:
+            return None
+        if holes is None:
+            return self._grammar_in_time(config, plan, ids, is_wanted, due)
+        if self._helper is not None:
+            raise BadInputError(
+                "a grammar for a text with holes, on a server that prepares grammars within limits",
+                expected="no grammar, or a decoder without grammar_limits",
+                remedy="fill the holes in Python (docs/how-to/fill-holes.md)",
+            )
+        with _grammar_errors():
+            return state_of_holes(config, holes, self._vocabulary)
 
     def _choices(self, config: GenerationConfig, plan: DecodingPlan) -> tuple[EncodedChoice, ...] | None:
         if config.choices is None:
@@ -585,12 +611,10 @@ class Decoder:
             request = request_from_config(config, plan.positions)
         else:
             request = any_text_request(plan.positions, vocabulary)
-        try:
+        with _grammar_errors():
             if self._helper is None:
                 return state_from_request(request, vocabulary)
             return state_from_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
-        except BadInputError as error:
-            raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
     def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
         """Return the rule for computing equal rows of several branches once, or None to compute them separately."""
@@ -654,6 +678,15 @@ class Decoder:
             return handle
         pool.add(job)
         return job.handle
+
+
+@contextmanager
+def _grammar_errors() -> Iterator[None]:
+    """Raise GrammarRefusedError for a BadInputError."""
+    try:
+        yield
+    except BadInputError as error:
+        raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
 
 
 def _return_true() -> bool:

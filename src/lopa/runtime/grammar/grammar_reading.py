@@ -36,6 +36,8 @@ class Reading:
     unread: int = 0
     expression: BoundedExpression | None = None
     """Grammar as a regular expression, if it is one; its shortest endings are known exactly."""
+    is_in_hole: bool = False
+    """True if given text follows, whose matchers are MatcherBeforeGiven."""
 
     def after(self, token: int) -> "Reading | None":
         """Return the reading after `token`, or None if the grammar does not allow it or it has no text."""
@@ -48,7 +50,14 @@ class Reading:
             return None
         before, unread = (self.bytes, 0) if "bytes" in self.__dict__ else (self.bytes_before, self.unread)
         return Reading(
-            self.vocabulary, tokens, before, self.hints, self.text + text, unread + len(text), self.expression
+            self.vocabulary,
+            tokens,
+            before,
+            self.hints,
+            self.text + text,
+            unread + len(text),
+            self.expression,
+            self.is_in_hole,
         )
 
     @cached_property
@@ -70,7 +79,8 @@ class Reading:
     @cached_property
     def may_end(self) -> bool:
         """True if the text may end here."""
-        return bool(self.tokens.is_accepting())
+        # In a hole the bytes decide, which look further into the given text behind it.
+        return bool(self.tokens.is_accepting()) and (not self.is_in_hole or bool(self.bytes.is_accepting()))
 
     @cached_property
     def must_end(self) -> bool:

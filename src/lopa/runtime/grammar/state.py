@@ -17,6 +17,7 @@ from lopa.runtime.grammar.ending import (
     suffixes,
 )
 from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.vocabulary import Vocabulary
 
 MAX_STEPS_AT_START = 4000
 """Maximum texts tried to find the shortest answer, if the first one found takes too many tokens."""
@@ -123,11 +124,11 @@ def initial_state(reading: Reading, room: int) -> GrammarState:
     """
     exact = _exact_ending(reading, room)
     straight = straight_ending(reading.bytes, reading.hints) if exact is None else exact
-    if straight is not None and _fits(reading, straight, room):
+    if straight is not None and fits(reading.vocabulary, straight, room):
         return GrammarState(reading, straight)
     below = None if straight is None else len(straight)
     search = shortest_ending(reading.bytes, reading.hints, steps=MAX_STEPS_AT_START, below=below)
-    if search.found is not None and _fits(reading, search.found, room):
+    if search.found is not None and fits(reading.vocabulary, search.found, room):
         return GrammarState(reading, search.found)
     endings = [ending for ending in (straight, search.found) if ending is not None]
     lengths = [
@@ -163,35 +164,34 @@ def _find_ending(reading: Reading, before: bytes, written: bytes, room: int) -> 
     """Return a text with which the answer may end within `room` positions after `written`: part of `before`, or a new
     one."""
 
-    def fits(ending: bytes) -> bool:
-        return _fits(reading, ending, room)
+    def is_short(ending: bytes) -> bool:
+        return fits(reading.vocabulary, ending, room)
 
-    if not before and reading.may_end and fits(b""):
+    if not before and reading.may_end and is_short(b""):
         return b""  # free text, which may end anywhere
-    if before.startswith(written) and fits(before[len(written) :]):
+    if before.startswith(written) and is_short(before[len(written) :]):
         return before[len(written) :]  # the grammar has accepted the whole of `before`
-    found = first_ending(reading.bytes, likely_endings(before, written), fits)
+    found = first_ending(reading.bytes, likely_endings(before, written), is_short)
     if found is not None:
         return found
     exact = _exact_ending(reading, room)
-    if exact is not None and fits(exact):
+    if exact is not None and is_short(exact):
         return exact
     straight = straight_ending(reading.bytes, reading.hints, _TRIES + _TRIES_PER_POSITION * room)
-    if straight is not None and fits(straight):
+    if straight is not None and is_short(straight):
         return straight
-    found = first_ending(reading.bytes, suffixes(before), fits)
+    found = first_ending(reading.bytes, suffixes(before), is_short)
     if found is not None:
         return found
-    if straight is not None and not fits(before):
+    if straight is not None and not is_short(before):
         return None  # in the last positions nearly every token gets here, and a search may take milliseconds
     below = None if straight is None else len(straight)
     shortest = shortest_ending(reading.bytes, reading.hints, steps=MAX_STEPS, below=below).found
-    return shortest if shortest is not None and fits(shortest) else None
+    return shortest if shortest is not None and is_short(shortest) else None
 
 
-def _fits(reading: Reading, ending: bytes, room: int) -> bool:
+def fits(vocabulary: Vocabulary, ending: bytes, room: int) -> bool:
     """Return whether `ending` and an end-of-text fit into `room` positions."""
-    vocabulary = reading.vocabulary
     if len(ending) < room and vocabulary.writes_all_bytes:
         return True
     usual = vocabulary.tokenizer_tokens(ending)

@@ -1,5 +1,6 @@
 """The decoding plan of a text with holes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,7 +45,8 @@ def _check_plan(plan: DecodingPlan, holes: int, lengths: int) -> None:
         name
         for name, is_given in (
             ("choices", plan.has_choices),
-            ("a grammar", plan.has_grammar),
+            ("reasoning_budget", plan.reasoning_budget != math.inf),
+            ("a grammar for ranges of lengths", plan.has_grammar and lengths > 1),
             ("reference", plan.reference),
             ("remasking", plan.remasks),
             ("editing_threshold", plan.edits),

@@ -186,7 +186,9 @@ def with_remasked(branch: Branch, positions: Int64, context: Context) -> Branch:
     if not branch.ended and last.state is BlockState.ACTIVE:
         end = layout.end_of_block(last.start)
         branch = replace(branch, blocks=with_longer_block(branch.blocks, end - last.end))
-        branch = with_masks(branch, (layout.end if layout.whole else end) - len(tokens), context)
+        # Given text may follow the holes.
+        more = 0 if layout.holes else (layout.end if layout.whole else end) - len(tokens)
+        branch = with_masks(branch, more, context)
     return replace(branch, blocks=with_counted_masks(branch.blocks, branch.unmasked))
 
 

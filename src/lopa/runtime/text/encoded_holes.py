@@ -5,7 +5,7 @@ model would write. The first token behind a hole may be the end of one. Such a t
 its position again, among the tokens that begin or end with its text. The given text stays the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -49,6 +49,8 @@ class EncodedHoles:
     seams: tuple[Seam, ...] = ()
     in_turn: bool = False
     """True if the holes are filled from left to right, in blocks, instead of together."""
+    regexes: tuple[str | None, ...] = ()
+    """Expression of each hole's text; empty if no hole has one."""
     shorter: "tuple[EncodedHoles, ...]" = ()
     """The same text with shorter holes, ascending. The first round chooses a length."""
     tokenizer: Tokenizer | None = field(default=None, repr=False)
@@ -56,14 +58,20 @@ class EncodedHoles:
     """Texts of tokens that were candidates at a seam, since most are candidates in many rounds."""
 
     @cached_property
+    def given_ids(self) -> tuple[tuple[int, ...], ...]:
+        """Token IDs before, between and behind the holes."""
+        edges = [0, *(edge for span in self.holes for edge in span), len(self.ids)]
+        return tuple(tuple(self.ids[start:end].tolist()) for start, end in zip(edges[::2], edges[1::2], strict=True))
+
+    @cached_property
     def count(self) -> int:
         """Number of positions in all holes."""
         return sum(end - start for start, end in self.holes)
 
     @cached_property
-    def key(self) -> tuple[tuple[Span, ...], tuple[Seam, ...], bool, int]:
+    def key(self) -> Hashable:
         """Everything besides the IDs that a decode depends on."""
-        return self.holes, self.seams, self.in_turn, hash(tuple(each.holes for each in self.shorter))
+        return self.holes, self.seams, self.in_turn, tuple(each.key for each in self.shorter), self.regexes
 
     @cached_property
     def seam_at(self) -> dict[int, Seam]:
@@ -94,13 +102,14 @@ def encode_lengths(
     *,
     special_tokens: bool = False,
     in_turn: bool = False,
+    heals_seams: bool = True,
 ) -> EncodedHoles:
     """Return the token IDs of a text with the longest holes, and those of its `shorter` lengths.
 
     Raises as `encode_holes` does, and BadInputError for ranges of holes that are filled in turn.
     """
     *shorter, longest = (
-        encode_holes(each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn)
+        encode_holes(each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn, heals_seams=heals_seams)
         for each in text.with_lengths()
     )
     if shorter and in_turn:
@@ -119,11 +128,14 @@ def encode_holes(
     *,
     special_tokens: bool = False,
     in_turn: bool = False,
+    heals_seams: bool = True,
 ) -> EncodedHoles:
     """Return the token IDs of a text with holes; the first part gets the bundle's beginning-of-text token.
 
-    The holes are filled together, or `in_turn`. Raises BadInputError for invalid IDs, and PromptTooLongError for a text
-    that is too long. If rows predict the next position, a text that begins with a hole is refused too.
+    The holes are filled together, or `in_turn`. Tokens at their edges are decided again with `heals_seams`.
+
+    Raises BadInputError for invalid IDs, and PromptTooLongError for a text that is too long. If rows predict the next
+    position, a text that begins with a hole is refused too.
     """
     mask, vocabulary = manifest.special_tokens.mask, manifest.dimensions.vocab_size
     encoded: list[list[int]] = []
@@ -149,12 +161,12 @@ def encode_holes(
             continue
         start, end = starts[number], starts[number + 1]
         before = parts[number - 1] if number else ()
-        if isinstance(before, str) and len(encoded[number - 1]) > 1:
+        if heals_seams and isinstance(before, str) and len(encoded[number - 1]) > 1:
             seam = _seam(ids, start - 1, before, tokenizer, is_start=True)
             start -= seam is not None
             seams += [seam] if seam is not None else []
         after = parts[number + 1] if number + 1 < len(parts) else ()
-        if isinstance(after, str):
+        if heals_seams and isinstance(after, str):
             seam = _seam(ids, end, after, tokenizer, is_start=False)
             end += seam is not None
             seams += [seam] if seam is not None else []
@@ -166,7 +178,16 @@ def encode_holes(
             expected="a token before the first hole",
             remedy="begin with a text, e.g. a line break",
         )
-    return EncodedHoles(ids, tuple(holes), _given_texts(parts, tokenizer), tuple(seams), in_turn, tokenizer=tokenizer)
+    regexes = tuple(hole.regex for hole in text.holes)
+    return EncodedHoles(
+        ids,
+        tuple(holes),
+        _given_texts(parts, tokenizer),
+        tuple(seams),
+        in_turn,
+        regexes if any(regexes) else (),
+        tokenizer=tokenizer,
+    )
 
 
 def text_of_token(tokenizer: Tokenizer, token: int) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lopa.runtime.checked_values import check_int, shown
+from lopa.runtime.checked_values import check_int, is_unicode, shown
 from lopa.runtime.errors import BadInputError
 
 MAX_HOLES = 64
 """Maximum holes of a text."""
 MAX_HOLE_TOKENS = 4096
 """Maximum tokens of a hole."""
+MAX_REGEX_CHARACTERS = 4096
 MAX_LENGTHS = 8
 """Maximum lengths of a hole that are compared. They are evenly spaced."""
 _MARK = re.compile(r"<hole:(\d{1,9}(?:-\d{1,9})?)>")
@@ -34,11 +35,19 @@ class Hole:
 
     tokens: int
     max_tokens: int | None = None
+    regex: str | None = None
+    """Regular expression that the hole's text matches, in the syntax of Rust's regex crate."""
 
     def __post_init__(self) -> None:
         check_int("tokens of a hole", self.tokens, min=1, max=MAX_HOLE_TOKENS)
         if self.max_tokens is not None:
             check_int("maximum tokens of a hole", self.max_tokens, min=self.tokens, max=MAX_HOLE_TOKENS)
+        if self.regex is not None and not _is_regex(self.regex):
+            raise BadInputError(
+                f"regex of a hole {shown(self.regex)}",
+                expected=f"Unicode text of 1 to {MAX_REGEX_CHARACTERS} characters",
+                remedy="correct the expression",
+            )
 
     @property
     def most_tokens(self) -> int:
@@ -71,9 +80,18 @@ class TextWithHoles:
         )
 
 
+def _hole_of_mark(lengths: str) -> Hole:
+    least, _, most = lengths.partition("-")
+    return Hole(int(least), int(most) if most else None)
+
+
+def _is_regex(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_REGEX_CHARACTERS and is_unicode(value)
+
+
 def _of_length(hole: Hole, share: float) -> Hole:
     """Return `hole` with the length at this share of its range, from 0 to 1."""
-    return Hole(hole.tokens + round(share * (hole.most_tokens - hole.tokens)))
+    return Hole(hole.tokens + round(share * (hole.most_tokens - hole.tokens)), regex=hole.regex)
 
 
 def text_with_holes(parts: str | Iterable[Any]) -> TextWithHoles:
@@ -84,9 +102,7 @@ def text_with_holes(parts: str | Iterable[Any]) -> TextWithHoles:
     """
     if isinstance(parts, str):
         pieces = _MARK.split(parts)
-        found: list[Part] = [
-            Hole(*map(int, piece.split("-"))) if number % 2 else piece for number, piece in enumerate(pieces)
-        ]
+        found: list[Part] = [_hole_of_mark(piece) if number % 2 else piece for number, piece in enumerate(pieces)]
     else:
         found = [_checked_part(part) for part in parts]
     merged: list[Part] = []

@@ -1,0 +1,171 @@
+"""Holes whose text satisfies a grammar: documents with a schema, forms with an expression per field, and errors."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tools.random_schemas import random_schema
+
+from lopa.runtime import Decoder, Engine, TextEvent
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+
+pytest.importorskip("llguidance")
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"strategy": "vanilla"},
+    {"strategy": "lopa", "branches": 3},
+    {"block_size": 2},
+    {"temperature": 1.0, "seed": 5},
+    {"strategy": "threshold", "skip_threshold": 0.3},
+)
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": ["Zoe", "Anna", "Annabel"]},
+        "age": {"type": "integer", "minimum": 10, "maximum": 99},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["name", "age", "ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
+    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
+    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(params=["llada", "dream"])
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    found: Decoder = request.getfixturevalue(request.param)
+    return found
+
+
+def cut(rng: random.Random, decoder: Decoder, document: str, holes: int, more: int) -> list[Any]:
+    """Return `document` with spans replaced by holes of their tokens and up to `more` further ones."""
+    places = sorted(rng.sample(range(1, len(document) + 1), 2 * holes))
+    parts: list[Any] = [document[: places[0]]]
+    for start, end, following in zip(places[::2], places[1::2], [*places[2::2], len(document)], strict=True):
+        tokens = len(decoder.tokenizer.encode(document[start:end], add_bos=False))
+        parts += [Hole(tokens + rng.randint(0, more)), document[end:following]]
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_documents_with_holes_satisfy_their_schemas(decoder: Decoder, seed: int) -> None:
+    rng = random.Random(seed)
+    filled = 0
+    for _ in range(6):
+        schema = random_schema(rng)
+        try:
+            document = decoder.generate(
+                "Question:", json_schema=schema, max_new_tokens=120, temperature=1.0, seed=seed
+            ).text
+        except BadInputError:
+            continue  # a schema without a short answer
+        if len(document) < 8:
+            continue
+        parts = cut(rng, decoder, document, rng.randint(1, min(4, len(document) // 4)), more=3)
+        result = decoder.fill(parts, json_schema=schema, **rng.choice(OPTIONS))
+        assert result.filled_text is not None
+        jsonschema.validate(json.loads(result.filled_text), schema)
+        fills = iter(result.holes or ())
+        assert result.filled_text == "".join(next(fills) if isinstance(part, Hole) else part for part in parts)
+        filled += 1
+    assert filled >= 2
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "document",
+    [
+        '{"name": "<hole:6>", "age": <hole:3>, "ok": <hole:5>}',
+        '{\n  "name": "Ann<hole:8>,\n  "age": <hole:3>,"ok":<hole:6>\n}',
+        '{"name": <hole:40>}',
+        "<hole:40>",
+    ],
+)
+def test_the_whole_document_satisfies_its_schema(decoder: Decoder, document: str, options: dict[str, Any]) -> None:
+    if document.startswith("<") and decoder.bundle.manifest.prediction_shift:
+        pytest.skip("rows that predict the next position need a token before")
+    result = decoder.fill(document, json_schema=PERSON, **options)
+    assert result.filled_text is not None
+    jsonschema.validate(json.loads(result.filled_text), PERSON)
+    given = re.escape(document)
+    assert re.fullmatch(re.sub(r"<hole:\d+>", "(?s:.*)", given), result.filled_text)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_field_of_a_form_matches_its_expression(decoder: Decoder, options: dict[str, Any]) -> None:
+    date, phone = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"\+[0-9]{3,5}"
+    parts = ["Date: ", Hole(10, regex=date), ", phone ", Hole(8, regex=phone), ", note ", Hole(4), "."]
+    result = decoder.fill(parts, **options)
+    assert result.holes is not None
+    assert re.fullmatch(date, result.holes[0])
+    assert re.fullmatch(phone, result.holes[1])
+    assert len(result.holes) == 3
+    assert result.filled_text == f"Date: {result.holes[0]}, phone {result.holes[1]}, note {result.holes[2]}."
+
+
+def test_a_grammar_of_the_whole_text(decoder: Decoder) -> None:
+    grammar = 'start: "Sum: " N " + " N " = " N ";" \nN: /[1-9][0-9]?/'
+    for options in OPTIONS:
+        result = decoder.fill("Sum: <hole:3> + <hole:2> = <hole:4>;", grammar=grammar, **options)
+        assert re.fullmatch(r"Sum: [1-9]\d? \+ [1-9]\d? = [1-9]\d?;", result.filled_text or "")
+        regex = decoder.fill("Sum: <hole:3> + 4;", regex=r"Sum: [a-f]{2,9} \+ 4;", **options)
+        assert re.fullmatch(r"[a-f]{2,9}", (regex.holes or ("",))[0])
+
+
+def test_an_engine_and_a_stream_fill_alike(decoder: Decoder) -> None:
+    text = text_with_holes('{"name": "<hole:6>", "age": <hole:3>, "ok": <hole:5>}')
+    expected = decoder.generate(text, json_schema=PERSON)
+    streamed = [event.text for event in decoder.stream(text, json_schema=PERSON) if isinstance(event, TextEvent)]
+    assert "".join(streamed) == expected.text
+    form = [text_with_holes(["Age: ", Hole(3, regex=f"[{digits}]{{2}}"), "."]) for digits in ("0-4", "5-9")]
+    with Engine(decoder) as engine:
+        handles = [engine.submit(text, json_schema=PERSON), *(engine.submit(each) for each in form)]
+        assert handles[0].result(60).filled_text == expected.filled_text
+        ages = [(handle.result(60).holes or ("",))[0] for handle in handles[1:]]
+    assert re.fullmatch("[0-4]{2}", ages[0])
+    assert re.fullmatch("[5-9]{2}", ages[1])
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ('{"nam": "<hole:6>"}', {"json_schema": PERSON}, "the text before the first hole does not satisfy"),
+        ('{"name": "<hole:6>", "age": 5<hole:2>}', {"json_schema": PERSON}, "hole 1 of 6 tokens cannot be filled"),
+        ('{"name": <hole:4>}', {"json_schema": PERSON}, "hole 1 of 4 tokens cannot be filled"),
+        (["Date: ", Hole(3, regex="[0-9]{9}-[0-9]{9}")], {}, "hole 1 of 3 tokens cannot be filled"),
+        (["A ", Hole(3, regex="[0-9]"), " b ", Hole(2, regex="[0-9]{9}")], {}, "hole 2 of 2 tokens cannot be filled"),
+        (["A ", Hole(3, regex="(")], {}, "unclosed group"),
+        (["A ", Hole(3, regex="[0-9]")], {"regex": "A [0-9]"}, "expressions of holes, and a grammar"),
+        (["A ", Hole(1, 3, regex="[0-9]")], {}, "a grammar for ranges of lengths"),
+        (["A ", Hole(3, regex="[0-9]")], {"speculative": True, "strategy": "vanilla"}, "speculative with a grammar"),
+        (["A ", Hole(3)], {"reasoning_budget": 3}, "holes with reasoning_budget"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_filled_is_refused(llada: Decoder, parts: Any, options: Any, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        llada.fill(parts, **options)
+    assert message in caught.value.received
+
+
+def test_an_expression_is_a_text() -> None:
+    for regex in ("", "a" * 5000, 3, "\ud800"):
+        with pytest.raises(BadInputError, match="regex of a hole"):
+            Hole(3, regex=regex)  # type: ignore[arg-type]
