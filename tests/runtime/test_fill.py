@@ -200,7 +200,6 @@ def test_a_stop_string_ends_a_hole(llada: Decoder) -> None:
 @pytest.mark.parametrize(
     ("parts", "options", "message"),
     [
-        ("a<hole:3>b", {"regex": "[a-z]+"}, "a grammar"),
         ("a<hole:3>b", {"choices": ["a", "b"]}, "choices"),
         ("a<hole:3>b", {"window": "block_causal", "cache": "blocks"}, "holes for a model that attends to earlier text"),
         ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "stop strings for several holes"),

@@ -97,6 +97,8 @@ class ConstrainedRun:
         self._in_run[place] = True
         if not is_possible:
             tokens = self._rejected.setdefault(place, set())
+            if token in tokens:  # only the ending's own token is proposed twice
+                raise RuntimeError("the grammar rejects its own ending (this is a bug in lopa, please report it)")
             tokens.add(token)
             put_rows(self.rows, place, allowed_row(self.rows[place], behind, remaining + 1, self._plan, tokens))
         return True

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lopa.runtime.contract import Bool
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.grammar.ending import shortest_ending, straight_ending
+from lopa.runtime.grammar.ending import MAX_TRIES, shortest_ending, straight_ending
 from lopa.runtime.grammar.grammar_reading import Reading
 from lopa.runtime.grammar.state import MAX_STEPS_AT_START, GrammarState, fits
-from lopa.runtime.grammar.text_before_given import MatcherBeforeGiven, MayFollow
+from lopa.runtime.grammar.text_before_given import MatcherBeforeGiven, MayFollow, ViewLimit
 from lopa.runtime.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-Open = Callable[[int, Reading | None], GrammarState | None]
+_TRIES, _STEPS = 128, 64
+"""Limits of a search for a text of a later hole, which every possible end of a hole needs (ending.py)."""
+_VIEWS = 2000
+"""Maximum views of all such searches while one token is read. After that a hole counts as one that cannot be filled.
+"""
+Start = Callable[[int, Reading | None], GrammarState | None]
 """Function that returns the state at the start of a hole by its number, from the reading at the end of the one before;
 None if it cannot be filled within its positions."""
 
@@ -39,7 +44,8 @@ class HolesState:
     """State after the first `length` tokens from the first hole on."""
 
     text: HolesText
-    open: Open
+    start: Start
+    limit: ViewLimit
     current: GrammarState
     """State in the hole with the number `hole`, behind its last token that counts."""
     hole: int = 0
@@ -82,6 +88,7 @@ class HolesState:
         moved = replace(self, length=self.length + 1, place=self.place + 1, cache={})
         if self._left > 0:
             if not self.current.ended:
+                self.limit.left = _VIEWS
                 # A hole needs no end of text, so its last position leaves one position for it.
                 after = self.current.after(token, self._left)
                 if after is None:
@@ -96,7 +103,8 @@ class HolesState:
         size = self.text.sizes[self.hole]
         if self.ended or self.place < size + len(self.text.given[self.hole + 1]):
             return self
-        following = self.open(self.hole + 1, self.current.reading)
+        self.limit.left = _VIEWS
+        following = self.start(self.hole + 1, self.current.reading)
         return None if following is None else replace(self, current=following, hole=self.hole + 1, place=0)
 
     def forced(self) -> tuple[int, ...]:
@@ -138,7 +146,7 @@ def state_of_whole_text(reading: Reading, text: HolesText) -> HolesState:
     Raises BadInputError for a given text that the grammar forbids, and for holes that cannot be filled.
     """
     whole = _WholeText(reading, text)
-    return _state(text, whole.open)
+    return _state(text, whole.start, whole.limit)
 
 
 def state_of_expressions(readings: Sequence[Reading], text: HolesText) -> HolesState:
@@ -150,11 +158,11 @@ def state_of_expressions(readings: Sequence[Reading], text: HolesText) -> HolesS
     def opened(number: int, before: Reading | None) -> GrammarState | None:  # noqa: ARG001
         return _opened(readings[number], text.sizes[number])
 
-    return _state(text, opened, [opened(number, None) for number in range(len(text.sizes))])
+    return _state(text, opened, ViewLimit(_VIEWS), [opened(number, None) for number in range(len(text.sizes))])
 
 
-def _state(text: HolesText, opened: Open, states: Sequence[GrammarState | None] = ()) -> HolesState:
-    first = opened(0, None)
+def _state(text: HolesText, start: Start, limit: ViewLimit, states: Sequence[GrammarState | None] = ()) -> HolesState:
+    first = start(0, None)
     for number, state in enumerate(states or [first]):
         if state is None:
             raise BadInputError(
@@ -163,22 +171,27 @@ def _state(text: HolesText, opened: Open, states: Sequence[GrammarState | None] 
                 remedy="make the holes longer, or correct the given text",
             )
     assert first is not None
-    return HolesState(text, opened, first)
+    return HolesState(text, start, limit, first)
 
 
 def _opened(reading: Reading, size: int) -> GrammarState | None:
     """Return the state of a hole of `size` positions before its first token, or None if it cannot be filled."""
-    ending = _ending(reading.bytes, reading.hints, reading.vocabulary, size)
-    return None if ending is None else GrammarState(reading, ending)
+    for tries, steps in ((_TRIES, _STEPS), (MAX_TRIES, MAX_STEPS_AT_START)):
+        ending = _ending(reading.bytes, reading.hints, reading.vocabulary, size, tries=tries, steps=steps)
+        if ending is not None:
+            return GrammarState(reading, ending)
+    return None
 
 
-def _ending(matcher: Any, hints: tuple[bytes, ...], vocabulary: Vocabulary, size: int) -> bytes | None:
+def _ending(
+    matcher: Any, hints: tuple[bytes, ...], vocabulary: Vocabulary, size: int, *, tries: int, steps: int
+) -> bytes | None:
     """Return a text that fills a hole of `size` positions, or None if none is found."""
-    straight = straight_ending(matcher, hints)
+    straight = straight_ending(matcher, hints, tries)
     if straight is not None and fits(vocabulary, straight, size + 1):
         return straight
     below = None if straight is None else len(straight)
-    found = shortest_ending(matcher, hints, steps=MAX_STEPS_AT_START, below=below).found
+    found = shortest_ending(matcher, hints, steps=steps, below=below).found
     return found if found is not None and fits(vocabulary, found, size + 1) else None
 
 
@@ -187,11 +200,12 @@ class _WholeText:
 
     def __init__(self, reading: Reading, text: HolesText) -> None:
         self._reading, self._text = reading, text
+        self.limit = ViewLimit(_VIEWS)
         symbols = reading.vocabulary.symbols
         self._tokens = [[each for each in given if symbols[each]] for given in text.given]
         self._bytes = [list(b"".join(symbols[each] for each in given)) for given in self._tokens]
 
-    def open(self, number: int, before: Reading | None) -> GrammarState | None:
+    def start(self, number: int, before: Reading | None) -> GrammarState | None:
         """Return the state at the start of the hole `number`, behind the hole that `before` has read."""
         if before is None:
             tokens, read = self._reading.tokens.deep_copy(), self._reading.bytes.deep_copy()
@@ -229,9 +243,12 @@ class _WholeText:
             return _is_accepting
 
         def can_be_filled(read: "LLMatcher") -> bool:
-            following = MatcherBeforeGiven(read.deep_copy(), self._bytes[number + 2], self._may_follow(number + 1))
-            vocabulary, size = self._reading.vocabulary, self._text.sizes[number + 1]
-            return _ending(following, self._reading.hints, vocabulary, size) is not None
+            if self.limit.left <= 0:
+                return False
+            may_follow, size = self._may_follow(number + 1), self._text.sizes[number + 1]
+            following = MatcherBeforeGiven(read.deep_copy(), self._bytes[number + 2], may_follow, self.limit)
+            hints, vocabulary = self._reading.hints, self._reading.vocabulary
+            return _ending(following, hints, vocabulary, size, tries=_TRIES, steps=_STEPS) is not None
 
         return can_be_filled
 
