@@ -15,7 +15,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-slow test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -47,7 +47,11 @@ test: $(VENV)/test-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --config tools/checks/layers.toml --no-cache
-	$(PYTEST) -n 3 $(COVERAGE:--cov=--cov --cov-report=)
+	$(PYTEST) -n 3 -m "not slow" $(COVERAGE:--cov=--cov --cov-report=)
+
+# Tests that take long for what they check: tuning, soak tests, agents of 20 turns, random large models.
+test-slow: $(VENV)/test-ready
+	$(PYTEST) -n 3 -m slow
 
 # Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready

@@ -88,7 +88,14 @@ def test_every_command_has_examples() -> None:
         assert examples_of(help_of(group))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("serve", "push")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "tune" else name
+        for name in NAMES
+        if name not in ("serve", "push")
+    ],
+)
 def test_examples_run(folder: Path, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "plan":
         trace = ("--trace", "TRACE.jsonl", "--max-new-tokens", 8)

@@ -20,7 +20,7 @@ from lopa.runtime import Decoder
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 httpx = pytest.importorskip("httpx2")
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
 TURNS = 20
 PROMPT_TOKENS = 1400
 """Prompt length from which the agent forgets its oldest turns, as the toy has 2048 positions."""

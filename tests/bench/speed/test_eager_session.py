@@ -17,6 +17,8 @@ from lopa.runtime.contract import WindowBatch
 from lopa.runtime.sessions.session import Session, open_session
 from lopa.tiny import ADAPTER, CHECKPOINT
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-4
 
 

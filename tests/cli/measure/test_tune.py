@@ -16,6 +16,8 @@ from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
 from lopa.tiny import EVAL
 
+pytestmark = pytest.mark.slow
+
 QUICK = Candidate(
     "threshold 0.95, first masked", {"strategy": "threshold", "skip_threshold": 0.95, "unmask_first_masked": True}
 )

@@ -104,6 +104,7 @@ def test_the_command_exports_verifies_and_decodes(tmp_path: Path, layout: str, k
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_an_adapter_is_merged_into_the_values(tmp_path: Path) -> None:
     packed_checkpoint(tmp_path / "c")
     for kind in ("none", "int4"):

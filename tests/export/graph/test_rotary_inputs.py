@@ -99,6 +99,7 @@ def test_defaults_are_portable_graphs(tmp_path: Path) -> None:
     assert found == {"default": {**old, "portable.onnx": "rotary_cos"}, "none": old}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada2", "llada_moe"])
 def test_families_with_experts(family: str, tmp_path: Path) -> None:
     """Check LLaDA2's too, of whose channels only some rotate."""

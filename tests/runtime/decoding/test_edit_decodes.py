@@ -142,6 +142,7 @@ def test_streamed_text_is_final(editor: Decoder) -> None:
         assert edits > 10
 
 
+@pytest.mark.slow
 def test_the_same_answers_on_every_device_and_in_any_batch(editor: Decoder) -> None:
     requests = [PromptRequest(prompt, editor.config(**(EAGER | own))) for own in CONFIGS for prompt in PROMPTS]
     expected = [alone(editor, each.prompt, each.config) for each in requests]

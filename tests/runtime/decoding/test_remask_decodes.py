@@ -236,6 +236,7 @@ def test_a_time_limit_returns_finished_blocks_only(decoder: Decoder, prompts: li
     assert len(for_good.token_ids) > 0
 
 
+@pytest.mark.slow
 def test_the_same_answers_on_every_device_and_in_any_batch(
     tiny_bundle: Path, decoder: Decoder, submitted: list[PromptRequest], expected: list[GenerationResult]
 ) -> None:

@@ -33,6 +33,8 @@ from lopa.export.source import source_from_checkpoint
 from lopa.runtime.contract import Statistics, WindowBatch
 from lopa.runtime.sessions.session import open_session
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 MATRICES_OF_A_LAYER = 7

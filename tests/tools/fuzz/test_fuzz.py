@@ -17,6 +17,8 @@ from tools.fuzz.case import Case, CaseOutcome, Material
 from tools.fuzz.mutations import changed_bytes, changed_json
 from tools.fuzz.run import KINDS, table_of_bad_cases, table_of_outcomes
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
 CASES = 4 * len(KINDS)

@@ -29,6 +29,8 @@ from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError, MissingBackendError
 from lopa.runtime.sessions.session import Session
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 SHAPE = ForwardShape(2, 8, 64, wanted=8)
 LATER_SHAPE = ForwardShape(4, 64, 64, wanted=64)

@@ -14,6 +14,8 @@ from tools.peers.sides import BASELINE, SIDES, command_of_side, groups_of_sides,
 
 from lopa.runtime.errors import BadInputError, MissingBackendError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("size", ["64", "4x", "axb", "1x2x3", "0x64"])
 def test_invalid_sizes_are_rejected(size: str, tmp_path: Path) -> None:

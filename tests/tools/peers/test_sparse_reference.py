@@ -16,6 +16,8 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.runtime.sessions.session import open_session
 
+pytestmark = pytest.mark.slow
+
 SPARSE = [family for family, likeness in MINIATURES.items() if likeness.dimensions.moe is not None]
 
 

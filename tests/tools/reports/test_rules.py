@@ -11,6 +11,8 @@ from lopa.runtime import BadInputError
 from lopa.runtime.strategy import strategies
 from lopa.tiny import EVAL
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_second_run_decodes_nothing(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strategies, "_registered", {})

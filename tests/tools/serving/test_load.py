@@ -16,6 +16,8 @@ from tools.serving.server import MODEL, run_server
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.generation_config import GenerationConfig
 
+pytestmark = pytest.mark.slow
+
 COUNTS = ("--requests", 4, "--rounds", 1, "--tokens", 12, "--max-num-seqs", 2)
 
 

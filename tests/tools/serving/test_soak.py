@@ -15,6 +15,8 @@ from tools.serving.soak import SoakReport, chat_bundle, run_soak
 
 from lopa.serve.openai.body_options import CHATS, COMPLETIONS, MESSAGES, RESPONSES
 
+pytestmark = pytest.mark.slow
+
 MAX_NUM_SEQS, QUEUE = 4, 6
 DISTINCT = 16
 BROKEN = """
