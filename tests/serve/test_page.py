@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.serve.test_answers import QUESTIONS
 from tests.serve.test_streams import events
 from tests.slow_opening import slow_opening
 
+from lopa.runtime import Decoder
 from lopa.runtime.strategy import STRATEGIES
 
 KEY = "a-key-of-the-test"
@@ -243,6 +244,32 @@ def test_chat_with_a_single_run(browser: Browser, server: Server) -> None:
     assert browser.value("runs[1].root.checkVisibility()") is False
     assert any(address.endswith("/v1/chat/completions") for address in browser.requested)
     assert browser.complaints == []
+
+
+@in_chromium
+def test_a_text_with_holes_is_shown_with_its_given_text(
+    browser: Browser, family_bundle: Callable[..., Path], server: Server
+) -> None:
+    text = "Ivy has <hole:4> and finds <hole:2-5> more."
+    with serving(family_bundle("llada")) as holes, Decoder.open(family_bundle("llada"), threads=1) as decoder:
+        page = Page(browser, holes)
+        page.focus("#kind")
+        browser.press(*DOWN)
+        assert browser.value("[byId('kind').value, byId('prompt').value]") == ["holes", browser.value("EXAMPLES.holes")]
+        browser.value("runs[1].strategy.value = 'threshold'; runs[1].updateOptions()")
+        page.run(text)
+        assert all(" forwards: " in status for status in page.ended()), page.ended()
+        configs = ({"strategy": "lopa", "branches": 4}, {"strategy": "threshold", "skip_threshold": 0.9})
+        whole = [decoder.fill(text, window="full", **config).filled_text for config in configs]  # type: ignore[arg-type]
+        assert page.shown("answer") == whole
+        page.run("no hole")
+        (first, _) = page.ended()
+        assert first.startswith("Prompt: a text without a hole.")
+    page = Page(browser, server)
+    page.focus("#kind")
+    browser.press(*DOWN)
+    page.run(text)
+    assert "D2F adapter" in page.ended()[0]
 
 
 @in_chromium
