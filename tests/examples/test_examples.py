@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,27 @@ def test_openai_drafts(tiny_bundle: Path) -> None:
     assert drafts.count("draft: ") >= 2
     assert "░" in drafts
     assert "#### " in answer
+
+
+@pytest.fixture
+def base_bundle(export_tiny: Callable[..., Path]) -> Path:
+    """Bundle of the embedded base without its adapter, which fills holes."""
+    pytest.importorskip("torch")
+    return export_tiny(with_logits=False, lora=None)
+
+
+def test_complete_function(base_bundle: Path) -> None:
+    *code, forwards = output_of("complete_function.py", base_bundle).splitlines()
+    assert "\n".join(code).startswith('def solve_count_even(nums):\n    """Count the nums that are even."""\n')
+    assert code[4].startswith("        if ")
+    assert code[-2:] == ["    return out", ""]
+    assert re.fullmatch(r"\d+ tokens in \d+ forwards", forwards)
+
+
+def test_fill_form(base_bundle: Path) -> None:
+    *fields, forwards = output_of("fill_form.py", base_bundle).splitlines()
+    assert fields == ["after buying: 19", "before giving: 19", "answer: 15"]
+    assert int(forwards.split()[-2]) < 9  # tokens of the holes
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
