@@ -110,7 +110,16 @@ class Problem:
 
     def is_filled_by(self, text: str) -> bool:
         """Return whether `text` is one sentence with the missing step's equation and no other, in any words."""
-        return text.strip().endswith(".") and equations_of(text) == equations_of(self.steps[self.missing])
+        return _is_sentence(text) and equations_of(text) == equations_of(self.steps[self.missing])
+
+    def has_result_in(self, text: str) -> bool:
+        """Return whether `text` is one sentence with one equation, whose result is the missing step's."""
+        results = [equation[-1] for equation in equations_of(text)]
+        return _is_sentence(text) and results == [equations_of(self.steps[self.missing])[0][-1]]
+
+
+def _is_sentence(text: str) -> bool:
+    return text.strip().endswith(".")
 
 
 def equations_of(text: str) -> list[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Train a toy that fills a missing step of an arithmetic solution, from the embedded checkpoint's weights.
 
-Usage: python -m tools.infill.train OUT [--steps N] [--seed N] [--threads N]
+Usage: python -m tools.infill.train OUT [--steps N] [--seed N] [--start CHECKPOINT] [--threads N]
 
 OUT is a checkpoint folder: `lopa-export onnx OUT -o BUNDLE`, then `python -m tools.measure infill BUNDLE`. Equal
 arguments give equal weights on one machine.
@@ -39,13 +39,13 @@ _WEIGHTS = "model.safetensors"
 
 
 def trained_network(
-    steps: int, seed: int, *, batch_size: int, progress: BenchProgress = silent
+    steps: int, seed: int, *, batch_size: int, start: Path = tiny.CHECKPOINT, progress: BenchProgress = silent
 ) -> tuple[Any, list[float]]:
-    """Return the network after `steps` batches, and the loss of each, in nats per masked token."""
+    """Return the network of `start` after `steps` batches, and the loss of each batch, in nats per masked token."""
     torch.manual_seed(seed)
     rng = random.Random(seed)
     tokenizer = Tokenizer.from_file(str(tiny.CHECKPOINT / "tokenizer.json"))
-    network = embedded_network()
+    network = network_from_checkpoint(start)
     optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, betas=_BETAS, weight_decay=_DECAY)
     texts = training_texts(rng)
     losses = []
@@ -87,12 +87,12 @@ def loss_of(network: Any, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, torch.from_numpy(batch.labels)[is_masked])
 
 
-def embedded_network() -> Any:
-    """Return the network of the embedded checkpoint, with its weights."""
-    config = config_from_checkpoint(tiny.CHECKPOINT)
-    network = empty_network(config.dimensions, "dream", tiny.CHECKPOINT, attention="sdpa")
+def network_from_checkpoint(checkpoint: Path) -> Any:
+    """Return the network of the embedded checkpoint, or of one that this program wrote."""
+    config = config_from_checkpoint(checkpoint)
+    network = empty_network(config.dimensions, "dream", checkpoint, attention="sdpa")
     # The network has the checkpoint's names, because Dream's layers are Qwen2's.
-    load_weights(network, load_file(tiny.CHECKPOINT / _WEIGHTS), source=tiny.CHECKPOINT)
+    load_weights(network, load_file(checkpoint / _WEIGHTS), source=checkpoint)
     return network
 
 
@@ -115,14 +115,21 @@ def write_checkpoint(network: Any, destination: Path) -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(min=1), default=600, show_default=True, help="Number of batches.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of problems and masks.")
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Checkpoint of an earlier run to continue from.  [default: the embedded checkpoint]",
+)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of torch.")
-def main(out: Path, steps: int, seed: int, threads: int) -> None:
+def main(out: Path, steps: int, seed: int, start: Path | None, threads: int) -> None:
     """Train a checkpoint and write it to the new folder OUT."""
     torch.set_num_threads(threads)
     started = time.monotonic()
     with exit_on_error():
         with show_progress("batches", steps) as progress:
-            network, losses = trained_network(steps, seed, batch_size=BATCH_SIZE, progress=progress)
+            network, losses = trained_network(
+                steps, seed, batch_size=BATCH_SIZE, start=start or tiny.CHECKPOINT, progress=progress
+            )
         write_checkpoint(network, out)
     last = losses[-max(1, steps // 10) :]
     seconds = time.monotonic() - started

@@ -3,8 +3,9 @@
 Usage: python -m tools.measure infill BUNDLE [--problems N] [--seed N]
 
 BUNDLE is exported from a checkpoint of `python -m tools.infill.train`, and the problems are held out from its training.
-A step is correct if it is one sentence whose equation is the removed one. Without the right side, the same model
-continues the text on the left, and its first sentence counts.
+A step is correct if it is one sentence whose equation is the removed one. Its result alone may be correct too, because
+the text behind the hole begins with it. Without the right side, the same model continues the text on the left, and its
+first sentence counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import click
 from lopa.bench.quality.intervals import Interval, interval_of_ratio, score_from_count
 from lopa.bench.table import MISSING, Table
 from lopa.runtime.decoder import Decoder
+from lopa.runtime.requests.result import GenerationResult
 from lopa.runtime.text.text_with_holes import Hole, text_with_holes
 from tools.cli_errors import exit_on_error
 from tools.infill.problems import Problem, first_sentence, held_out_problems
@@ -40,6 +42,8 @@ class Filled:
     """The result of one hole."""
 
     is_correct: bool
+    has_result: bool
+    """True if the equation's result is correct, whatever its operands are."""
     tokens: int
     """Tokens of the hole and its edges. Ends of text in the hole count."""
     steps: int
@@ -52,7 +56,7 @@ def fill_from_both_sides(decoder: Decoder, problems: Sequence[Problem], options:
     found = []
     for problem, result in zip(problems, results, strict=True):
         assert result.holes is not None  # the prompts have holes
-        found.append(Filled(problem.is_filled_by(result.holes[0]), result.tokens, result.steps))
+        found.append(_filled(problem, result.holes[0], result))
     return found
 
 
@@ -60,9 +64,12 @@ def continue_from_left(decoder: Decoder, problems: Sequence[Problem], options: M
     """Continue the text before each missing step. Only the first sentence counts."""
     results = decoder.generate([each.before for each in problems], max_new_tokens=_TOKENS, **options)
     return [
-        Filled(problem.is_filled_by(first_sentence(result.text)), result.tokens, result.steps)
-        for problem, result in zip(problems, results, strict=True)
+        _filled(problem, first_sentence(result.text), result) for problem, result in zip(problems, results, strict=True)
     ]
+
+
+def _filled(problem: Problem, text: str, result: GenerationResult) -> Filled:
+    return Filled(problem.is_filled_by(text), problem.has_result_in(text), result.tokens, result.steps)
 
 
 @click.command()
@@ -86,7 +93,7 @@ def main(bundle: Path, count: int, seed: int) -> None:
         for side, found in (("both sides", both["threshold"]), ("left side only", left))
     ]
     settings = [(name, *_cells([*found[True], *found[False]])) for name, found in both.items()]
-    figures = ("correct steps, %", "forwards per hole", "tokens per forward")
+    figures = ("correct steps, %", "correct results, %", "forwards per hole", "tokens per forward")
     show_report(
         [
             Table(
@@ -100,13 +107,18 @@ def main(bundle: Path, count: int, seed: int) -> None:
 
 
 def _cells(found: Sequence[Filled]) -> tuple[str, ...]:
-    score = score_from_count(sum(each.is_correct for each in found), len(found))
     tokens, steps = [each.tokens for each in found], [each.steps for each in found]
     return (
-        f"{100 * score.share:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})",
+        _share([each.is_correct for each in found]),
+        _share([each.has_result for each in found]),
         _ratio(steps, [1] * len(found), digits=1),
         _ratio(tokens, steps, digits=2),
     )
+
+
+def _share(verdicts: Sequence[bool]) -> str:
+    score = score_from_count(sum(verdicts), len(verdicts))
+    return f"{100 * score.share:.1f} ({100 * score.low:.0f}-{100 * score.high:.0f})"
 
 
 def _ratio(above: Sequence[int], below: Sequence[int], *, digits: int) -> str:

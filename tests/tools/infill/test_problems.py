@@ -46,6 +46,9 @@ def test_a_step_is_judged_by_its_equation() -> None:
     assert not problem.is_filled_by(" Adding 4 gives 3 + 4 = 7")
     assert not problem.is_filled_by(" Adding 3 gives 4 + 3 = 7.")
     assert not problem.is_filled_by(" Adding 4 gives 3 + 4 = 7. Now 7 - 1 = 6.")
+    assert not problem.has_result_in(" Adding 4 gives 3 + 4 = 6.")
+    assert problem.has_result_in(" Adding 3 gives 4 + 3 = 7.")
+    assert not problem.has_result_in(" Adding 3 gives 4 + 3 = 7")
     assert first_sentence(" Adding 4 gives 3 + 4 = 7. Now 7") == " Adding 4 gives 3 + 4 = 7."
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from safetensors.numpy import load_file  # noqa: E402
 from tools.infill.batches import Batch, batch_of  # noqa: E402
 from tools.infill.problems import Problem  # noqa: E402
-from tools.infill.train import embedded_network, loss_of, main, trained_network, training_texts  # noqa: E402
+from tools.infill.train import loss_of, main, network_from_checkpoint, trained_network, training_texts  # noqa: E402
 
 from lopa import Decoder, Hole  # noqa: E402
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint  # noqa: E402
@@ -38,7 +38,7 @@ def batch(seed: int, texts: int) -> Batch:
 
 
 def test_the_loss_is_the_mean_over_masked_tokens_of_each_text_alone() -> None:
-    network, given = embedded_network(), batch(2, 5)
+    network, given = network_from_checkpoint(CHECKPOINT), batch(2, 5)
     losses = []
     for ids, labels, is_text in zip(given.ids, given.labels, given.is_text, strict=True):
         tokens = torch.from_numpy(ids[is_text])[None]
@@ -53,7 +53,7 @@ def test_the_loss_is_the_mean_over_masked_tokens_of_each_text_alone() -> None:
 
 
 def test_a_row_attends_to_both_sides() -> None:
-    network = embedded_network()
+    network = network_from_checkpoint(CHECKPOINT)
 
     def loss(tokens: list[int]) -> float:
         ids = np.array([tokens])
@@ -74,7 +74,7 @@ def test_held_out_problems_are_not_trained_on() -> None:
 def test_the_loss_falls() -> None:
     unseen = batch(11, 8)
     with torch.no_grad():
-        before = loss_of(embedded_network(), unseen).item()
+        before = loss_of(network_from_checkpoint(CHECKPOINT), unseen).item()
     network, losses = trained_network(16, 0, batch_size=4)
     with torch.no_grad():
         after = loss_of(network, unseen).item()
@@ -92,6 +92,9 @@ def test_a_trained_checkpoint_fills_a_hole(tmp_path: Path, monkeypatch: pytest.M
     new, old = load_file(out / "model.safetensors"), load_file(CHECKPOINT / "model.safetensors")
     assert new.keys() == old.keys()
     assert all((new[name] != old[name]).any() for name in old)
+
+    again = network_from_checkpoint(out).state_dict()
+    assert all((again[name].numpy() == new[name]).all() for name in new)
 
     bundle_from_checkpoint(out, tmp_path / "bundle", lora=None)
     with Decoder.open(tmp_path / "bundle") as decoder:

@@ -1,5 +1,6 @@
 """The report of infilling counts correct steps, forwards and tokens of both ways to fill a step."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,25 +26,22 @@ def test_figures(base_bundle: Path) -> None:
     run = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert run.exit_code == 0
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run.output.splitlines() if "|" in line]
-    found = {tuple(cells[:-3]): [float(cell.split()[0]) for cell in cells[-3:]] for cells in lines if "(" in cells[-1]}
-    correct, steps, tokens = {}, {}, {}
+    found = {tuple(cells[:-4]): [float(cell.split()[0]) for cell in cells[-4:]] for cells in lines if "(" in cells[-1]}
     problems = held_out_problems(6, 2, is_given=True)
+    asked = [equations_of(each.steps[each.missing])[0] for each in problems]
     with Decoder.open(base_bundle, threads=1) as decoder:
-        for side in ("both sides", "left side only"):
-            results = [
-                decoder.fill([each.before, Hole(24), each.after], **OPTIONS)
-                if side == "both sides"
-                else decoder.generate(each.before, max_new_tokens=24, **OPTIONS)
-                for each in problems
-            ]
-            texts = [result.holes[0] if result.holes else result.text.split(".")[0] + "." for result in results]
-            correct[side] = sum(
-                equations_of(text) == equations_of(each.steps[each.missing]) and text[-1:] == "."
-                for text, each in zip(texts, problems, strict=True)
-            )
-            steps[side], tokens[side] = sum(each.steps for each in results), sum(each.tokens for each in results)
-    for side in correct:
-        expected = [100 * correct[side] / 6, steps[side] / 6, tokens[side] / steps[side]]
+        both = [decoder.fill([each.before, Hole(24), each.after], **OPTIONS) for each in problems]
+        left = [decoder.generate(each.before, max_new_tokens=24, **OPTIONS) for each in problems]
+    texts = {
+        "both sides": [holes[0] if (holes := each.holes) else "" for each in both],
+        "left side only": [re.sub(r"\..*", ".", each.text, flags=re.DOTALL) for each in left],
+    }
+    for side, results in (("both sides", both), ("left side only", left)):
+        equations = [equations_of(text) if text.endswith(".") else [] for text in texts[side]]
+        correct = sum(one == [other] for one, other in zip(equations, asked, strict=True))
+        same_result = sum(len(one) == 1 and one[0][3] == other[3] for one, other in zip(equations, asked, strict=True))
+        steps, tokens = sum(each.steps for each in results), sum(each.tokens for each in results)
+        expected = [100 * correct / 6, 100 * same_result / 6, steps / 6, tokens / steps]
         assert found["in the question", side] == pytest.approx(expected, abs=0.051)
-    assert 0 < correct["left side only"] < 6
+        assert 0 < same_result < 6
     assert found.keys() >= {(name,) for name in ("threshold", "lopa, 1 branch", "lopa, 4 branches", "lopa, 8 branches")}
