@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,29 @@ def test_openai_drafts(tiny_bundle: Path) -> None:
     assert drafts.count("draft: ") >= 2
     assert "░" in drafts
     assert "#### " in answer
+
+
+@pytest.fixture
+def base_bundle(export_tiny: Callable[..., Path]) -> Path:
+    """Bundle of the embedded base without its adapter, which fills holes."""
+    pytest.importorskip("torch")
+    return export_tiny(with_logits=False, lora=None)
+
+
+def test_complete_function(base_bundle: Path) -> None:
+    tokens = 8  # too few to reach the last line, which is given
+    code, forwards = output_of("complete_function.py", base_bundle, tokens).split("\n\n")
+    lines = code.splitlines()
+    assert lines[:2] == ["def solve_count_even(nums):", '    """Count the nums that are even."""']
+    assert lines[4].startswith("        if ")
+    assert lines[-1] == "    return out"
+    assert re.fullmatch(r"\d+ tokens in \d+ forwards\n", forwards)
+
+
+def test_fill_form(base_bundle: Path) -> None:
+    *fields, forwards = output_of("fill_form.py", base_bundle).splitlines()
+    assert fields == ["after buying: 19", "before giving: 19", "answer: 15"]
+    assert int(forwards.split()[-2]) < 9  # tokens of the holes
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="llguidance is not installed")
