@@ -180,11 +180,11 @@ def _find_ending(reading: Reading, before: bytes, written: bytes, room: int) -> 
     straight = straight_ending(reading.bytes, reading.hints, _TRIES + _TRIES_PER_POSITION * room)
     if straight is not None and is_short(straight):
         return straight
+    if straight is not None and not is_short(before):
+        return None  # in the last positions nearly every token gets here, and searches take milliseconds
     found = first_ending(reading.bytes, suffixes(before), is_short)
     if found is not None:
         return found
-    if straight is not None and not is_short(before):
-        return None  # in the last positions nearly every token gets here, and a search may take milliseconds
     below = None if straight is None else len(straight)
     shortest = shortest_ending(reading.bytes, reading.hints, steps=MAX_STEPS, below=below).found
     return shortest if shortest is not None and is_short(shortest) else None
