@@ -1,6 +1,7 @@
 """Holes over HTTP: `suffix` and `lopa.parts` of completions, whole and streamed, equal the decoder's."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,18 @@ def test_parts_have_several_holes(holes_server: Server, decoder: Decoder) -> Non
     assert choice["lopa"]["filled_text"] == expected.filled_text
 
 
+def test_grammars_of_holes(holes_server: Server) -> None:
+    form = [{"text": "Date: "}, {"hole": 10, "regex": "[0-9]{4}-[0-9]{2}"}, {"text": ", sum "}, {"hole": 3}]
+    (choice,) = _posted(holes_server, lopa={"parts": form})["choices"]
+    assert re.fullmatch(r"Date: [0-9]{4}-[0-9]{2}, sum (?s:.*)", choice["lopa"]["filled_text"])
+    schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}, "ok": {"type": "boolean"}}, "required": ["n"]}
+    parts = [{"text": '{"n": '}, {"hole": 4}, {"text": ', "ok": '}, {"hole": 5}, {"text": "}"}]
+    (choice,) = _posted(holes_server, lopa={"parts": parts, "json_schema": schema})["choices"]
+    assert json.loads(choice["lopa"]["filled_text"])["n"] in (12, 345)
+    (choice,) = _posted(holes_server, prompt="abc", suffix="z", max_tokens=4, lopa={"regex": "abc[0-9]{2}z"})["choices"]
+    assert re.fullmatch("[0-9]{2}", choice["text"])
+
+
 def test_a_range_of_lengths(holes_server: Server, decoder: Decoder) -> None:
     expected = decoder.fill("Name: <hole:1-6>.")
     found = _posted(holes_server, lopa={"parts": [{"text": "Name: "}, {"hole": [1, 6]}, {"text": "."}]})
@@ -96,7 +109,10 @@ def test_answers_without_holes_have_no_fields_of_holes(holes_server: Server) -> 
     [
         ({"prompt": "a", "suffix": 5}, "suffix"),
         ({"prompt": "a", "suffix": "b", "max_tokens": 0}, "max_tokens"),
-        ({"prompt": "a", "suffix": "b", "lopa": {"regex": "[a-z]+"}}, "suffix"),
+        ({"lopa": {"parts": [{"text": "a"}, {"hole": 2, "regex": "("}]}}, "lopa"),
+        ({"lopa": {"parts": [{"text": "a"}, {"hole": 2, "regex": 3}]}}, "lopa.parts"),
+        ({"lopa": {"parts": [{"text": "a"}, {"hole": 2, "regex": "[0-9]{9}"}]}}, "lopa"),
+        ({"lopa": {"parts": [{"text": "a"}, {"hole": 2, "size": 3}]}}, "lopa.parts"),
         ({"prompt": "a", "lopa": {"parts": [{"hole": 2}]}}, "lopa.parts"),
         ({"lopa": {"parts": [{"text": "a"}]}}, "lopa.parts"),
         ({"lopa": {"parts": {"hole": 2}}}, "lopa.parts"),

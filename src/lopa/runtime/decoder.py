@@ -36,9 +36,15 @@ from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_of_holes import config_of_expressions, state_of_holes
-from lopa.runtime.grammar.grammar_source import any_text_request, request_from_config
+from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.grammar_source import (
+    GrammarRequest,
+    any_text_request,
+    reading_from_request,
+    request_from_config,
+)
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
-from lopa.runtime.grammar.preparation import state_from_checked, state_from_request
+from lopa.runtime.grammar.preparation import reading_from_checked, state_from_checked, state_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import GrammarState
 from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
@@ -473,14 +479,14 @@ class Decoder:
             return None
         if holes is None:
             return self._grammar_in_time(config, plan, ids, is_wanted, due)
-        if self._helper is not None:
-            raise BadInputError(
-                "a grammar for a text with holes, on a server that prepares grammars within limits",
-                expected="no grammar, or a decoder without grammar_limits",
-                remedy="fill the holes in Python (docs/how-to/fill-holes.md)",
-            )
+
+        def read(request: GrammarRequest) -> Reading:
+            if self._helper is None:
+                return reading_from_request(request, self._vocabulary)
+            return reading_from_checked(request, self._helper.prepare(request, is_wanted), self._vocabulary)
+
         with _grammar_errors():
-            return state_of_holes(config, holes, self._vocabulary)
+            return state_of_holes(config, holes, read)
 
     def _choices(self, config: GenerationConfig, plan: DecodingPlan) -> tuple[EncodedChoice, ...] | None:
         if config.choices is None:

@@ -41,9 +41,10 @@ def command(
 ) -> int:
     """Fill the holes of TEXT, or of standard input, and print the whole text.
 
-    <hole:8> marks a hole of up to 8 tokens. The model sees the text on both sides of it, and the given text stays
-    as it is. All holes are filled together; with --block-size they are filled in blocks from left to right. The model
-    has to attend to both sides: LLaDA, or Dream and DiffuCoder without a D2F adapter.
+    <hole:8> marks a hole of up to 8 tokens, and <hole:4-16> one of the most confident length. The model sees the text
+    on both sides of it, and the given text stays as it is. All holes are filled together; with --block-size they are
+    filled in blocks from left to right. The model has to attend to both sides: LLaDA, or Dream and DiffuCoder without a
+    D2F adapter.
     """
     given = text_with_holes(text_from_stdin() if text is None else text)
     with ExitStack() as opened:

@@ -11,6 +11,7 @@ from pathlib import Path
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_reading import Reading
 from lopa.runtime.grammar.grammar_source import (
     GrammarRequest,
     hints_from_request,
@@ -60,11 +61,16 @@ def check_grammar(request: GrammarRequest, vocabulary: Vocabulary, limits: Gramm
 
 def state_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> GrammarState:
     """Compile a checked grammar for decoding. Return the state before the first token."""
+    return GrammarState(reading_from_checked(request, checked, vocabulary), checked.ending)
+
+
+def reading_from_checked(request: GrammarRequest, checked: CheckedGrammar, vocabulary: Vocabulary) -> Reading:
+    """Compile a checked grammar for decoding. Return the reading of an empty answer."""
     reading = reading_from_grammar(request, checked.grammar, vocabulary, checked.hints)
-    if reading.expression is not None:
-        exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
-        reading = replace(reading, expression=exact)
-    return GrammarState(reading, checked.ending)
+    if reading.expression is None:
+        return reading
+    exact = replace(reading.expression, max_matchers=_MAX_MATCHERS) if checked.exact else None
+    return replace(reading, expression=exact)
 
 
 def state_from_request(request: GrammarRequest, vocabulary: Vocabulary) -> GrammarState:

@@ -12,7 +12,7 @@ from lopa.serve.openai.field_error import FieldError, field_errors
 
 SUFFIX, PARTS = "suffix", "parts"
 _PARTS_FIELD = f"{LOPA_FIELD}.{PARTS}"
-_TEXT, _HOLE = "text", "hole"
+_TEXT, _HOLE, _REGEX = "text", "hole", "regex"
 
 
 def param_of_holes(body: Mapping[str, Any]) -> str | None:
@@ -62,15 +62,17 @@ def text_from_parts(parts: Any, body: Mapping[str, Any], max_tokens: int | None)
 def _part(part: Any) -> str | Hole:
     if isinstance(part, dict) and part.keys() == {_TEXT} and isinstance(part[_TEXT], str):
         return str(part[_TEXT])
-    if isinstance(part, dict) and part.keys() == {_HOLE}:
+    if isinstance(part, dict) and _HOLE in part and part.keys() <= {_HOLE, _REGEX}:
         lengths = part[_HOLE]
-        return Hole(*lengths) if isinstance(lengths, list) and len(lengths) == 2 else Hole(lengths)
+        least, most = lengths if isinstance(lengths, list) and len(lengths) == 2 else (lengths, None)
+        return Hole(least, most, part.get(_REGEX))
     raise _invalid_part(part)
 
 
 def _invalid_part(part: Any) -> BadInputError:
     return BadInputError(
         f"invalid part {shown(part)}",
-        expected='a list of {"text": string} and {"hole": number of tokens, or [smallest, largest]}',
+        expected='a list of {"text": string} and {"hole": number of tokens, or [smallest, largest]}, with or without '
+        '"regex"',
         remedy="correct it",
     )
