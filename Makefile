@@ -10,6 +10,7 @@ WEBGPU := .webgpu
 QNN := .venv-qnn
 HEADERS := .onnxruntime-headers
 WEB := web
+CHROMIUM := .chromium
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
@@ -71,12 +72,19 @@ test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
 $(WEBGPU)/environment: $(VENV)/test-ready
 	$(BIN)/python -m tools.software_vulkan $(WEBGPU)
 
-# lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). The npm packages have no scripts to
-# run: that of onnxruntime-node would fetch CUDA libraries.
-test-web: $(VENV)/test-ready $(WEB)/node_modules/ready
+# lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). Node and npm must be there. A Chromium
+# on PATH is used; otherwise one is unpacked into a folder and not installed.
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready
 	npm run --prefix $(WEB) --silent build
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
+	PATH="$(CURDIR)/$(CHROMIUM):$$PATH" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
 
+$(CHROMIUM)/ready: $(VENV)/test-ready
+	command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+		echo "Unpacking Chromium into $(CHROMIUM): 0.4 GB."; $(BIN)/python -m tools.chromium $(CHROMIUM); }
+	mkdir -p $(CHROMIUM)
+	touch $@
+
+# The packages' scripts do not run: that of onnxruntime-node would fetch CUDA libraries.
 $(WEB)/node_modules/ready: $(WEB)/package-lock.json
 	@echo "Installing TypeScript and ONNX Runtime for Node and browsers into $(WEB)/node_modules: 0.5 GB."
 	npm ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund --loglevel=error
@@ -117,7 +125,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.web,
     pytest.mark.browser,
     no_web,
-    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium: make test-web unpacks one"),
 ]
 WAIT = 300.0
 """Seconds after which a task counts as hung. WebGPU on a processor takes a minute."""
