@@ -76,10 +76,10 @@ $(WEBGPU)/environment: $(VENV)/test-ready
 # on PATH is used; otherwise one is unpacked into a folder and not installed.
 test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready
 	npm run --prefix $(WEB) --silent build
-	PATH="$(CURDIR)/$(CHROMIUM):$$PATH" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
 
 $(CHROMIUM)/ready: $(VENV)/test-ready
-	command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
 		echo "Unpacking Chromium into $(CHROMIUM): 0.4 GB."; $(BIN)/python -m tools.chromium $(CHROMIUM); }
 	mkdir -p $(CHROMIUM)
 	touch $@
@@ -189,12 +189,24 @@ $(QNN)/ready: $(SOURCES)
 	$(PIP) --no-deps --upgrade --target $(QNN) "onnxruntime-qnn~=2.7"
 	touch $@
 
-# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
+# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error. Where npm is
+# available, the site has the page of `lopa-export page` for the embedded model (docs/conf.py).
 DOCS := .venv-docs
+PAGE := out/docs-page/index.html
 .PHONY: docs
-docs: $(DOCS)/ready
+docs: $(DOCS)/ready $(if $(shell command -v npm),$(PAGE),docs-without-page)
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
 	@echo "The site is in out/docs/index.html."
+
+.PHONY: docs-without-page
+docs-without-page:
+	@echo "npm not found: the site will have no page that decodes in the browser."
+
+$(PAGE): $(VENV)/demo-ready $(WEB)/node_modules/ready $(shell find $(WEB)/src src/lopa/serve/page src/lopa/tiny -type f)
+	npm run --prefix $(WEB) --silent build
+	$(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora --overwrite -o out/docs-bundle/toy
+	$(BIN)/lopa-export page out/docs-bundle/toy --overwrite -o $(@D)
+	touch $@
 
 $(DOCS)/ready: $(SOURCES)
 	@echo "Installing Sphinx and what the site needs into $(DOCS): 0.3 GB."
