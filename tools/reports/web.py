@@ -93,6 +93,11 @@ def side_of_chromium(name: str, device: str, bundle: Path, tokens: int, turns: i
     return Side(name, **times_in_chromium(bundle, device, SHAPES, tokens=tokens, turns=turns))
 
 
+def _speed_text(speed: float) -> str:
+    """Return a speed with three digits, or as a whole number."""
+    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
+
+
 def _seconds(task: Callable[[], Any]) -> float:
     start = time.perf_counter()
     task()
@@ -115,7 +120,7 @@ PAGE: Mapping[str, Callable[[Visit], str]] = {
     "s to first text": lambda each: MISSING if each.first is None else f"{each.first:.2f}",
     "tokens": lambda each: str(each.tokens),
     "forwards": lambda each: str(each.forwards),
-    "tokens/s": lambda each: f"{each.tokens / each.seconds:.3g}",
+    "tokens/s": lambda each: _speed_text(each.tokens / each.seconds),
     "threads": lambda each: str(each.threads),
     "GB of memory": lambda each: f"{each.memory / 1e9:.2f}",
 }
@@ -134,7 +139,7 @@ def main(bundle: Path, turns: int, tokens: int, sides: Sequence[str]) -> None:
     for index, (branches, window, prefix) in enumerate(SHAPES):
         name = f"{branches} x {window} behind {prefix}, ms"
         columns[name] = lambda each, index=index: ms_text(statistics.median(each.forwards[index]))  # type: ignore[misc]
-    columns["tokens/s"] = lambda each: f"{each.tokens_per_second:.3g}"
+    columns["tokens/s"] = lambda each: _speed_text(each.tokens_per_second)
     columns["ms to open"] = lambda each: ms_text(each.opening)
     tables = [table_from_records(f"Forwards, and an answer of {tokens} tokens", measured, columns)] if measured else []
     if "page" in sides:
