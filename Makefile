@@ -10,6 +10,7 @@ WEBGPU := .webgpu
 QNN := .venv-qnn
 HEADERS := .onnxruntime-headers
 WEB := web
+CHROMIUM := .chromium
 KERNELS := src/lopa/runtime/cpu_kernels
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.h)
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
@@ -75,12 +76,19 @@ test-webgpu: $(VENV)/test-ready $(WEBGPU)/environment
 $(WEBGPU)/environment: $(VENV)/test-ready
 	$(BIN)/python -m tools.software_vulkan $(WEBGPU)
 
-# lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). The npm packages have no scripts to
-# run: that of onnxruntime-node would fetch CUDA libraries.
-test-web: $(VENV)/test-ready $(WEB)/node_modules/ready
+# lopa-web, which decodes bundles in Node and in browsers (docs/how-to/browser.md). Node and npm must be there. A Chromium
+# on PATH is used; otherwise one is unpacked into a folder and not installed.
+test-web: $(VENV)/test-ready $(WEB)/node_modules/ready $(CHROMIUM)/ready
 	npm run --prefix $(WEB) --silent build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m web tests/web
 
+$(CHROMIUM)/ready: $(VENV)/test-ready
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+		echo "Unpacking Chromium into $(CHROMIUM): 0.4 GB."; $(BIN)/python -m tools.chromium $(CHROMIUM); }
+	mkdir -p $(CHROMIUM)
+	touch $@
+
+# The packages' scripts do not run: that of onnxruntime-node would fetch CUDA libraries.
 $(WEB)/node_modules/ready: $(WEB)/package-lock.json
 	@echo "Installing TypeScript and ONNX Runtime for Node and browsers into $(WEB)/node_modules: 0.5 GB."
 	npm ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund --loglevel=error
@@ -121,7 +129,7 @@ test-release: $(VENV)/test-ready $(RELEASE)/validators-ready
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m release tests/deploy tests/tools/release
 
 clean:
-	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-docs $(CLIENTS) $(TRITON) $(RAY) $(RELEASE) $(WEBGPU) $(CHROMIUM) $(HEADERS) $(WEB)/node_modules $(WEB)/dist .peers .peers-* build dist .pytest_cache .mypy_cache .ruff_cache .coverage
 
 $(VENV)/python-ready:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
@@ -185,12 +193,24 @@ $(QNN)/ready: $(SOURCES)
 	$(PIP) --no-deps --upgrade --target $(QNN) "onnxruntime-qnn~=2.7"
 	touch $@
 
-# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error.
+# The documentation site in out/docs/index.html. A broken link or a page outside the navigation is an error. Where npm is
+# available, the site has the page of `lopa-export page` for the embedded model (docs/conf.py).
 DOCS := .venv-docs
+PAGE := out/docs-page/index.html
 .PHONY: docs
-docs: $(DOCS)/ready
+docs: $(DOCS)/ready $(if $(shell command -v npm),$(PAGE),docs-without-page)
 	$(DOCS)/bin/sphinx-build --fail-on-warning --keep-going --quiet docs out/docs
 	@echo "The site is in out/docs/index.html."
+
+.PHONY: docs-without-page
+docs-without-page:
+	@echo "npm not found: the site will have no page that decodes in the browser."
+
+$(PAGE): $(VENV)/demo-ready $(WEB)/node_modules/ready $(shell find $(WEB)/src src/lopa/serve/page src/lopa/tiny -type f)
+	npm run --prefix $(WEB) --silent build
+	$(BIN)/lopa-export onnx src/lopa/tiny/base --lora src/lopa/tiny/d2f_lora --overwrite -o out/docs-bundle/toy
+	$(BIN)/lopa-export page out/docs-bundle/toy --overwrite -o $(@D)
+	touch $@
 
 $(DOCS)/ready: $(SOURCES)
 	@echo "Installing Sphinx and what the site needs into $(DOCS): 0.3 GB."

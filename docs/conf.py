@@ -1,5 +1,6 @@
 """Configuration of the documentation site: `make docs` builds it into out/docs."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -28,11 +29,32 @@ html_theme = "furo"
 html_title = "lopa-export"
 html_copy_source = False
 
+PAGE = PROJECT / "out" / "docs-page"
+"""Page that decodes the embedded model in the browser, which `make docs` makes if npm is available."""
+PAGE_MARKER = "<!-- page of the embedded model -->"
+PAGE_LINK = '**<a href="../page/index.html">Try the embedded model in this browser.</a>** It loads 24 MB.'
 
-def _insert_tables(_app: Sphinx, _page: str, source: list[str]) -> None:
-    source[0] = text_with_tables(source[0])
+
+def _insert_generated(_app: Sphinx, _page: str, source: list[str]) -> None:
+    text = source[0].replace(PAGE_MARKER, PAGE_LINK if PAGE.is_dir() else "")
+    source[0] = text_with_tables(text)
+
+
+def _copy_page(app: Sphinx, error: Exception | None) -> None:
+    if error is not None:
+        return
+    shutil.rmtree(app.outdir / "page", ignore_errors=True)
+    if PAGE.is_dir():
+        shutil.copytree(PAGE, app.outdir / "page")
+
+
+def _document_with_link(*_: object) -> list[str]:
+    """Return the document that Sphinx reads again, because the page may have come or gone."""
+    return ["how-to/browser"]
 
 
 def setup(app: Sphinx) -> None:
-    """Put the generated tables into the pages."""
-    app.connect("source-read", _insert_tables)
+    """Put generated tables into the pages, and the page of the embedded model into the site."""
+    app.connect("source-read", _insert_generated)
+    app.connect("env-get-outdated", _document_with_link)
+    app.connect("build-finished", _copy_page)

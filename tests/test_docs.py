@@ -123,6 +123,13 @@ def test_generated_tables_are_known(page: Path) -> None:
     assert set(reference.MARKER.findall(text_of(page))) <= set(reference.TABLES)
 
 
+def test_the_site_has_a_place_for_the_link_to_its_page() -> None:
+    """`make docs` puts a page of the embedded model into the site, and its link in place of a marker."""
+    marker = re.search('^PAGE_MARKER = "(.+)"$', text_of(SITE / "conf.py"), re.MULTILINE)
+    assert marker is not None
+    assert text_of(SITE / "how-to" / "browser.md").count(f"\n{marker[1]}\n") == 1
+
+
 @pytest.mark.parametrize("page", SITE_PAGES, ids=name_of)
 def test_a_page_of_the_site_links_to_no_folder(page: Path) -> None:
     """Sphinx copies files outside docs/ into the site, and no folders."""

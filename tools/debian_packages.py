@@ -64,7 +64,7 @@ def _sources(targets: list[str], suite: str, remedy: str) -> list[str]:
     keyring, codename = f"/usr/share/keyrings/{release['ID']}-archive-keyring.gpg", release["VERSION_CODENAME"]
     for fields in map(str.split, targets):
         if fields[1:] == [codename, "main"]:
-            return [f"deb [signed-by={keyring}] {fields[0]} {each} main\n" for each in (codename, suite)]
+            return [f"deb [signed-by={keyring}] {fields[0]} {each} main\n" for each in dict.fromkeys((codename, suite))]
     raise BadInputError(
         f"no archive of {codename} among apt's sources",
         expected="an archive with the component main",

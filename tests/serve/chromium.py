@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-"""Path of Chromium, or None."""
+_UNPACKED = Path(__file__).resolve().parents[2] / ".chromium" / "chromium"
+_NAMES = ("chromium", "chromium-browser", "google-chrome", str(_UNPACKED))
+PROGRAM = next(filter(None, map(shutil.which, _NAMES)), None)
+"""Path of Chromium, of the system or unpacked by `make test-web`, or None."""
 WAIT = 60.0
 """Seconds after which an expected event counts as lost."""
 _OPTIONS = (
@@ -35,15 +37,15 @@ _OPTIONS = (
 
 def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs the browser."""
-    missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+    missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: make test-web unpacks one")
     return pytest.mark.browser(missing(test))
 
 
 class Browser:
     """One browser page, with its console errors and requested addresses."""
 
-    def __init__(self, answers: int, commands: int) -> None:
-        self._answers, self._commands = answers, commands
+    def __init__(self, answers: int, commands: int, wait: float) -> None:
+        self._answers, self._commands, self._wait = answers, commands, wait
         self._numbers = itertools.count(1)
         self._held = b""
         self._session: str | None = None
@@ -83,7 +85,7 @@ class Browser:
 
     def until(self, expression: str) -> Any:
         """Wait until the expression is true and return its value."""
-        end = time.monotonic() + WAIT
+        end = time.monotonic() + self._wait
         while not (value := self.value(expression)):
             assert time.monotonic() < end, f"never true: {expression}"
             time.sleep(0.02)
@@ -104,7 +106,7 @@ class Browser:
         while b"\0" not in self._held:
             with selectors.DefaultSelector() as ready:
                 ready.register(self._answers, selectors.EVENT_READ)
-                assert ready.select(WAIT), "no output from Chromium"
+                assert ready.select(self._wait), "no output from Chromium"
             more = os.read(self._answers, 2**20)
             assert more, "Chromium has exited"
             self._held += more
@@ -123,9 +125,9 @@ class Browser:
 
 
 @contextmanager
-def chromium(folder: Path, *options: str) -> Iterator[Browser]:
+def chromium(folder: Path, *options: str, wait: float = WAIT) -> Iterator[Browser]:
     """Yield a browser with a profile in `folder` and more `options`. It reads commands from descriptor 3 and writes
-    answers to 4.
+    answers to 4. `wait` is for pages that are busy for longer than WAIT.
     """
     assert PROGRAM is not None
     read_commands, commands = _pipe()
@@ -144,7 +146,7 @@ def chromium(folder: Path, *options: str) -> Iterator[Browser]:
     try:
         os.close(read_commands)
         os.close(write_answers)
-        yield Browser(answers, commands)
+        yield Browser(answers, commands, wait)
     finally:
         os.close(commands)  # Chromium exits when the pipe closes
         os.close(answers)

@@ -1,7 +1,7 @@
 """A host of static files that sends no special header."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +17,19 @@ class StaticFiles(SimpleHTTPRequestHandler):
 
 
 StaticFiles.extensions_map = {**StaticFiles.extensions_map, ".mjs": "text/javascript", ".wasm": "application/wasm"}
+
+
+class FilesAndBundles(StaticFiles):
+    """The files of a folder, and those of `bundles` below /NAME."""
+
+    def __init__(self, *arguments: Any, bundles: Mapping[str, Path], **options: Any) -> None:
+        self._bundles = bundles
+        super().__init__(*arguments, **options)
+
+    def translate_path(self, path: str) -> str:
+        _, folder, *rest = path.split("/")
+        bundle = self._bundles.get(folder)
+        return super().translate_path(path) if bundle is None else str(bundle.joinpath(*rest))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The page that `lopa-export page` writes, in Chromium, from a host of static files."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.serve.chromium import Browser, chromium, in_chromium
 from tests.web.installed import WEB, no_web
 from tests.web.static_host import hosted
 
+from lopa.runtime.bundle.manifest import SCHEMA_VERSION
 from lopa.runtime.decoder import Decoder
 
 STRATEGIES = ["lopa", "d2f", "threshold", "vanilla", "sequential", "eb"]
@@ -93,20 +95,76 @@ def test_the_page_fits_a_phone(browser: Browser, address: str) -> None:
     assert browser.value("document.documentElement.scrollWidth") == 390
 
 
-@in_a_page
-def test_a_changed_weight_is_an_error_with_a_remedy(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
-    weights = changed / "bundle" / "model.onnx.data"
-    content = bytearray(weights.read_bytes())
+def change_weight(bundle: Path) -> None:
+    content = bytearray((bundle / "model.onnx.data").read_bytes())
     content[1000] ^= 1
-    weights.write_bytes(content)
+    (bundle / "model.onnx.data").write_bytes(content)
+
+
+def change_manifest(bundle: Path, change: Callable[[Any], None]) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    change(manifest)
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+
+def from_the_future(bundle: Path) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(schema=SCHEMA_VERSION + 1))
+
+
+def too_large(bundle: Path) -> None:
+    """List the weights with more bytes than any browser can reserve."""
+
+    def enlarge(manifest: Any) -> None:
+        next(file for file in manifest["files"] if file["path"] == "model.onnx.data")["size"] = 2**47
+
+    change_manifest(bundle, enlarge)
+
+
+def remove_tokenizer(bundle: Path) -> None:
+    (bundle / "tokenizer.json").unlink()
+
+
+def no_change(_bundle: Path) -> None:
+    """Change nothing."""
+
+
+@pytest.mark.parametrize(
+    ("change", "query", "kind", "received", "remedy"),
+    [
+        (change_weight, "", "CheckFailedError", r"model\.onnx\.data has the SHA-256", "copy the bundle again"),
+        (remove_tokenizer, "", "BadInputError", r"tokenizer\.json is missing \(HTTP status 404\)", "check the address"),
+        (from_the_future, "", "BadInputError", "manifest.json has schema version 3", "update lopa-web"),
+        (too_large, "", "BadInputError", "no memory for the 140737488355328 bytes of .*data", "quantized bundle"),
+        (no_change, "?device=webgpu", "MissingBackendError", "WebGPU", 'device "wasm"'),
+        (no_change, "?device=cuda", "BadInputError", 'device "cuda"', "choose one"),
+    ],
+    ids=("changed-file", "missing-file", "newer-schema", "too-large", "no-webgpu", "unknown-device"),
+)
+@in_a_page
+def test_a_page_that_cannot_start_says_what_to_do(
+    change: Callable[[Path], None],
+    query: str,
+    kind: str,
+    received: str,
+    remedy: str,
+    browser: Browser,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    """The page shows the error in three lines, and the promise of its source has the same error."""
+    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
+    change(changed / "bundle")
     with hosted(changed) as address:
-        browser.open(f"{address}/index.html")
+        browser.open(f"{address}/index.html{query}")
         browser.until("document.getElementById('problem')?.hidden === false")
         lines = texts(browser, "#problem span")
-    assert "model.onnx.data" in lines[0]
+        error = browser.value("lopaSource.then(() => null, ({ name, received }) => ({ name, received }))")
+    assert error["name"] == kind
+    assert re.search(received, error["received"])
+    assert re.search(received, lines[0])
     assert lines[1].strip().startswith("expected")
     assert lines[2].strip().startswith("what to do")
+    assert remedy in lines[2]
 
 
 def test_missing_packages_are_an_error(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """lopa-web in headless Chromium: WebAssembly, and WebGPU on Chromium's software adapter."""
 
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +9,23 @@ import pytest
 from tests.conformance.recorded import compare, read_traces, trace_files
 from tests.serve.chromium import PROGRAM, Browser, chromium
 from tests.web.installed import WEB, no_web
+from tests.web.page_tasks import SOFTWARE_WEBGPU, outcome
 from tests.web.replayed import request_of, steps_of
-from tests.web.static_host import StaticFiles, hosted
+from tests.web.static_host import FilesAndBundles, hosted
 
+from lopa.export.bundle_plan import GRAPH_NAMES
 from lopa.runtime.decoder import Decoder
 
 pytestmark = [
     pytest.mark.web,
     pytest.mark.browser,
     no_web,
-    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs Chromium: make test-web unpacks one"),
 ]
-WAIT = 300.0
-"""Seconds after which a task counts as hung. WebGPU on a processor takes a minute."""
-_WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
 PROMPT = "Tom has 3 apples. He buys 4 more."
 OPTIONS: dict[str, Any] = {"max_new_tokens": 32, "stop_at_eos": False, "branches": 2, "temperature": 1.0, "seed": 4}
 
-
-class _Files(StaticFiles):
-    """The files of web/, and those of bundles below /NAME."""
-
-    def __init__(self, *arguments: Any, bundles: Mapping[str, Path], **options: Any) -> None:
-        self._bundles = bundles
-        super().__init__(*arguments, **options)
-
-    def translate_path(self, path: str) -> str:
-        _, folder, *rest = path.split("/")
-        bundle = self._bundles.get(folder)
-        return super().translate_path(path) if bundle is None else str(bundle.joinpath(*rest))
+QUANTIZED = ("int4", "int8")
 
 
 @pytest.fixture(scope="module")
@@ -47,28 +33,17 @@ def address(tiny_bundle: Path, export_tiny: Callable[..., Path]) -> Iterator[str
     """Serve the files and yield their address."""
     portable = export_tiny(dialects=("standard", "portable"), with_logits=False)
     bundles = {"bundle": tiny_bundle, "portable": portable}
-    with hosted(WEB, _Files, bundles=bundles) as found:
+    for kind in QUANTIZED:
+        bundles[kind] = export_tiny(dialects=("portable",), with_logits=False, quantize=kind)
+    with hosted(WEB, FilesAndBundles, bundles=bundles) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Yield a browser with WebGPU on a software adapter."""
-    with chromium(tmp_path_factory.mktemp("chromium"), *_WEBGPU) as started:
+    with chromium(tmp_path_factory.mktemp("chromium"), *SOFTWARE_WEBGPU) as started:
         yield started
-
-
-def outcome(browser: Browser, address: str, task: str, **argument: Any) -> Any:
-    """Return the value of a task of web/test/page.html."""
-    browser.open(f"{address}/test/page.html")
-    browser.until("typeof start === 'function'")
-    browser.value(f"void start({json.dumps(task)}, {json.dumps(argument)})")
-    end = time.monotonic() + WAIT
-    while (found := browser.value("outcome")) is None:
-        assert time.monotonic() < end, f"{task} is not done"
-        time.sleep(0.1)
-    assert "error" not in found, found["error"]
-    return found["value"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +76,19 @@ def test_a_page_gets_the_answer_of_python(browser: Browser, address: str, tiny_b
     assert found["result"]["token_ids"] == list(expected.token_ids)
     assert found["result"]["text"] == expected.text == "".join(event["text"] for event in found["events"])
     assert not [each for each in browser.complaints if "error" in each.lower()]
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_webgpu_multiplies_by_quantized_matrices(
+    kind: str, browser: Browser, address: str, export_tiny: Callable[..., Path]
+) -> None:
+    """The page loads the twin, whose matrices stay 4 or 8 bits on the device, and gets the answer of Python."""
+    found = outcome(browser, address, "stream", device="webgpu", bundle=kind, prompt=PROMPT, options=OPTIONS)
+    with Decoder.open(export_tiny(dialects=("portable",), with_logits=False, quantize=kind), ["numpy"]) as decoder:
+        expected = decoder.generate(PROMPT, **OPTIONS)
+    assert found["result"]["token_ids"] == list(expected.token_ids)
+    names = [each.rpartition("/")[2] for each in browser.requested if each.endswith(".onnx")]
+    assert names == [f"{GRAPH_NAMES['portable'].removesuffix('.onnx')}.webgpu.onnx"]
 
 
 def test_a_missing_bundle_is_an_error_with_a_remedy(browser: Browser, address: str) -> None:

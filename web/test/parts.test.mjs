@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { reorderedInt4, reorderedInt8 } from "../dist/bundle/webgpu_twin.js";
 import { RowStatistics, checkStatistics } from "../dist/contract/row_statistics.js";
 import { candidatesFromRows } from "../dist/decoding/candidates.js";
 import { EngineFailedError, NonFiniteAnswerError } from "../dist/index.js";
@@ -65,5 +66,22 @@ test("equal values are chosen as by Python", () => {
       count,
     );
     assert.deepEqual(found.sort((one, other) => one - other), indices);
+  }
+});
+
+test("matrices in the order of MatMulNBits have every number", () => {
+  const [inputs, outputs] = [64, 3];
+  const stored = Uint8Array.from({ length: inputs * outputs }, (_, index) => (index * 37 + (index >> 5)) % 256);
+  const eight = reorderedInt8(stored, inputs, outputs);
+  const four = reorderedInt4(stored.subarray(0, stored.length / 2), inputs, outputs);
+  const signed = (value, bits) => (value << (32 - bits)) >> (32 - bits);
+  for (let input = 0; input < inputs; input++) {
+    for (let output = 0; output < outputs; output++) {
+      const index = input * outputs + output;
+      const place = output * inputs + input;
+      assert.equal(eight[place] - 128, signed(stored[index], 8));
+      const number = ((four[place >> 1] >> (4 * (place % 2))) & 15) - 8;
+      assert.equal(number, signed(stored[index >> 1] >> (4 * (index % 2)), 4));
+    }
   }
 });

@@ -1,6 +1,6 @@
 /** A bundle in a folder or at a URL: its manifest and checked files. */
 
-import { BadInputError, CheckFailedError, errorText, shown } from "../errors.js";
+import { BadInputError, CheckFailedError, errorText, shown, withErrorsAsBadInput } from "../errors.js";
 import { IS_NODE } from "../platform.js";
 import { MANIFEST_NAME, manifestFromJson, type FileRecord, type Manifest } from "./manifest.js";
 import { MAX_JSON_BYTES } from "./record.js";
@@ -62,6 +62,16 @@ export class Bundle {
     const digest = this.#record(graph).sha256;
     const twin = twins.find((each) => each.source === graph && !each.unpacked && !each.mapped);
     return twin?.source_sha256 === digest ? twin.graph : graph;
+  }
+
+  /** Return the name of the graph for WebGPU in place of the portable graph `source`: the twin that multiplies by 4 or 8
+   * bits, if it was made from that graph, otherwise `source`. */
+  webgpuGraph(source: string): string {
+    const { webgpu_graph: twin, quantization, dtype } = this.manifest;
+    // Scales of int8 are always float32, which a graph in float16 would not take.
+    const isMixed = quantization?.["kind"] === "int8" && dtype === "float16";
+    if (twin?.source !== source || isMixed) return source;
+    return twin.source_sha256 === this.#record(source).sha256 ? twin.graph : source;
   }
 
   #record(name: string): FileRecord {
@@ -160,28 +170,28 @@ function filesAtUrl(base: URL, signal?: AbortSignal): Files {
   };
 }
 
-/** Return the content of a stream of at most `max` bytes. */
+/** Return the content of a stream of at most `max` bytes. The memory for `max` bytes is reserved at once, so that a large
+ * file is in memory once. */
 async function contentOfStream(stream: ReadableStream<Uint8Array>, name: string, max: number): Promise<Uint8Array> {
-  const chunks: Uint8Array[] = [];
+  const expected = "a bundle that fits into the memory of this page";
+  const remedy = "use a smaller or quantized bundle, or lopa-export on a machine with more memory";
+  const content = await withErrorsAsBadInput(
+    `no memory for the ${max} bytes of ${name}`,
+    { expected, remedy },
+    () => new Uint8Array(max),
+  );
   let size = 0;
   const reader = stream.getReader();
   for (;;) {
     const { done, value } = await reader.read();
-    if (done) break;
-    chunks.push(value);
+    if (done) return size === max ? content : content.slice(0, size);
     size += value.length;
     if (size > max) {
       await reader.cancel();
       checkLimit(name, size, max);
     }
+    content.set(value, size - value.length);
   }
-  const content = new Uint8Array(size);
-  let place = 0;
-  for (const chunk of chunks) {
-    content.set(chunk, place);
-    place += chunk.length;
-  }
-  return content;
 }
 
 function checkLimit(name: string, size: number, max: number): void {

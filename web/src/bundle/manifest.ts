@@ -59,6 +59,21 @@ export interface CpuGraph {
   readonly mapped?: boolean;
 }
 
+/** Twin of a quantized portable graph for WebGPU. */
+export interface WebgpuGraph {
+  readonly graph: string;
+  readonly source: string;
+  readonly source_sha256: string;
+}
+
+/** Location of a tensor in the weights file. */
+export interface TensorRecord {
+  readonly dtype: "float32" | "float16" | "bfloat16" | "int8" | "int4";
+  readonly shape: readonly number[];
+  readonly offset: number;
+  readonly length: number;
+}
+
 /** The fields of a manifest that decoding needs. */
 export interface Manifest {
   readonly architecture: string;
@@ -74,11 +89,13 @@ export interface Manifest {
   readonly decoding: JsonObject & { readonly add_bos: boolean };
   readonly graph: string;
   readonly weights: string;
+  readonly tensors: Readonly<Record<string, TensorRecord>>;
   readonly files: readonly FileRecord[];
   readonly portable_graph?: string | null;
   /** Dialects whose graphs take cosines and sines of rotary angles in place of positions. */
   readonly rotary_inputs?: readonly string[];
   readonly cpu_graphs?: readonly CpuGraph[];
+  readonly webgpu_graph?: WebgpuGraph | null;
   /** Options set by the bundle's owner. They override the options of `decoding`. */
   readonly defaults?: JsonObject;
   readonly chat_template?: string | null;
@@ -122,6 +139,12 @@ const DECODING = record(
 );
 
 const FILE = record({ path: name, size: bytes, sha256 });
+const TENSOR = record({
+  dtype: choice("float32", "float16", "bfloat16", "int8", "int4"),
+  shape: list(int(0, 2 ** 32), 8),
+  offset: bytes,
+  length: bytes,
+});
 const GRAPH = { graph: name, source: name, source_sha256: sha256 };
 
 const MANIFEST = record(
@@ -143,7 +166,7 @@ const MANIFEST = record(
     graph: name,
     weights: name,
     stages: list(anything, 4096),
-    tensors: map(anything),
+    tensors: map(TENSOR),
     files: list(FILE, 4096),
     origin: map(anything),
   },
@@ -201,6 +224,7 @@ function contradiction(manifest: Manifest): Problem | null {
   if (twice !== undefined) return { received: `the file ${twice} twice`, expected: "each file listed once" };
   const used = [manifest.graph, manifest.weights, ...(manifest.cpu_graphs ?? []).map((twin) => twin.graph)];
   if (manifest.portable_graph) used.push(manifest.portable_graph);
+  if (manifest.webgpu_graph) used.push(manifest.webgpu_graph.graph);
   const unlisted = used.find((path) => !listed.includes(path));
   if (unlisted !== undefined) {
     return { received: `${unlisted}, which is not in its list of files`, expected: "listed files" };

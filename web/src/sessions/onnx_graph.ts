@@ -57,39 +57,7 @@ export class OnnxGraph implements Graph {
   }
 
   request(device: string): Forwards {
-    return this.device === null ? this.#requestOnHost(device) : this.#requestOnDevice(device, this.device);
-  }
-
-  async close(): Promise<void> {
-    await this.graph.release();
-  }
-
-  #requestOnHost(device: string): Forwards {
-    const cache = new PrefixCache(this.#shape);
-    let rows: readonly Rows[] = [];
-    let place: (branch: number) => RowPlace;
-    return {
-      device,
-      forward: async (windows, temperature) => {
-        const inputs = this.#inputs(windows, temperature, cache);
-        const dims = this.#pastDims(cache.capacity);
-        this.#pastNames.forEach((name, index) => {
-          const past = this.#pastNames.length === 1 ? cache.block : cache.array(index);
-          inputs[name] = new this.ort.Tensor(this.#shape.type, past as Float32Array, dims);
-        });
-        const outputs = await this.graph.run(inputs);
-        rows = this.#rowNames.map((name) => wordsOf(outputs[name]!.data as Rows));
-        place = (branch) => this.#placeOfBranch(windows, branch);
-        return statisticsOf(outputs);
-      },
-      commit: async (branch, count) => cache.append(rows, place(branch), count),
-      shorten: async (count) => cache.shorten(count),
-      release: async () => undefined,
-    };
-  }
-
-  #requestOnDevice(device: string, gpu: GpuDevice): Forwards {
-    const cache = new DeviceCache(this.#shape, gpu);
+    const cache = this.device === null ? new PrefixCache(this.#shape) : new DeviceCache(this.#shape, this.device);
     let rows: readonly Ort.Tensor[] = [];
     let place: (branch: number) => RowPlace;
     const disposeRows = (): void => {
@@ -100,35 +68,48 @@ export class OnnxGraph implements Graph {
       device,
       forward: async (windows, temperature) => {
         disposeRows();
-        const inputs = this.#inputs(windows, temperature, cache);
-        inputs[this.#pastNames[0]!] = this.ort.Tensor.fromGpuBuffer(cache.buffer as never, {
-          dataType: this.#shape.type,
-          dims: this.#pastDims(cache.capacity),
-        });
-        const outputs = await this.graph.run(inputs);
+        const outputs = await this.graph.run({ ...this.#inputs(windows, temperature, cache), ...this.#past(cache) });
         rows = this.#rowNames.map((name) => outputs[name]!);
         place = (branch) => this.#placeOfBranch(windows, branch);
         return statisticsOf(outputs);
       },
       commit: async (branch, count) => {
-        const buffers = rows.map((each) => each.gpuBuffer as unknown as GpuBuffer);
-        cache.append(buffers, place(branch), count);
+        if (cache instanceof DeviceCache) {
+          const buffers = rows.map((each) => each.gpuBuffer as unknown as GpuBuffer);
+          cache.append(buffers, place(branch), count);
+        } else {
+          const arrays = rows.map((each) => wordsOf(each.data as Rows));
+          cache.append(arrays, place(branch), count);
+        }
       },
       shorten: async (count) => cache.shorten(count),
       release: async () => {
         disposeRows();
-        cache.release();
+        if (cache instanceof DeviceCache) cache.release();
       },
     };
   }
 
-  #inputs(windows: Windows, temperature: number, prefix: { length: number; capacity: number }): Inputs {
-    return graphInputs(this.ort, this.dialect, windows, temperature, prefix, this.#rotary);
+  async close(): Promise<void> {
+    await this.graph.release();
   }
 
-  #pastDims(capacity: number): number[] {
-    const { arrays, heads, headSize } = this.#shape;
-    return [this.dialect === "portable" ? arrays : 1, heads, capacity, headSize];
+  /** Return the inputs of the prefix. */
+  #past(cache: PrefixCache | DeviceCache): Inputs {
+    const { type, arrays, heads, headSize } = this.#shape;
+    const dims = [this.dialect === "portable" ? arrays : 1, heads, cache.capacity, headSize];
+    const tensors = this.#pastNames.map((_, index) => {
+      if (cache instanceof DeviceCache) {
+        return this.ort.Tensor.fromGpuBuffer(cache.buffer as never, { dataType: type, dims });
+      }
+      const values = this.#pastNames.length === 1 ? cache.block : cache.array(index);
+      return new this.ort.Tensor(type, values as Float32Array, dims);
+    });
+    return Object.fromEntries(this.#pastNames.map((name, index) => [name, tensors[index]!]));
+  }
+
+  #inputs(windows: Windows, temperature: number, prefix: { length: number; capacity: number }): Inputs {
+    return graphInputs(this.ort, this.dialect, windows, temperature, prefix, this.#rotary);
   }
 
   /** Return where the rows of a branch are: arrays [B, heads, W, D], or [heads, B * W, D] of a portable graph. */

@@ -3,6 +3,7 @@
 import type * as Ort from "onnxruntime-common";
 
 import type { Bundle } from "../bundle/bundle.js";
+import { filesOfTwin } from "../bundle/webgpu_twin.js";
 import { BadInputError, MissingBackendError, errorText } from "../errors.js";
 import { IS_NODE } from "../platform.js";
 import type { GpuDevice } from "./device_cache.js";
@@ -49,12 +50,12 @@ export async function openSession(
 }
 
 /** Return the dialect and the name of the graph for a device: the portable one for WebGPU, if there is one, otherwise
- * the standard one, in its form for processors. */
+ * the standard one. Each is in the form that is fastest there. */
 function graphForDevice(bundle: Bundle, device: Device): [Dialect, string] {
   const { dialect, graph, portable_graph: second } = bundle.manifest;
-  if (dialect === "portable") return ["portable", graph];
-  if (device !== "webgpu") return ["standard", bundle.cpuGraph()];
-  return second ? ["portable", second] : ["standard", graph];
+  const portable = dialect === "portable" ? graph : second;
+  if (device === "webgpu") return portable ? ["portable", bundle.webgpuGraph(portable)] : ["standard", graph];
+  return dialect === "portable" ? ["portable", graph] : ["standard", bundle.cpuGraph()];
 }
 
 /** Throw BadInputError for a bundle whose type ONNX Runtime lacks here. */
@@ -98,20 +99,27 @@ async function openGraph(
   graph: string,
   options: Ort.InferenceSession.SessionOptions,
 ): Promise<Ort.InferenceSession> {
-  const { weights } = bundle.manifest;
+  const { weights, webgpu_graph: twin } = bundle.manifest;
   const isWeb = options.executionProviders?.[0] !== "cpu";
   const path = isWeb ? null : await bundle.path(graph);
   if (path !== null) await bundle.path(weights);
   const content = path ?? (await bundle.read(graph));
-  const externalData = path === null ? { externalData: [{ path: weights, data: await bundle.read(weights) }] } : {};
+  let values: Pick<Ort.InferenceSession.SessionOptions, "externalData"> = {};
+  if (path === null) {
+    const data = await bundle.read(weights);
+    const own = graph === twin?.graph ? filesOfTwin(content as Uint8Array, data, bundle.manifest) : [];
+    values = { externalData: [{ path: weights, data }, ...own] };
+  }
   try {
-    return await runtime.InferenceSession.create(content as Uint8Array, { ...options, ...externalData });
+    return await runtime.InferenceSession.create(content as Uint8Array, { ...options, ...values });
   } catch (error) {
     throw new BadInputError(
       `ONNX Runtime cannot open ${graph} of ${bundle.files.location}: ${errorText(error)}`,
       {
         expected: "a graph made by lopa-export, and a runtime with this device",
-        remedy: "check the bundle with lopa-export verify, and update onnxruntime-web or onnxruntime-node",
+        remedy:
+          "check the bundle with lopa-export verify, use a smaller or quantized one if memory is short, and update " +
+          "onnxruntime-web or onnxruntime-node",
       },
       error,
     );
