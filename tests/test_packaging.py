@@ -25,12 +25,21 @@ print(len([importlib.import_module(name) for name in modules]))
 """
 
 
+def _copied_project(folder: Path) -> Path:
+    """Return a copy of the project in `folder` without what was built or installed there."""
+    unwanted = shutil.ignore_patterns(
+        *(".venv*", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info"),
+        *("node_modules", ".chromium", ".webgpu", ".peers*", ".onnxruntime-headers"),
+    )
+    return Path(shutil.copytree(PROJECT, folder / "tree", symlinks=True, ignore=unwanted))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.rmtree(PROJECT / "build", ignore_errors=True)  # the build would reuse files of an earlier one
+    tree = _copied_project(folder)  # the build would reuse files of an earlier one, or of another test process
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(PROJECT)], check=True
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(tree)], check=True
     )
     return next(folder.glob("*.whl"))
 
@@ -54,9 +63,7 @@ def test_the_wheel_is_complete(wheel: Path) -> None:
 
 
 def test_the_source_archive_includes_tests_docs_and_tools(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    unwanted = shutil.ignore_patterns(".venv*", ".git", ".*_cache", "__pycache__", "out", "build", "dist", "*.egg-info")
-    shutil.copytree(PROJECT, tree, symlinks=True, ignore=unwanted)
+    tree = _copied_project(tmp_path)
     program = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=tree, capture_output=True, check=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:

@@ -38,7 +38,8 @@ _OPTIONS = (
 def in_chromium(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs the browser."""
     missing = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: make test-web unpacks one")
-    return pytest.mark.browser(missing(test))
+    marked: Callable[..., None] = pytest.mark.browser(missing(test))
+    return marked
 
 
 class Browser:
