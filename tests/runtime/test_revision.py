@@ -1,5 +1,6 @@
 """Texts are revised: which tokens are improbable, what stays, and limits of forwards."""
 
+import json
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -134,6 +135,17 @@ def test_forwards_are_limited_and_the_text_is_complete(decoder: Decoder) -> None
     assert cut.result.draft_probability is None
 
 
+def test_a_revised_document_still_satisfies_its_schema(decoder: Decoder) -> None:
+    pytest.importorskip("llguidance")
+    properties = {"n": {"enum": [12, 40, 55]}, "ok": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["n", "ok"]}
+    text = '{"n": 99, "ok": 3.5}'
+    for spans in ([(6, 8), (16, 19)], [(5, 19)]):
+        revision = decoder.revise(text, spans=spans, json_schema=schema)
+        assert json.loads(revision.text)["n"] in (12, 40, 55)
+        assert isinstance(json.loads(revision.text)["ok"], bool)
+
+
 def test_too_many_improbable_tokens_leave_out_the_most_probable(llada: Decoder) -> None:
     tokens = [Token(number, (2 * number, 2 * number + 1)) for number in range(100)]
     values = {number: (number * 37 % 100) / 100 for number in range(100)}
@@ -153,7 +165,7 @@ def test_too_many_improbable_tokens_leave_out_the_most_probable(llada: Decoder) 
         ({"spans": [(1, 4), (3, 5)]}, "overlapping spans"),
         ({"spans": ["ab"]}, "span 'ab'"),
         ({"threshold": 1.5}, "threshold"),
-        ({"threshold": 0.5, "regex": "a"}, "cannot combine"),
+        ({"spans": [(1, 2)], "regex": "a"}, "the text before the first hole does not satisfy the grammar"),
         ({"spans": [(1, 2)], "wrong": 1}, "wrong"),
     ],
 )

@@ -33,6 +33,8 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "lopa, 4 branches": {"strategy": "lopa", "branches": 4},
     "lopa, 8 branches": {"strategy": "lopa", "branches": 8},
 }
+_RANGE, _RANGE_NAME = (6, 18), "threshold, hole of 6 to 18 tokens"
+"""Range of a hole whose length the first forward chooses."""
 _KINDS = {True: "in the question", False: "only behind the hole"}
 """Place of the missing step's number in the text, by `is_given`."""
 
@@ -49,9 +51,11 @@ class Filled:
     steps: int
 
 
-def fill_from_both_sides(decoder: Decoder, problems: Sequence[Problem], options: Mapping[str, Any]) -> list[Filled]:
-    """Fill the missing step of each problem."""
-    prompts = [text_with_holes([each.before, Hole(_TOKENS), each.after]) for each in problems]
+def fill_from_both_sides(
+    decoder: Decoder, problems: Sequence[Problem], options: Mapping[str, Any], hole: Hole | None = None
+) -> list[Filled]:
+    """Fill the missing step of each problem with a hole of _TOKENS tokens, or another `hole`."""
+    prompts = [text_with_holes([each.before, hole or Hole(_TOKENS), each.after]) for each in problems]
     results = decoder.generate(prompts, **options)
     found = []
     for problem, result in zip(problems, results, strict=True):
@@ -85,6 +89,10 @@ def main(bundle: Path, count: int, seed: int) -> None:
         both = {
             name: {is_given: fill_from_both_sides(decoder, problems[is_given], options) for is_given in _KINDS}
             for name, options in _SETTINGS.items()
+        }
+        both[_RANGE_NAME] = {
+            is_given: fill_from_both_sides(decoder, problems[is_given], _THRESHOLD, Hole(*_RANGE))
+            for is_given in _KINDS
         }
         left = {is_given: continue_from_left(decoder, problems[is_given], _THRESHOLD) for is_given in _KINDS}
     sides = [

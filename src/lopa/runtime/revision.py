@@ -82,8 +82,9 @@ def revised(
         chosen = improbable_spans(tokens, _probabilities(decoder, tokens, chosen, config), threshold)
     if not chosen:
         return Revision(text, (), None)
-    anytime = config if config.anytime is not None else replace(config, anytime=True)
-    result: GenerationResult = decoder.generate(text_with_spans_as_holes(text, chosen, tokens), anytime)
+    if config.anytime is None and not config.has_grammar:  # a grammar has not read the last forward's tokens
+        config = replace(config, anytime=True)
+    result: GenerationResult = decoder.generate(text_with_spans_as_holes(text, chosen, tokens), config)
     assert result.filled_text is not None  # the prompt has holes
     return Revision(result.filled_text, chosen, result)
 
