@@ -35,7 +35,7 @@ OWN: dict[str, Any] = {
 """Options of a model, as in `decoding` of a manifest."""
 OF_STRATEGIES: dict[str, dict[str, Any]] = {
     "lopa": {"branches": "auto", "deduplicate_rows": True, "block_size": 16},
-    "d2f": {"speculative": True, "branches": 3, "time_limit": 5.0},
+    "d2f": {"speculative": True, "branches": 3, "time_limit": 5.0, "max_forwards": 90, "anytime": True},
     "threshold": {"skip_threshold": 0.8, "cache": "sub_block", "sub_block": 8, "block_steps": 4},
     "vanilla": {"block_steps": 8, "cache": "dual", "max_new_tokens": 64},
     "sequential": {"cache": "none", "temperature": 0.7, "top_k": 4, "top_p": 0.9},

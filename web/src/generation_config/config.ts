@@ -93,7 +93,7 @@ const ONLY_IN_PYTHON = [
   ...["profile", "tokens_per_step", "factor", "kl_threshold", "alg", "steps", "alg_temp", "strategy_options"],
   ...["entropy_threshold", "distance_penalty", "remask_threshold", "remask_limit", "editing_threshold"],
   ...["editing_limit", "json_schema", "regex", "grammar", "choices", "reasoning_budget", "logprobs", "top_logprobs"],
-  ...["deduplicate_rows", "speculative", "eos_early_stop"],
+  ...["deduplicate_rows", "speculative", "eos_early_stop", "max_forwards", "anytime"],
 ];
 
 export const OPTION_NAMES: readonly string[] = ["strategy", "seed", "stop", ...Object.keys(CHECKS)];
