@@ -1,4 +1,4 @@
-"""Fixtures: a decoder of the tiny bundle with a prompt, and sessions that are closed at the end of a test."""
+"""Fixtures: decoders of the tiny bundle and of models for holes, a prompt, and sessions that a test closes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,6 +15,20 @@ from lopa.tiny import EVAL
 @pytest.fixture(scope="module")
 def decoder(tiny_bundle: Path) -> Iterator[Decoder]:
     with Decoder.open(tiny_bundle, threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
+    """Yield a decoder whose rows attend to both sides and predict their own positions."""
+    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
+        yield decoder
+
+
+@pytest.fixture(scope="module")
+def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
+    """Yield a decoder whose rows attend to both sides and predict the next position."""
+    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
         yield decoder
 
 

@@ -1,7 +1,7 @@
 """Holes of real texts: the given text stays, seams are healed, and streams, engine and batch agree."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,6 @@ TEXTS = (
     '{"name": "Zoë", "größe": [1, 2,   3], "日本": null}',
     "   \n\n\t  x  \n",
 )
-
-
-@pytest.fixture(scope="module")
-def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
-        yield decoder
-
-
-@pytest.fixture(scope="module")
-def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
-        yield decoder
 
 
 @pytest.fixture(params=["llada", "dream"])

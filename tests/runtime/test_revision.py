@@ -1,7 +1,6 @@
 """Texts are revised: which tokens are improbable, what stays, and limits of forwards."""
 
 import json
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,6 @@ TEXTS = (
     "Zoë sang 🍎 twice; 日本 is far.\n",
     "7",
 )
-
-
-@pytest.fixture(scope="module")
-def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
-        yield decoder
-
-
-@pytest.fixture(scope="module")
-def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
-        yield decoder
 
 
 @pytest.fixture(params=["llada", "dream"])

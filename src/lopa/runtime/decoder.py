@@ -44,6 +44,7 @@ from lopa.runtime.grammar.grammar_source import (
     request_from_config,
 )
 from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
+from lopa.runtime.grammar.holes_grammar import HolesState
 from lopa.runtime.grammar.preparation import reading_from_checked, state_from_checked, state_from_request
 from lopa.runtime.grammar.reasoning_budget import BudgetedState
 from lopa.runtime.grammar.state import GrammarState
@@ -431,7 +432,7 @@ class Decoder:
             config = _changed_config(config, {"max_new_tokens": holes.count})
         plan = self.plan(config)
         if holes is not None:
-            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=1 + len(holes.shorter))
+            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=len(holes.lengths))
         check_callback(on_step)
         if deadline is not None:
             deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)
@@ -454,7 +455,9 @@ class Decoder:
             plan=plan,
             budget=BranchBudget(self._cost_table) if plan.auto_branches else None,
             sharing=self._sharing(plan),
-            grammar=self._grammar_of_job(config, plan, ids, holes, is_wanted or _return_true, due),
+            grammar=None
+            if choices
+            else self._grammar_in_time(config, plan, ids, holes, is_wanted or _return_true, due),
             choices=choices,
             handle=RequestHandle(),
             drafts=check_bool("drafts", drafts),
@@ -464,29 +467,6 @@ class Decoder:
             holes=holes,
             cache_salt=check_cache_salt(cache_salt),
         )
-
-    def _grammar_of_job(
-        self,
-        config: GenerationConfig,
-        plan: DecodingPlan,
-        ids: Int64,
-        holes: EncodedHoles | None,
-        is_wanted: Callable[[], bool],
-        due: float | None,
-    ) -> BranchGrammar | None:
-        """Return the state of a request's grammar, or None if it has none or ends before it is prepared."""
-        if plan.has_choices or not plan.has_grammar:
-            return None
-        if holes is None:
-            return self._grammar_in_time(config, plan, ids, is_wanted, due)
-
-        def read(request: GrammarRequest) -> Reading:
-            if self._helper is None:
-                return reading_from_request(request, self._vocabulary)
-            return reading_from_checked(request, self._helper.prepare(request, is_wanted), self._vocabulary)
-
-        with _grammar_errors():
-            return state_of_holes(config, holes, read)
 
     def _choices(self, config: GenerationConfig, plan: DecodingPlan) -> tuple[EncodedChoice, ...] | None:
         if config.choices is None:
@@ -582,24 +562,32 @@ class Decoder:
         config: GenerationConfig,
         plan: DecodingPlan,
         ids: Int64,
+        holes: EncodedHoles | None,
         is_wanted: Callable[[], bool],
         due: float | None,
     ) -> BranchGrammar | None:
-        """Return the result of `_grammar`, or None once the request is `due` (perf_counter's clock). It then ends
-        without a step.
+        """Return the state of the request's grammar, or None if it has none. Return None too once the request is `due`
+        (perf_counter's clock). It then ends without a step.
         """
 
         def in_time() -> bool:
             return due is None or time.perf_counter() < due
 
+        def goes_on() -> bool:
+            return is_wanted() and in_time()
+
+        grammar: BranchGrammar | None
         try:
-            grammar = self._grammar(config, plan, lambda: is_wanted() and in_time())
+            if holes is None:
+                grammar = self._grammar(config, plan, goes_on)
+            else:
+                grammar = self._grammar_of_holes(config, plan, holes, goes_on)
         except PreparationStoppedError:
             if is_wanted() and not in_time():
                 return None
             raise
         whole_answer = config.json_schema is not None or config.regex is not None
-        if grammar is None or plan.reasoning_budget == math.inf or whole_answer:
+        if not isinstance(grammar, GrammarState) or plan.reasoning_budget == math.inf or whole_answer:
             return grammar
         return BudgetedState(grammar, int(plan.reasoning_budget), is_open=self.tokenizer.is_in_reasoning(ids.tolist()))
 
@@ -621,6 +609,21 @@ class Decoder:
             if self._helper is None:
                 return state_from_request(request, vocabulary)
             return state_from_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
+
+    def _grammar_of_holes(
+        self, config: GenerationConfig, plan: DecodingPlan, holes: EncodedHoles, is_wanted: Callable[[], bool]
+    ) -> HolesState | None:
+        """Return the state of the grammar of a text with holes, or None if it has none. Raises as `_grammar` does."""
+        if not plan.has_grammar:
+            return None
+
+        def read(request: GrammarRequest) -> Reading:
+            if self._helper is None:
+                return reading_from_request(request, self._vocabulary)
+            return reading_from_checked(request, self._helper.prepare(request, is_wanted), self._vocabulary)
+
+        with _grammar_errors():
+            return state_of_holes(config, holes, read)
 
     def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
         """Return the rule for computing equal rows of several branches once, or None to compute them separately."""

@@ -3,8 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -34,18 +32,6 @@ PERSON = {
     "required": ["name", "age", "ok"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(family_bundle("llada"), threads=1) as decoder:
-        yield decoder
-
-
-@pytest.fixture(scope="module")
-def dream(export_tiny: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(export_tiny(with_logits=False, lora=None), threads=1) as decoder:
-        yield decoder
 
 
 @pytest.fixture(params=["llada", "dream"])

@@ -1,8 +1,6 @@
 """Answers that a limit ends early: committed text only, or completed from the last forward (anytime)."""
 
-from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +27,6 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "factor"},
     {"strategy": "dream"},
 )
-
-
-@pytest.fixture(scope="module")
-def llada(family_bundle: Callable[..., Path]) -> Iterator[Decoder]:
-    with Decoder.open(family_bundle("llada"), threads=1) as opened:
-        yield opened
 
 
 def decoded(decoder: Decoder, steps: list[Step] | None = None, **options: Any) -> GenerationResult:

@@ -100,7 +100,7 @@ class Decoding:
         """[K]: statistics of the last committed row of finished blocks."""
         self.request = request
         self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
-        self._lengths: tuple[Holes, ...] = () if holes is None else (*holes.shorter, holes)
+        self._lengths: tuple[Holes, ...] = () if holes is None else tuple(holes.lengths)
         self.chosen_length = len(self._lengths) - 1
         """Index of the length of the holes, the longest until the first round has chosen one; -1 without holes."""
         self.steps = 0

@@ -208,7 +208,7 @@ class RequestPool:
         return _Running(job, decoding, answers, prefix.tokens, prefix)
 
     def _filled_holes(self, job: Job) -> tuple[FilledHoles, ...]:
-        lengths = () if job.holes is None else (*job.holes.shorter, job.holes)
+        lengths = () if job.holes is None else job.holes.lengths
         return tuple(FilledHoles(each, self._manifest.special_tokens.ends) for each in lengths)
 
     def _decoding(self, job: Job, prefix: SharedPrefix) -> Decoding:

@@ -14,8 +14,8 @@ class Holes(Protocol):
         """[length]: tokens of the text, any in its holes."""
 
     @property
-    def shorter(self) -> "Sequence[Holes]":
-        """The same text with shorter holes, ascending."""
+    def lengths(self) -> "Sequence[Holes]":
+        """The same text with shorter holes, ascending, and itself."""
 
     @property
     def holes(self) -> tuple[tuple[int, int], ...]:

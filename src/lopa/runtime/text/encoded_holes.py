@@ -57,6 +57,11 @@ class EncodedHoles:
     token_texts: dict[int, str] = field(default_factory=dict, repr=False)
     """Texts of tokens that were candidates at a seam, since most are candidates in many rounds."""
 
+    @property
+    def lengths(self) -> "tuple[EncodedHoles, ...]":
+        """The `shorter` ones and this one, ascending."""
+        return (*self.shorter, self)
+
     @cached_property
     def given_ids(self) -> tuple[tuple[int, ...], ...]:
         """Token IDs before, between and behind the holes."""
