@@ -155,6 +155,15 @@ def tiny_bundle_logits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def expand_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Embedded model with DreamOn's expand token and without an adapter."""
+    from tests.dreamon_checkpoint import checkpoint_with_expand
+
+    checkpoint = checkpoint_with_expand(tmp_path_factory.mktemp("expand") / "checkpoint")
+    return _export_once(tmp_path_factory, "tiny-expand", with_logits=False, checkpoint=checkpoint, lora=None)
+
+
+@pytest.fixture(scope="session")
 def tiny_half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny_bundle_logits in float16."""
     pytest.importorskip("torch")

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from tests.conformance.recorded import NEAR_TIE
+from tests.dreamon_checkpoint import HEAD_ROWS
 
-from lopa.runtime import Decoder, Step
+from lopa.runtime import Decoder, GenerationResult, Step
 from lopa.runtime.text.text_with_holes import Hole, text_with_holes
 
 INFILL = Path(__file__).resolve().parents[1] / "reference" / "infill"
-FILES = sorted(path for path in INFILL.glob("*.jsonl.gz") if not path.name.startswith("dreamon"))
+DREAMON_FILES = sorted(INFILL.glob("dreamon_*.jsonl.gz"))
+FILES = sorted(set(INFILL.glob("*.jsonl.gz")) - set(DREAMON_FILES))
 _STRATEGIES = {
     "one": lambda rule: {"strategy": "vanilla", "confidence": rule["by"]},
     "threshold": lambda rule: {
@@ -102,7 +104,52 @@ def test_recorded_loops_are_reproduced(path: Path, decoders: Callable[[str], Dec
     assert not any(differences), "\n".join(filter(None, differences))
 
 
+_CONFIDENCES = {"entropy": "neg_entropy", "maskgit_plus": "probability"}
+
+
+def growth_difference(trace: dict[str, Any], steps: list[Step], result: GenerationResult) -> str | None:
+    """Return the first difference of our decode from DreamOn's loop, or None. A difference at a near-tie ends the
+    comparison."""
+    for number, recorded in enumerate(trace["steps"]):
+        fills = [tuple(fill[:2]) for fill in recorded["fills"]]
+        step = steps[number] if number < len(steps) else None
+        found = None if step is None else (step.unmasked.positions.tolist(), step.unmasked.tokens.tolist())
+        after = steps[number + 1].branches[-1].tokens.tolist() if number + 1 < len(steps) else None
+        if found != tuple(map(list, zip(*fills, strict=True))) or (
+            after is not None and after != recorded["window_after"]
+        ):
+            if min(recorded["margins"].values()) < NEAR_TIE:
+                return None
+            return f"trace {trace['i']} step {number}: {found} instead of {fills}"
+    if len(steps) != trace["model_calls"]:
+        return f"trace {trace['i']}: {len(steps)} steps instead of {trace['model_calls']}"
+    start = trace["hole"][0]
+    expected = trace["filled_ids"][start : start + trace["length"]]
+    return None if list(result.token_ids) == expected else f"trace {trace['i']}: {result.token_ids}"
+
+
+@pytest.mark.parametrize("path", DREAMON_FILES, ids=lambda path: path.name.partition(".")[0])
+def test_dreamon_loops_are_reproduced(path: Path, expand_bundle: Path) -> None:
+    header, traces = read_traces(path)
+    params, differences, kinds = header["params"], [], set()
+    assert tuple(map(tuple, header["head_rows"])) == HEAD_ROWS
+    options = {"confidence": _CONFIDENCES[params["alg"]], "drop_after_eos": params["pad_eos_to_right"]}
+    with Decoder.open(expand_bundle, threads=1) as decoder:
+        for trace in traces:
+            steps: list[Step] = []
+            start, end = trace["hole"]
+            hole = Hole(params["min_gen_len"], params["max_gen_len"])
+            parts = [part for part in (trace["ids"][:start], hole, trace["ids"][end:]) if part]
+            result = decoder.fill(parts, on_step=steps.append, **options)
+            differences.append(growth_difference(trace, steps, result))
+            kinds |= {each["what"] for each in trace["steps"]}
+    assert len(differences) == 20
+    assert kinds == {"fill", "expand", "delete"}
+    assert not any(differences), "\n".join(filter(None, differences))
+
+
 def test_every_recording_is_there() -> None:
+    assert [path.name.partition(".")[0] for path in DREAMON_FILES] == ["dreamon_entropy_pad", "dreamon_maskgit_nopad"]
     assert [path.name.partition(".")[0] for path in FILES] == [
         "dream_eb05_all",
         "dream_t09_b4",

@@ -185,10 +185,13 @@ def _graphs(choices: BundleChoices, records: dict[str, TensorRecord], layers: in
 
 
 def _decoding(source: ExportSource) -> DecodingDefaults:
-    """Return the family's defaults with or without an adapter. A block size in config.json takes precedence."""
+    """Return the family's defaults with or without an adapter. A block size in config.json takes precedence, and a
+    checkpoint with an expand token has DreamOn's strategy."""
     config, tokens = source.config, source.tokenizer.special_tokens
     with_adapter = config.family.decoding_with_adapter if source.lora is not None else None
     options = {**D2F, **(config.family.decoding if with_adapter is None else with_adapter)}
+    if tokens.expand is not None:
+        options["strategy"] = "vanilla"  # DreamOn's loop decides one position per step
     if config.block_size is not None:
         options["block_size"] = config.block_size
         if "sub_block" in options:

@@ -23,6 +23,7 @@ from lopa.runtime.contract.timeline import Timeline
 from lopa.runtime.decoding.branch_budget import BranchBudget
 from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
+from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import (
     BadInputError,
@@ -429,10 +430,14 @@ class Decoder:
                 in_turn=config.block_size is not None,
                 heals_seams=not config.has_grammar,
             )
-            config = _changed_config(config, {"max_new_tokens": holes.count})
+            branches = 1 if holes.grows and config.branches is None else config.branches
+            config = _changed_config(config, {"max_new_tokens": holes.count, "branches": branches})
         plan = self.plan(config)
         if holes is not None:
-            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=len(holes.lengths))
+            count, grows = len(holes.lengths), holes.grows
+            plan = plan_for_holes(plan, holes.holes, block_size=config.block_size, lengths=count, grows=grows)
+            if grows:
+                check_growth(plan)
         check_callback(on_step)
         if deadline is not None:
             deadline = check_float("deadline", deadline, min=0.0, max=MAX_SECONDS)

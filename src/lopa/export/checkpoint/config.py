@@ -9,7 +9,7 @@ from lopa.export.checkpoint.packed_weights import PackedFormat, packed_format_fr
 from lopa.export.families.family import Architecture, Family
 from lopa.export.families.settings import check_settings
 from lopa.export.json_file import JsonValues, json_object_from_file
-from lopa.runtime.bundle.manifest import ModelDimensions
+from lopa.runtime.bundle.manifest import ROLES, ModelDimensions
 from lopa.runtime.errors import BadInputError
 
 CONFIG_NAME = "config.json"
@@ -28,7 +28,7 @@ class CheckpointConfig:
     tied_embeddings: bool
     """True if the head shares the embedding's weight."""
     token_ids: dict[str, int]
-    """Ids of the tokens mask, eos, pad and bos, as far as config.json has them."""
+    """Ids of the tokens in ROLES, as far as config.json has them."""
     stops: tuple[int, ...]
     """Tokens other than eos that also end an answer."""
     block_size: int | None
@@ -57,7 +57,7 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     found = family_of_config(config, family)
     check_settings(config, found.settings)
     dimensions = found.sizes(config)
-    ids = {role: _ids(config, role, found, dimensions.vocab_size) for role in ("mask", "eos", "pad", "bos")}
+    ids = {role: _ids(config, role, found, dimensions.vocab_size) for role in ROLES}
     more = _generation_eos_ids(checkpoint, found, dimensions.vocab_size)
     ends = list(dict.fromkeys([*ids["eos"], *more]))
     return CheckpointConfig(

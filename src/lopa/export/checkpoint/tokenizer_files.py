@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
-from lopa.export.families.family import Family
 from lopa.export.json_file import json_object_from_file
-from lopa.runtime.bundle.manifest import SpecialTokens, find_role_errors, reasons_against_tokens
+from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.text.chat_template import check_template, template_from_file
@@ -135,10 +134,11 @@ def _special_tokens(
 ) -> tuple[SpecialTokens, bool]:
     """Return the special tokens, and True if no file names the mask token."""
     from_config = config.token_ids
-    from_tokenizer = {
-        name: found for name in ("mask", "eos", "pad", "bos") if (found := _id(tokenizer, settings, name)) is not None
-    }
-    named = from_config.get("mask", from_tokenizer.get("mask", _mask_by_text(config.family, tokenizer)))
+    from_tokenizer = {name: found for name in ROLES if (found := _id(tokenizer, settings, name)) is not None}
+    expand = from_config.get(
+        "expand", from_tokenizer.get("expand", _id_by_text(config.family.expand_tokens, tokenizer))
+    )
+    named = from_config.get("mask", from_tokenizer.get("mask", _id_by_text(config.family.mask_tokens, tokenizer)))
     mask = config.family.mask_id if named is None else named
     if mask is None:
         texts = "".join(f", or the token {text}" for text in config.family.mask_tokens)
@@ -167,6 +167,7 @@ def _special_tokens(
         pad=from_config.get("pad", from_tokenizer.get("pad", eos)),
         bos=from_tokenizer.get("bos", from_config.get("bos")),
         stops=[token for token in config.stops if token != eos],
+        expand=expand,
     )
     for received, expected in (
         *reasons_against_tokens(tokens, config.dimensions.vocab_size),
@@ -180,10 +181,10 @@ def _special_tokens(
     return tokens, named is None
 
 
-def _mask_by_text(family: Family, tokenizer: Tokenizer) -> int | None:
-    """Return the id of the first added token whose text is one of the family's mask tokens."""
+def _id_by_text(texts: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
+    """Return the id of the first added token whose text is one of `texts`."""
     added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items()}
-    return next((added[text] for text in family.mask_tokens if text in added), None)
+    return next((added[text] for text in texts if text in added), None)
 
 
 def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:

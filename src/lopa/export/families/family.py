@@ -96,6 +96,8 @@ class Family:
     """Name of the entry with the block size in training, or None."""
     mask_tokens: tuple[str, ...] = ()
     """Possible texts of the mask token among the added tokens, for checkpoints that do not name it in a setting."""
+    expand_tokens: tuple[str, ...] = ()
+    """Possible texts of the token that stands for two masked positions, among the added tokens."""
     mask_id: int | None = None
     """Id in the reference code, for checkpoints whose files do not name the mask token."""
     more_ends: bool = False

@@ -137,6 +137,8 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     bos: TokenId | None
     stops: Annotated[list[TokenId], Meta(max_length=64)] = msgspec.field(default_factory=list)
     """Further ids that end an answer, like `eos`."""
+    expand: TokenId | None = None
+    """Token that stands for two masked positions, in checkpoints that decide the lengths of holes (DreamOn)."""
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -144,7 +146,7 @@ class SpecialTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return (self.eos, *self.stops)
 
 
-ROLES = ("mask", "eos", "pad", "bos")
+ROLES = ("mask", "eos", "pad", "bos", "expand")
 """Special tokens that have exactly one id."""
 
 
@@ -438,6 +440,8 @@ def reasons_against_tokens(tokens: SpecialTokens, vocab_size: int) -> Reasons:
     for stop in tokens.stops:
         if stop >= vocab_size or stop == tokens.mask:
             yield f"special_tokens.stops with {stop}", f"token ids from 0 to {vocab_size - 1} other than the mask token"
+    if tokens.expand is not None and tokens.expand in (tokens.mask, tokens.bos, *tokens.ends):
+        yield f"special_tokens.expand = {tokens.expand}, which has another role", "a separate id"
     for name in ("eos", "bos"):
         if getattr(tokens, name) == tokens.mask:
             yield (

@@ -12,7 +12,7 @@ class TokenLogprob(NamedTuple):
     logprob: float
 
 
-def candidates_from_row(row: RowStatistics, count: int, without: int | None) -> tuple[TokenLogprob, ...]:
-    """Return at most `count` of the candidates of `row` [K], the most probable first, except the token `without`."""
+def candidates_from_row(row: RowStatistics, count: int, without: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+    """Return at most `count` of the candidates of `row` [K], the most probable first, except the tokens `without`."""
     found = zip(row.topk_ids.tolist(), row.topk_logprobs.tolist(), strict=True)
-    return tuple(TokenLogprob(*each) for each in found if each[0] != without)[:count]
+    return tuple(TokenLogprob(*each) for each in found if each[0] not in without)[:count]

@@ -3,7 +3,7 @@
 The candidates are the model's own: before a grammar, and before a strategy changes their probabilities.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from lopa.runtime.state.windows import Windows
 class CandidateRecord:
     """The best candidates of every position that was unmasked so far. A later step replaces a position's entry."""
 
-    def __init__(self, count: int, without: int | None) -> None:
-        """Record `count` candidates per position, except the token `without`."""
+    def __init__(self, count: int, without: tuple[int, ...]) -> None:
+        """Record `count` candidates per position, except the tokens `without`."""
         self._count, self._without = count, without
         self._found: dict[int, tuple[TokenLogprob, ...]] = {}
         self._proposed: dict[int, tuple[TokenLogprob, ...]] = {}
@@ -36,6 +36,10 @@ class CandidateRecord:
         if branch.lookahead is not None:
             position = branch.lookahead.position
             self._found[position] = self._proposed[position]
+
+    def move(self, places: Mapping[int, int]) -> None:
+        """Move the candidates of each position to its new place, and forget those of positions without one."""
+        self._found = {places[position]: found for position, found in self._found.items() if position in places}
 
     def of_positions(self, positions: Iterable[int], is_known: Iterable[bool]) -> list[tuple[TokenLogprob, ...]]:
         """Return the candidates of each of `positions`, none where `is_known` is False."""

@@ -39,8 +39,7 @@ def candidates_from_rows(rows: RowStatistics, positions: Int64, context: Context
 
 def _from_top_k(rows: RowStatistics, positions: Int64, context: Context, step: int) -> Candidates:
     plan = context.plan
-    if not plan.reference:
-        rows = _without_token(rows, context.mask_token)
+    rows = _without_tokens(rows, context.unwritten)
     logprobs = received = rows.topk_logprobs
     neg_entropy = -rows.entropy
     choice: Int64 | None = None
@@ -78,7 +77,7 @@ def _from_logits(rows: RowStatistics, positions: Int64, context: Context, step: 
     plan = context.plan
     if rows.logits is None:
         raise missing_logits(plan)
-    logprobs = filter_vocabulary(rows.logits, plan, without=None if plan.reference else context.mask_token)
+    logprobs = filter_vocabulary(rows.logits, plan, without=context.unwritten)
     if plan.temperature > 0:
         tokens = draw_tokens(logprobs, plan, step=step, positions=positions)
     else:
@@ -95,9 +94,9 @@ def _from_logits(rows: RowStatistics, positions: Int64, context: Context, step: 
     return Candidates(tokens, probabilities, confidences, own if plan.logprobs else None, -neg_entropy)
 
 
-def _without_token(rows: RowStatistics, token: int) -> RowStatistics:
-    """Return `rows` with `token` moved behind the other candidates, with probability 0."""
-    found = rows.topk_ids == token
+def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...]) -> RowStatistics:
+    """Return `rows` with `tokens` moved behind the other candidates, with probability 0."""
+    found = np.isin(rows.topk_ids, tokens)
     if not found.any():
         return rows
     order = np.argsort(found, axis=-1, kind="stable")

@@ -17,9 +17,10 @@ from lopa.runtime.contract.row_statistics import RowStatistics, check_statistics
 from lopa.runtime.decoding.branch_budget import BranchBudget, tokens_gained
 from lopa.runtime.decoding.candidate_record import CandidateRecord
 from lopa.runtime.decoding.edit import join_edited
+from lopa.runtime.decoding.growing_holes import growing_holes, resize, rows_without_expansion
 from lopa.runtime.decoding.hole_seams import rows_at_seams
 from lopa.runtime.decoding.remask import remaskable_positions
-from lopa.runtime.decoding.round import join_unmasked, score_branches, scores_from_rows, spawn, unmask
+from lopa.runtime.decoding.round import RoundOutcome, join_unmasked, score_branches, scores_from_rows, spawn, unmask
 from lopa.runtime.decoding.speculation import drafts, verify
 from lopa.runtime.decoding.step import Step
 from lopa.runtime.plan import DecodingPlan
@@ -100,9 +101,15 @@ class Decoding:
         """[K]: statistics of the last committed row of finished blocks."""
         self.request = request
         self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
-        self._lengths: tuple[Holes, ...] = () if holes is None else tuple(holes.lengths)
-        self.chosen_length = len(self._lengths) - 1
-        """Index of the length of the holes, the longest until the first round has chosen one; -1 without holes."""
+        self._growing = growing_holes(holes) if holes is not None and holes.grows else None
+        if self._growing is not None:
+            self._context = context = replace(context, unwritten=(context.mask_token,))
+            prompt, holes = self._growing.holes.ids, self._growing.holes
+        self._deleted = model.special_tokens.ends
+        """Tokens that shorten growing holes."""
+        self._lengths: tuple[Holes, ...] = (
+            () if holes is None else (holes,) if self._growing is not None else tuple(holes.lengths)
+        )
         self.steps = 0
         """Number of rounds."""
         self._strategy_steps = 0
@@ -119,8 +126,7 @@ class Decoding:
         """[n]: tokens that `write_draft` wrote."""
         self._seconds: dict[str, float] = {}
         self._lap_began = 0.0
-        without = None if plan.reference else context.mask_token  # only reference mode may write the mask token
-        self._record = CandidateRecord(plan.top_logprobs, without) if plan.top_logprobs else None
+        self._record = CandidateRecord(plan.top_logprobs, context.unwritten) if plan.top_logprobs else None
         if holes is None:
             layout = layout_of_prompt(len(prompt), plan, context.prediction_shift)
         else:
@@ -195,6 +201,8 @@ class Decoding:
         self.steps += 1
         check_statistics(rows, self._context.vocab_size, device=self._session.device, step=self.steps)
         rows = fill_with_kept_row(rows, self.kept_row, windows.from_kept_row)
+        if self._growing is not None:
+            rows = rows_without_expansion(windows, rows, self._growing, self._context)
         if self._lengths and self._lengths[0].seam_tokens:
             per_branch = self._lengths if self._compares_lengths else self._lengths[-1:] * len(self._branches)
             rows = rows_at_seams(windows, rows, per_branch, self._context.plan)
@@ -210,18 +218,18 @@ class Decoding:
 
         winner = scores.view.winner
         if self._compares_lengths:
-            self._lengths, self.chosen_length = self._lengths[winner : winner + 1], winner
+            self._lengths = self._lengths[winner : winner + 1]
         self._commit(windows, rows, winner)
         self._lap("commit")
 
         if self._budget is None:
-            outcome = unmask(scores, winner, context)
+            outcome, places = self._with_resized_holes(unmask(scores, winner, context))
             anchor = next_anchor(outcome.branch)
             count = 0 if context.plan.speculative else context.plan.lookaheads
         else:
             outcomes = [unmask(scores, number, context) for number in range(len(scores.branches))]
             gains = [tokens_gained(*pair, context.ends) for pair in zip(scores.branches, outcomes, strict=True)]
-            outcome = outcomes[winner]
+            outcome, places = outcomes[winner], None
             anchor = next_anchor(outcome.branch)
             count = self._budget.lookaheads(scores.confidences, gains, anchor, context)
         spawned = spawn(anchor, outcome, count, context)
@@ -237,6 +245,8 @@ class Decoding:
             self._record.accept(scores.branches[winner])
             self._record.add(winner, written, windows, rows)
             self._record.propose(winner, spawned.lookaheads, windows, rows)
+            if places is not None:
+                self._record.move(places)
             self._record.accept(self.anchor)  # a lookahead token that completes the answer
         self._lap("spawn")
         return Step(
@@ -297,8 +307,19 @@ class Decoding:
         return len(self._lengths) > 1
 
     @property
-    def _holes(self) -> Holes | None:
+    def holes(self) -> Holes | None:
+        """The holes at their current length: the longest one until the first round has chosen; None without holes."""
         return self._lengths[-1] if self._lengths else None
+
+    def _with_resized_holes(self, outcome: RoundOutcome) -> tuple[RoundOutcome, dict[int, int] | None]:
+        """Return `outcome` with the lengths of holes that its tokens ask for, and the new places of positions."""
+        if self._growing is None:
+            return outcome, None
+        growing, branch, places = resize(
+            self._growing, outcome.branch, outcome.unmasked.positions, self._deleted, self._context
+        )
+        self._growing, self._lengths = growing, (growing.holes,)
+        return replace(outcome, branch=branch), places
 
     def _samples(self, windows: Windows) -> bool:
         """Return True if the round of `windows` may unmask a position."""
@@ -315,8 +336,8 @@ class Decoding:
     def _update_end(self, states: tuple[Branch, ...]) -> None:
         """Update `window_tokens` for the anchor and all `states` before it, and `stop_reason`."""
         longest = max(len(state.tokens) for state in states) - self.prompt_length
-        if self._holes is not None:
-            longest = sum(end - start for start, end in self._holes.holes)
+        if self.holes is not None:
+            longest = sum(end - start for start, end in self.holes.holes)
         self.window_tokens = max(self.window_tokens, longest)
         if self._context.plan.reference:
             self.stop_reason = published_stop_reason(self._branches, self.steps, self._context)
@@ -379,13 +400,13 @@ class Decoding:
         length = final_length(anchor) if changes else unmasked_length(anchor)
         if context.is_llada2:
             length = min(length, context.plan.max_new_tokens)
-        if self._holes is not None:
+        if self.holes is not None:
             length = min(length, anchor.layout.end - anchor.layout.prompt)
         return answer_ids(anchor, length, context.answer_ends)
 
     def generated(self) -> Int64:
         """Return every generated position, masked ones as the mask token. With holes, given tokens are among them."""
-        return self.anchor.tokens[self.prompt_length : None if self._holes is None else self.anchor.layout.end]
+        return self.anchor.tokens[self.prompt_length : None if self.holes is None else self.anchor.layout.end]
 
     def logprobs(self) -> Float32 | None:
         """Return the log-probability of every generated position, NaN for masked ones, or None if not requested.

@@ -24,14 +24,13 @@ def filter_candidates(logprobs: Float32, plan: DecodingPlan) -> Float32:
     return _normalize(logprobs, keep, logprobs[..., :1])
 
 
-def filter_vocabulary(logits: Float32, plan: DecodingPlan, *, without: int | None) -> Float32:
+def filter_vocabulary(logits: Float32, plan: DecodingPlan, *, without: tuple[int, ...]) -> Float32:
     """Return log-probabilities [..., V] of `logits` [..., V] at the temperature, after top_p, then top_k.
 
-    `without`, if given, is a token that gets probability 0.
+    The tokens `without` get probability 0.
     """
     tempered = (logits / np.float32(plan.temperature or 1.0)).astype(np.float32)
-    if without is not None:
-        tempered[..., without] = -np.inf
+    tempered[..., list(without)] = -np.inf
     best = tempered.max(axis=-1, keepdims=True)
     logprobs: Float32 = tempered - best - np.log(np.exp(tempered - best).sum(axis=-1, keepdims=True))
     if not plan.top_k and plan.top_p >= 1:

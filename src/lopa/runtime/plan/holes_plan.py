@@ -9,15 +9,20 @@ from lopa.runtime.plan.plan import DecodingPlan
 
 
 def plan_for_holes(
-    plan: DecodingPlan, holes: Sequence[tuple[int, int]], *, block_size: int | None, lengths: int = 1
+    plan: DecodingPlan,
+    holes: Sequence[tuple[int, int]],
+    *,
+    block_size: int | None,
+    lengths: int = 1,
+    grows: bool = False,
 ) -> DecodingPlan:
     """Return `plan` for a text whose `holes`, positions from a start to an exclusive end, are filled.
 
     All holes are one block, unless the request sets `block_size`. Nothing is cached by blocks, because every row
-    attends to the text behind a hole. Raises BadInputError for options that holes, or several `lengths` of them, do not
-    support.
+    attends to the text behind a hole. If the holes grow, an end of text drops the masked positions behind it in its
+    hole. Raises BadInputError for options that holes, or several `lengths` of them, do not support.
     """
-    _check_plan(plan, len(holes), lengths)
+    _check_plan(plan, len(holes), lengths, grows=grows)
     span = holes[-1][1] - holes[0][0]
     size = span if block_size is None else min(block_size, span)
     return replace(
@@ -29,11 +34,11 @@ def plan_for_holes(
         block_steps=min(plan.block_steps, size) if block_size is not None else size,
         cache="none" if plan.cache == "blocks" else plan.cache,
         stop_at_eos=False,
-        drop_after_eos=False,
+        drop_after_eos=grows and plan.drop_after_eos,
     )
 
 
-def _check_plan(plan: DecodingPlan, holes: int, lengths: int) -> None:
+def _check_plan(plan: DecodingPlan, holes: int, lengths: int, *, grows: bool) -> None:
     if plan.window != "full" or plan.alignment != "prompt":
         raise BadInputError(
             f"holes for a model that attends to earlier text only (window {plan.window!r}, alignment "
@@ -53,6 +58,9 @@ def _check_plan(plan: DecodingPlan, holes: int, lengths: int) -> None:
             ("cache 'sub_block'", plan.cache == "sub_block"),
             ("branches 'auto'", plan.auto_branches),
             (f"cache {plan.cache!r} for ranges of lengths", lengths > 1 and plan.cache in ("prefix", "dual")),
+            ("lookahead branches, for holes whose lengths the model decides", grows and plan.lookaheads > 0),
+            ("speculative, for holes whose lengths the model decides", grows and plan.speculative),
+            ("anytime, for holes whose lengths the model decides", grows and plan.anytime),
             ("stop strings for several holes", bool(plan.stop) and holes > 1),
         )
         if is_given

@@ -2,7 +2,6 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.requests.filled_holes import FilledHoles, HoleText
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.scoring.scoring import Scoring
+from lopa.runtime.text.encoded_holes import EncodedHoles
 from lopa.runtime.text.text_stream import TextStream
 from lopa.runtime.text.tokenizer import Tokenizer
 
@@ -34,18 +34,18 @@ class Answer:
         drafts: bool,
         submitted: float,
         reused_rows: int = 0,
-        holes: Sequence[FilledHoles] = (),
+        hole_ends: tuple[int, ...] = (),
     ) -> None:
         """Store the arguments. The result's seconds count from `submitted`, a time on time.perf_counter's clock.
 
-        `reused_rows` is passed on to the result. With `holes`, one for each length that the decode may choose, the text
-        reaches from the first hole to the last one.
+        `reused_rows` is passed on to the result. If the decode fills holes, the text reaches from the first hole to the
+        last one. The tokens `hole_ends` end a hole.
         """
         self._decoding = decoding
         self._prompt_ids, self._plan = prompt_ids, plan
         self._tokenizer, self._drafts = tokenizer, drafts
         self._submitted, self._reused_rows = submitted, reused_rows
-        self._lengths = holes
+        self._hole_ends = hole_ends
         self._hole_texts: tuple[HoleText, ...] = ()
         """Text of each hole that is begun, after the last round."""
         self._time_limit = time.perf_counter() + plan.time_limit
@@ -59,10 +59,10 @@ class Answer:
 
     @property
     def _holes(self) -> FilledHoles | None:
-        """The holes with the length that the decode has chosen; None without holes."""
-        if not self._lengths or not isinstance(self._decoding, Decoding):
+        """The holes with their current length; None without holes."""
+        if not isinstance(self._decoding, Decoding) or not isinstance(self._decoding.holes, EncodedHoles):
             return None
-        return self._lengths[self._decoding.chosen_length]
+        return FilledHoles(self._decoding.holes, self._hole_ends)
 
     @property
     def _ended(self) -> bool:

@@ -15,7 +15,6 @@ from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
 from lopa.runtime.requests.answer import Answer
-from lopa.runtime.requests.filled_holes import FilledHoles
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
@@ -201,15 +200,11 @@ class RequestPool:
                 drafts=job.drafts,
                 submitted=job.submitted,
                 reused_rows=prefix.tokens,
-                holes=self._filled_holes(job),
+                hole_ends=self._manifest.special_tokens.ends,
             )
             for handle in job.unfinished
         }
         return _Running(job, decoding, answers, prefix.tokens, prefix)
-
-    def _filled_holes(self, job: Job) -> tuple[FilledHoles, ...]:
-        lengths = () if job.holes is None else job.holes.lengths
-        return tuple(FilledHoles(each, self._manifest.special_tokens.ends) for each in lengths)
 
     def _decoding(self, job: Job, prefix: SharedPrefix) -> Decoding:
         return Decoding(

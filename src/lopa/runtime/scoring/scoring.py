@@ -136,7 +136,7 @@ class Scoring:
                 self._found[beginning, token] = logprob
             if self._plan.top_logprobs:
                 self._best_candidates[beginning] = candidates_from_row(
-                    row, self._plan.top_logprobs, self._manifest.special_tokens.mask
+                    row, self._plan.top_logprobs, (self._manifest.special_tokens.mask,)
                 )
         del self._waiting[:count]
         if not self._waiting:

@@ -34,6 +34,10 @@ class SpecialTokenIds(Protocol):
     def ends(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
+    @property
+    def expand(self) -> int | None:
+        """Token that stands for two masked positions; None if the model has none."""
+
 
 class Model(Protocol):
     """The properties of a model that a decode needs. A bundle's manifest implements it."""
@@ -67,6 +71,10 @@ class Context:
     """Tokens that end the decode; empty with stop_at_eos off."""
     prediction_shift: int
     vocab_size: int
+    expand_token: int | None = None
+    """Token that stands for two masked positions; None if the model has none."""
+    unwritten: tuple[int, ...] = ()
+    """Tokens that are never written: outside reference mode the mask and expand tokens."""
     only_answer_ends: tuple[int, ...] = ()
     """Tokens that end the answer but not the decode."""
     is_llada2: bool = False
@@ -87,6 +95,7 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
     tokens, is_llada2 = model.special_tokens, plan.reference and model.architecture == LLADA2
     check_editing(plan, model.prediction_shift)
     ends = tokens.ends if plan.stop_at_eos else ()
+    unwritten = (tokens.mask,) if tokens.expand is None else (tokens.mask, tokens.expand)
     goes_on = plan.reference and plan.edits and not plan.eos_early_stop
     return Context(
         replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
@@ -96,6 +105,8 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
         () if goes_on else ends,
         model.prediction_shift,
         model.dimensions.vocab_size,
+        expand_token=tokens.expand,
+        unwritten=() if plan.reference else unwritten,
         only_answer_ends=ends if goes_on else (),
         is_llada2=is_llada2,
     )

@@ -22,12 +22,19 @@ class Holes(Protocol):
         """Positions of the holes, from left to right, each from a start to an exclusive end."""
 
     @property
+    def grows(self) -> bool:
+        """True if the model changes the lengths while it fills the holes, from the first of `lengths` to the last."""
+
+    @property
     def in_turn(self) -> bool:
         """True if the holes are filled from left to right, in blocks, instead of together."""
 
     @property
     def seam_tokens(self) -> Mapping[int, int]:
         """Tokens of given text at the edges of holes, by position. Only some other tokens may replace them."""
+
+    def resized(self, sizes: "Sequence[int]", mask: int) -> "Holes":
+        """Return the same text with holes of these `sizes`, filled with `mask`."""
 
     def allows(self, position: int, token: int) -> bool:
         """Return whether `token` may be written at `position`."""

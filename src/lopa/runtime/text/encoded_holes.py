@@ -53,6 +53,8 @@ class EncodedHoles:
     """Expression of each hole's text; empty if no hole has one."""
     shorter: "tuple[EncodedHoles, ...]" = ()
     """The same text with shorter holes, ascending. The first round chooses a length."""
+    grows: bool = False
+    """True if the holes begin with the length of the only `shorter` text, and the model lengthens and shortens them."""
     tokenizer: Tokenizer | None = field(default=None, repr=False)
     token_texts: dict[int, str] = field(default_factory=dict, repr=False)
     """Texts of tokens that were candidates at a seam, since most are candidates in many rounds."""
@@ -76,7 +78,7 @@ class EncodedHoles:
     @cached_property
     def key(self) -> Hashable:
         """Everything besides the IDs that a decode depends on."""
-        return self.holes, self.seams, self.in_turn, tuple(each.key for each in self.shorter), self.regexes
+        return self.holes, self.seams, self.in_turn, self.grows, tuple(each.key for each in self.shorter), self.regexes
 
     @cached_property
     def seam_at(self) -> dict[int, Seam]:
@@ -87,6 +89,20 @@ class EncodedHoles:
     def seam_tokens(self) -> dict[int, int]:
         """The tokens of the given text at the seams, by position."""
         return {seam.position: seam.token for seam in self.seams}
+
+    def resized(self, sizes: Sequence[int], mask: int) -> "EncodedHoles":
+        """Return the same text with holes of these `sizes`, at least those of their seams, filled with `mask`."""
+        ids, holes = [*self.given_ids[0]], []
+        for given, size in zip(self.given_ids[1:], sizes, strict=True):
+            holes.append((len(ids), len(ids) + size))
+            ids += [mask] * size + [*given]
+        moved = {
+            edge: to
+            for (start, end), (first, last) in zip(self.holes, holes, strict=True)
+            for edge, to in ((start, first), (end - 1, last - 1))
+        }
+        seams = tuple(replace(seam, position=moved[seam.position]) for seam in self.seams)
+        return replace(self, ids=np.array(ids, np.int64), holes=tuple(holes), seams=seams)
 
     def allows(self, position: int, token: int) -> bool:
         """Return whether `token` may be written at `position`."""
@@ -111,19 +127,21 @@ def encode_lengths(
 ) -> EncodedHoles:
     """Return the token IDs of a text with the longest holes, and those of its `shorter` lengths.
 
-    Raises as `encode_holes` does, and BadInputError for ranges of holes that are filled in turn.
+    If the model has an expand token, the only shorter length is the one with which the holes begin. Raises as
+    `encode_holes` does, and BadInputError for ranges of holes that are filled in turn.
     """
+    texts, grows = text.with_lengths(), manifest.special_tokens.expand is not None
     *shorter, longest = (
         encode_holes(each, tokenizer, manifest, special_tokens=special_tokens, in_turn=in_turn, heals_seams=heals_seams)
-        for each in text.with_lengths()
+        for each in (dict.fromkeys((texts[0], texts[-1])) if grows else texts)
     )
     if shorter and in_turn:
         raise BadInputError(
             "ranges of lengths for holes that are filled in turn",
-            expected="holes that are filled together, since the first forward compares all of them",
+            expected="holes that are filled together",
             remedy="remove block_size, or give each hole one length",
         )
-    return replace(longest, shorter=tuple(shorter))
+    return replace(longest, shorter=tuple(shorter), grows=grows and bool(shorter))
 
 
 def encode_holes(
@@ -136,6 +154,8 @@ def encode_holes(
     heals_seams: bool = True,
 ) -> EncodedHoles:
     """Return the token IDs of a text with holes; the first part gets the bundle's beginning-of-text token.
+
+    If the model has an expand token, an end of text follows the last part, unless this is IDs (DreamOn).
 
     The holes are filled together, or `in_turn`. Tokens at their edges are decided again with `heals_seams`.
 
@@ -156,6 +176,9 @@ def encode_holes(
     parts: list[Part] = [*text.parts]
     if len(encoded) > len(parts):  # a beginning-of-text token before a hole
         parts.insert(0, ())
+    if manifest.special_tokens.expand is not None and not isinstance(parts[-1], tuple):
+        encoded.append([manifest.special_tokens.eos])
+        parts.append(())
     starts = [0, *accumulate(map(len, encoded))]
     _check_length(starts[-1], manifest)
     ids = np.array([each for piece in encoded for each in piece], np.int64)
