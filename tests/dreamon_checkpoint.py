@@ -1,7 +1,7 @@
 """A checkpoint with DreamOn's expand token, made of the embedded one.
 
-The recorded loops of tests/reference/infill/dreamon_*.jsonl.gz decoded the same checkpoint: a row of the head is a copy
-of another token's, scaled, so that the expand token and the end of text are probable in holes.
+The recorded loops of tests/reference/infill/dreamon_*.jsonl.gz decoded the same checkpoint. Two rows of its head are
+scaled copies of other rows, so that the expand token and the end of text are probable in holes.
 """
 
 import json

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import transformers
+from tests.dreamon_checkpoint import EXPAND_ID, EXPAND_TEXT, checkpoint_with_expand
 from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, IDS, NOT_SPECIAL, SETTINGS, TEXTS, slow_tokenizer
 from tests.export.checkpoints import ONE_LAYER, TOKENIZER_CONFIG, edit_config, failed_export, small_checkpoint
 from tests.tools.miniature import MINIATURES
@@ -95,6 +96,30 @@ def test_the_mask_token_of_every_family(tmp_path: Path, family: str, mask_id: in
     assert expected in caught.value.received
     if family == "fast-dllm-v2":
         assert "or the token |<MASK>|" in caught.value.expected
+
+
+def test_the_expand_token_of_dreamon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that config.json, tokenizer_config.json or the text of an added token names it."""
+    checkpoint = checkpoint_with_expand(tmp_path / "checkpoint")
+    assert _files(checkpoint).special_tokens.expand == EXPAND_ID
+    text = (checkpoint / "tokenizer.json").read_text(encoding="utf-8")
+    (checkpoint / "tokenizer.json").write_text(text.replace(EXPAND_TEXT, "<|other|>"), encoding="utf-8")
+    assert _files(checkpoint).special_tokens.expand is None
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
+    _write_settings(checkpoint, {**settings, "expand_token": "<|other|>"})
+    assert _files(checkpoint).special_tokens.expand == EXPAND_ID
+    _write_settings(checkpoint, settings)
+    edit_config(checkpoint, expand_token_id=EXPAND_ID)
+    assert _files(checkpoint).special_tokens.expand == EXPAND_ID
+    edit_config(checkpoint, expand_token_id=2)
+    assert "special_tokens.expand = 2, which has another role" in failed_export(capsys, checkpoint)
+
+
+def test_an_expand_token_sets_dreamon_s_strategy(expand_bundle: Path, tiny_bundle: Path) -> None:
+    found, usual = (Bundle.open(path).manifest for path in (expand_bundle, tiny_bundle))
+    assert (found.special_tokens.expand, found.decoding.strategy) == (EXPAND_ID, "vanilla")
+    assert (usual.special_tokens.expand, usual.decoding.strategy) == (None, "lopa")
+    assert "expand" not in (tiny_bundle / "manifest.json").read_text(encoding="utf-8")
 
 
 def test_an_assumed_mask_token_is_reported(tmp_path: Path) -> None:

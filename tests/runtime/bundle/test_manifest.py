@@ -51,6 +51,7 @@ NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
     (("special_tokens", "eos"), [2, 1024]),
     (("special_tokens", "bos"), [2, 1024]),
     (("special_tokens", "pad"), [1024, 10**7]),
+    (("special_tokens", "expand"), [0, 1, 2, 1024]),
     (("decoding", "block_size"), [0]),
     (("decoding", "block_add_threshold"), [1.5, -0.1]),
     (("decoding", "decoded_token_threshold"), [1.5]),
@@ -68,7 +69,7 @@ NUMBERS: list[tuple[tuple[str | int, ...], list[object]]] = [
 def test_number_out_of_range_raises(content: dict[str, Any], path: tuple[str | int, ...], values: list[object]) -> None:
     whole = json.dumps(content)
     huge = HUGE[3:] if path[-1] in ("size", "offset", "length", "rope_theta") else HUGE
-    for value in [*values, *huge, "1", None if path[-1] != "bos" else "x", {}, True]:
+    for value in [*values, *huge, "1", None if path[-1] not in ("bos", "expand") else "x", {}, True]:
         with pytest.raises(BadInputError) as caught:
             read(with_value(json.loads(whole), value, *path))
         assert str(path[-1]).split("_")[0] in str(caught.value)

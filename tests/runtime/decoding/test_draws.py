@@ -35,7 +35,7 @@ def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) 
     rng = np.random.default_rng(top_k)
     logits = rng.normal(size=(6, 40)).astype(np.float32) * 2
     filtering = plan(top_k=top_k, top_p=top_p, temperature=0.7, reference=reference, alignment="absolute")
-    found = np.exp(filter_vocabulary(logits, filtering, without=None))
+    found = np.exp(filter_vocabulary(logits, filtering, without=()))
     for row, own in zip(found, logits.astype(np.float64) / 0.7, strict=True):
         p = (np.exp(own) / np.exp(own).sum()).tolist()
         np.testing.assert_allclose(row, plain_filter(p, top_k, top_p, of_kept=reference), atol=1e-6)
@@ -44,7 +44,7 @@ def test_filters_over_the_vocabulary(top_k: int, top_p: float, reference: bool) 
 def test_the_mask_token_is_never_drawn() -> None:
     logits = np.zeros((1, 20), np.float32)
     logits[0, 3] = 50
-    found = filter_vocabulary(logits, plan(top_k=0), without=3)
+    found = filter_vocabulary(logits, plan(top_k=0), without=(3,))
     assert np.exp(found[0, 3]) == 0
     np.testing.assert_allclose(np.exp(found).sum(), 1, atol=1e-6)
 

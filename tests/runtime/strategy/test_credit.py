@@ -97,5 +97,5 @@ def test_draws_from_logits_include_credit() -> None:
     rows, memory = with_credit(rows_of(logits, 0.4), positions, None, plan)
     rows, _ = with_credit(rows_of(logits, 0.4), positions, memory, plan)
     assert rows.logits is not None
-    drawn_of = filter_vocabulary(rows.logits, plan, without=None)
+    drawn_of = filter_vocabulary(rows.logits, plan, without=())
     np.testing.assert_allclose(np.take_along_axis(drawn_of, rows.topk_ids, 1), rows.topk_logprobs, atol=1e-5)

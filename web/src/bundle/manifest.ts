@@ -33,6 +33,8 @@ export interface SpecialTokens {
   readonly bos: number | null;
   /** Further ids that end an answer, like `eos`. */
   readonly stops?: readonly number[];
+  /** Token that stands for two masked positions, in checkpoints that decide the lengths of holes (DreamOn). */
+  readonly expand?: number | null;
 }
 
 export interface Dimensions {
@@ -160,7 +162,7 @@ const MANIFEST = record(
     dimensions: DIMENSIONS,
     special_tokens: record(
       { mask: tokenId, eos: tokenId, pad: tokenId, bos: nullable(tokenId) },
-      { stops: list(tokenId, 64) },
+      { stops: list(tokenId, 64), expand: nullable(tokenId) },
     ),
     decoding: DECODING,
     graph: name,
@@ -211,7 +213,7 @@ function contradiction(manifest: Manifest): Problem | null {
   if (tile > MAX_TILE_BYTES) {
     return { received: `caches of ${tile} bytes for ${TILE} positions`, expected: `at most ${MAX_TILE_BYTES} bytes` };
   }
-  for (const [role, id] of Object.entries({ mask: tokens.mask, eos: tokens.eos, pad: tokens.pad, bos: tokens.bos })) {
+  for (const [role, id] of Object.entries({ mask: tokens.mask, eos: tokens.eos, pad: tokens.pad, bos: tokens.bos, expand: tokens.expand ?? null })) {
     if (id !== null && id >= dimensions.vocab_size) {
       return { received: `special_tokens.${role} = ${id}`, expected: `a token id below ${dimensions.vocab_size}` };
     }

@@ -76,11 +76,12 @@ function candidateFromTopK(
   const { plan } = context;
   let ids = [...rows.ids.subarray(row * TOP_K, (row + 1) * TOP_K)];
   let logprobs = [...rows.logprobs.subarray(row * TOP_K, (row + 1) * TOP_K)];
-  const mask = plan.reference ? -1 : ids.indexOf(context.maskToken);
-  if (mask >= 0) {
-    // The mask token moves behind the other candidates, with probability 0.
-    ids = [...ids.filter((_, index) => index !== mask), context.maskToken];
-    logprobs = [...logprobs.filter((_, index) => index !== mask), -Infinity];
+  for (const token of context.unwritten) {
+    const own = ids.indexOf(token);
+    if (own < 0) continue;
+    // The token moves behind the other candidates, with probability 0.
+    ids = [...ids.filter((_, index) => index !== own), token];
+    logprobs = [...logprobs.filter((_, index) => index !== own), -Infinity];
   }
   let negEntropy = -rows.entropies[row]!;
   if (plan.filters) {
@@ -107,7 +108,7 @@ function candidateFromLogits(
   if (rows.logits === null) throw missingLogits(plan);
   const width = rows.logits.length / rows.count;
   const logits = rows.logits.subarray(row * width, (row + 1) * width);
-  const logprobs = filterVocabulary(logits, plan, plan.reference ? null : context.maskToken);
+  const logprobs = filterVocabulary(logits, plan, context.unwritten);
   const token = plan.temperature > 0 ? drawToken(logprobs, plan, step, position) : indexOfMax(logprobs);
   const best = indexOfMax(logprobs);
   const second = logprobs.reduce((found, value, id) => (id === best ? found : Math.max(found, value)), -Infinity);

@@ -37,9 +37,9 @@ export function filterCandidates(logprobs: readonly number[], plan: DecodingPlan
 
 /** Return log-probabilities [V] of `logits` [V] at the temperature, after top_p, then top_k. The token `without` gets
  * probability 0. */
-export function filterVocabulary(logits: Float32Array, plan: DecodingPlan, without: number | null): number[] {
+export function filterVocabulary(logits: Float32Array, plan: DecodingPlan, without: readonly number[]): number[] {
   const temperature = fround(plan.temperature || 1);
-  const tempered = Array.from(logits, (logit, id) => (id === without ? -Infinity : fround(logit / temperature)));
+  const tempered = Array.from(logits, (logit, id) => (without.includes(id) ? -Infinity : fround(logit / temperature)));
   const best = tempered.reduce((one, other) => Math.max(one, other));
   const total = fround(Math.log(sum32(tempered.map((logit) => exp32(fround(logit - best))))));
   const logprobs = tempered.map((logit) => fround(fround(logit - best) - total));

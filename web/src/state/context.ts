@@ -17,6 +17,8 @@ export interface Context {
   readonly ends: readonly number[];
   readonly predictionShift: number;
   readonly vocabSize: number;
+  /** Tokens that are never written: outside reference mode the mask and expand tokens. */
+  readonly unwritten: readonly number[];
   /** True if reference mode reproduces LLaDA2's published loops. */
   readonly isLlada2: boolean;
 }
@@ -33,6 +35,7 @@ export function contextFromManifest(plan: DecodingPlan, manifest: Manifest): Con
     ends: plan.stop_at_eos ? [tokens.eos, ...(tokens.stops ?? [])] : [],
     predictionShift: manifest.prediction_shift,
     vocabSize: manifest.dimensions.vocab_size,
+    unwritten: plan.reference ? [] : [tokens.mask, ...(tokens.expand == null ? [] : [tokens.expand])],
     isLlada2,
   };
 }

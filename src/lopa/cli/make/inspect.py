@@ -115,7 +115,8 @@ def _summary(bundle: Bundle) -> str:
 
 def _special(tokens: SpecialTokens) -> str:
     stops = "".join(f" and {stop}" for stop in tokens.stops)
-    return f"mask {tokens.mask}, eos {tokens.eos}{stops}, pad {tokens.pad}, bos {tokens.bos}"
+    expand = "" if tokens.expand is None else f", expand {tokens.expand}"
+    return f"mask {tokens.mask}, eos {tokens.eos}{stops}, pad {tokens.pad}, bos {tokens.bos}{expand}"
 
 
 def _experts(moe: MixtureOfExperts) -> str:

@@ -344,6 +344,8 @@ class Decoding:
         else:
             finished_blocks = self._context.plan.edits
             self.stop_reason = stop_reason(self.anchor, self._context.ends, finished_blocks=finished_blocks)
+        if self.stop_reason == "length" and self._growing is not None and all(self._growing.is_shorter):
+            self.stop_reason = "eos"  # the model ended every hole before its maximum
 
     def _stop_early(self, unmasked: Int64) -> None:
         """Stop if a step unmasked an end of text and left nothing masked before the first one (LLaDA2.0).

@@ -34,12 +34,14 @@ class GrowingHoles:
     """Number of expand tokens that each hole may still write. Deleted positions give none back, so decoding ends."""
 
     @property
+    def is_shorter(self) -> tuple[bool, ...]:
+        """True for each hole that is shorter than its maximum."""
+        return tuple(end - start < most for (start, end), most in zip(self.holes.holes, self.most, strict=True))
+
+    @property
     def may_expand(self) -> tuple[bool, ...]:
-        """Whether each hole may become longer."""
-        sizes = (end - start for start, end in self.holes.holes)
-        return tuple(
-            size < most and left > 0 for size, most, left in zip(sizes, self.most, self.expansions, strict=True)
-        )
+        """True for each hole that may become longer."""
+        return tuple(shorter and left > 0 for shorter, left in zip(self.is_shorter, self.expansions, strict=True))
 
 
 class Resized(NamedTuple):

@@ -1,0 +1,140 @@
+"""Holes of real texts whose lengths the model decides with DreamOn's expand token."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dreamon_checkpoint import EXPAND_ID, EXPAND_TEXT
+from tests.runtime.test_fill import TEXTS, assert_given_stays
+
+from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, Step, TextEvent
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.text.encoded_holes import encode_lengths
+from lopa.runtime.text.text_with_holes import Hole, text_with_holes
+
+
+@pytest.fixture(scope="module")
+def decoder(expand_bundle: Path) -> Iterator[Decoder]:
+    with Decoder.open(expand_bundle, threads=1) as opened:
+        yield opened
+
+
+def cut(rng: random.Random, text: str, holes: int) -> list[Any]:
+    """Return `text` with ranges in place of spans, at any characters."""
+    places = sorted(rng.sample(range(1, len(text) + 1), 2 * holes))
+    parts: list[Any] = [text[: places[0]]]
+    for start, end in zip(places[::2], [*places[2::2], len(text)], strict=True):
+        least = rng.randint(1, 4)
+        parts += [Hole(least, least + rng.randint(1, 8)), text[start:end]]
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
+    rng = random.Random(seed)
+    options: dict[str, Any] = rng.choice(
+        [{}, {"strategy": "threshold", "skip_threshold": 0.4}, {"drop_after_eos": False}, {"temperature": 1.0}]
+    )
+    lengths = set()
+    for text in TEXTS:
+        parts = cut(rng, text, rng.randint(1, 3))
+        steps: list[Step] = []
+        result = decoder.fill(parts, on_step=steps.append, **options)
+        assert_given_stays(parts, result)
+        assert EXPAND_ID not in result.token_ids
+        assert decoder.bundle.manifest.special_tokens.eos not in result.token_ids
+        assert EXPAND_TEXT not in str(result.filled_text)
+        most = encode_lengths(text_with_holes(parts), decoder.tokenizer, decoder.bundle.manifest)
+        assert result.tokens == len(result.token_ids) <= most.count
+        assert len(result.prompt_ids) - len(result.token_ids) == len(most.ids) - most.count
+        if len(most.holes) == 1:
+            assert result.stop_reason == ("eos" if result.tokens < most.count else "length")
+        assert result.steps == len(steps) <= 3 * most.count
+        lengths |= {len(step.branches[-1].tokens) - len(steps[0].branches[-1].tokens) for step in steps}
+    assert len(lengths) > 2, "no hole has changed its length"
+
+
+def test_streams_engine_and_batch_give_the_same(decoder: Decoder) -> None:
+    prompt = text_with_holes("Question: 2 + <hole:1-6> = 5.\nThe ans<hole:2-12>dies.\n")
+    one = decoder.generate(prompt, logprobs=True, top_logprobs=2)
+    assert one.logprobs is not None
+    assert one.top_logprobs is not None
+    for token, logprob, best in zip(one.token_ids, one.logprobs, one.top_logprobs, strict=True):
+        assert (token, pytest.approx(logprob, abs=1e-4)) in [tuple(each) for each in best]
+    events = list(decoder.stream(prompt, drafts=True))
+    assert "".join(event.text for event in events if isinstance(event, TextEvent)) == one.text
+    drafts = [event for event in events if isinstance(event, DraftEvent)]
+    assert len(drafts) == one.steps
+    assert one.text in drafts[-1].text
+    assert len({len(draft.text) for draft in drafts}) > 2
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].result.filled_text == one.filled_text
+    batch = decoder.generate([prompt, "A question", prompt], parallel=3, max_new_tokens=8)
+    assert [batch[0].filled_text, batch[2].filled_text] == [one.filled_text] * 2
+    with Engine(decoder) as engine:
+        handles = engine.submit_many([prompt, text_with_holes("a <hole:2> b"), prompt])
+        assert [handle.result(60.0).filled_text for handle in handles][::2] == [one.filled_text] * 2
+
+
+def test_equal_longest_texts_are_decoded_apart(decoder: Decoder) -> None:
+    """The engine decodes equal requests once; holes that begin shorter are others."""
+    prompts = [text_with_holes(["The answer is ", Hole(least, 8), "."]) for least in (1, 8, 7)]
+    alone = [decoder.generate(prompt).steps for prompt in prompts]
+    assert len(set(alone)) > 1
+    with Engine(decoder) as engine:
+        assert [handle.result(60.0).steps for handle in engine.submit_many(prompts)] == alone
+
+
+def test_other_decodes_never_write_the_expand_token(decoder: Decoder) -> None:
+    """Neither a hole of one length nor an answer contains it, though it is often the most probable token."""
+    hole = text_with_holes("The answer is <hole:12>. Done.")
+    for options in ({}, {"temperature": 1.0}, {"strategy": "lopa", "branches": 3}, {"temperature": 1.0, "top_k": 4}):
+        for prompt in (hole, "The answer is"):
+            steps: list[Step] = []
+            result = decoder.generate(
+                prompt, on_step=lambda _, step, steps=steps: steps.append(step), max_new_tokens=12, **options
+            )
+            assert EXPAND_ID not in result.token_ids
+            assert not any((step.unmasked.tokens == EXPAND_ID).any() for step in steps)
+
+
+def test_an_end_of_text_follows_a_text(decoder: Decoder) -> None:
+    manifest, tokenizer = decoder.bundle.manifest, decoder.tokenizer
+    eos = manifest.special_tokens.eos
+    encoded = encode_lengths(text_with_holes("The answer is <hole:2-4>."), tokenizer, manifest)
+    assert encoded.grows
+    assert [len(each.ids) for each in encoded.lengths] == [len(encoded.ids) - 2, len(encoded.ids)]
+    assert encoded.ids[-1] == eos
+    assert encoded.given[-1] == "."
+    last = encode_lengths(text_with_holes("The answer is <hole:2-4>"), tokenizer, manifest)
+    assert (last.ids[-1], last.holes[0][1]) == (eos, len(last.ids) - 1)
+    ids = encode_lengths(text_with_holes([[5, 6], Hole(2), [7]]), tokenizer, manifest)
+    assert ids.ids[-1] == 7
+    assert not ids.grows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "lopa", "branches": 3}, "lookahead branches, for holes whose lengths the model decides"),
+        ({"speculative": True, "branches": 3}, "holes whose lengths the model decides"),
+        ({"anytime": True, "max_forwards": 2}, "anytime, for holes whose lengths the model decides"),
+        ({"strategy": "dream"}, "strategy 'dream' for holes whose lengths the model decides"),
+        ({"block_size": 2}, "holes that are filled in turn"),
+        ({"regex": "[a-z ]+"}, "a grammar for ranges of lengths"),
+    ],
+    ids=str,
+)
+def test_what_growing_holes_do_not_support_is_refused(decoder: Decoder, options: Any, message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        decoder.fill("The answer is <hole:2-6>.", **options)
+    assert message in caught.value.received
+
+
+def test_a_step_limit_returns_the_text_before_the_first_masked_position(decoder: Decoder) -> None:
+    whole = decoder.fill("The answer is <hole:2-8>.\n")
+    result = decoder.fill("The answer is <hole:2-8>.\n", max_forwards=max(1, whole.steps // 2))
+    assert result.stop_reason == "step_limit"
+    assert whole.text.startswith(result.text)
