@@ -228,6 +228,12 @@ def config_of(header: Header, **more: Any) -> GenerationConfig:
     return GenerationConfig(**{"confidence": "probability", "reference": True, **own, "logprobs": True, **more})
 
 
+def config_of_file(path: Path) -> GenerationConfig:
+    """Return the recorded options of a file, whose traces are not read."""
+    with gzip.open(path, "rt") as lines:
+        return config_of(json.loads(next(lines)))
+
+
 def manifest_of(manifest: Manifest, header: Header) -> Manifest:
     """Return `manifest` with the recorded end-of-text tokens."""
     tokens = msgspec.structs.replace(manifest.special_tokens, eos=header["eos"])

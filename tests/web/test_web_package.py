@@ -2,7 +2,9 @@
 
 import json
 import re
-from pathlib import Path
+
+from tests.web.installed import WEB
+from tests.web.sources import options_only_in_python, source, strings_in
 
 from lopa import __version__
 from lopa.runtime.bundle.manifest import MAX_TILE_BYTES, SCHEMA_VERSION
@@ -12,12 +14,6 @@ from lopa.runtime.generation_config.config import OPTIONS
 from lopa.runtime.generation_config.defaults import PACKAGE_DEFAULTS
 from lopa.runtime.strategy.strategies import STRATEGIES
 
-WEB = Path(__file__).resolve().parents[2] / "web"
-
-
-def source(name: str) -> str:
-    return (WEB / "src" / name).read_text(encoding="utf-8")
-
 
 def constant(name: str, text: str) -> int:
     """Return a constant of TypeScript, a number or a power of two."""
@@ -26,12 +22,6 @@ def constant(name: str, text: str) -> int:
     first, factor, power = match.groups()
     found: int = int(first) ** int(power) if power else int(first) * 2 ** int(factor or 0)
     return found
-
-
-def strings_in(text: str, name: str, end: str) -> list[str]:
-    """Return the names in quotes from `name` to the first `end` behind it."""
-    begin = text.index(name)
-    return re.findall(r'"([a-z0-9_]+)"', text[begin : text.index(end, begin)])
 
 
 def test_the_version_is_that_of_python() -> None:
@@ -63,7 +53,7 @@ def test_every_option_and_strategy_of_python_is_known() -> None:
     config = source("generation_config/config.ts")
     checks = re.findall(r"^  (\w+): ", config[config.index("const CHECKS") :], re.MULTILINE)
     own = [*checks, "strategy", "seed", "stop"]
-    assert sorted({*own, *strings_in(config, "ONLY_IN_PYTHON", "];")}) == sorted(OPTIONS)
+    assert sorted({*own, *options_only_in_python()}) == sorted(OPTIONS)
     strategies = source("strategy/strategies.ts")
     names = re.findall(r'name: "(\w+)"', strategies)
     assert sorted([*names, *strings_in(strategies, "ONLY_IN_PYTHON", "];")]) == sorted(STRATEGIES)
