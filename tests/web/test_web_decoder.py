@@ -118,6 +118,13 @@ def test_answers_of_a_quantized_bundle_are_those_of_python(tiny_quantized: Path,
     check_program("answers", tiny_quantized, tmp_path, answers_of(tiny_quantized, GREEDY, device))
 
 
+def test_an_expand_token_is_never_written(expand_bundle: Path, tmp_path: Path) -> None:
+    """As in Python. lopa-web fills no holes."""
+    options = {**LONG, "stop_at_eos": False}
+    drawn = {**options, "temperature": 1.0, "seed": 5}
+    check_program("answers", expand_bundle, tmp_path, answers_of(expand_bundle, (options, drawn)))
+
+
 def test_a_chat_has_the_ids_of_python(tiny_bundle: Path, tmp_path: Path) -> None:
     """Markup of the template in a prompt is text, as in Python."""
     bundle = with_added_tokens(tiny_bundle, tmp_path / "bundle", HERMES)
