@@ -119,7 +119,7 @@ def test_answers_of_a_quantized_bundle_are_those_of_python(tiny_quantized: Path,
 
 
 def test_an_expand_token_is_never_written(expand_bundle: Path, tmp_path: Path) -> None:
-    """As in Python. lopa-web fills no holes."""
+    """Compare with Python, since lopa-web fills no holes."""
     options = {**LONG, "stop_at_eos": False}
     drawn = {**options, "temperature": 1.0, "seed": 5}
     check_program("answers", expand_bundle, tmp_path, answers_of(expand_bundle, (options, drawn)))

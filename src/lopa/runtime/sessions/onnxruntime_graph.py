@@ -208,9 +208,10 @@ def _open_graph(
     `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
     memory, and graphs with a product per expert open three to 18 times as fast.
 
-    Arena, memory pattern, prepacking and full optimization never slow down one thread of the tiny model with 1 to 5
-    branches, so they stay on. Spinning threads are faster on exclusive cores (1.7 against 2.6 ms for the smallest
-    window) and slower on shared cores. Spinning stays on too.
+    Arena and memory patterns are off. The arena keeps the memory of the largest batch until the process ends.
+    Patterns are kept for every shape of the inputs, without limit. Forwards take the same time without both
+    (docs/measurements/serving.md). Prepacking and full optimization stay on. Spinning threads are faster on exclusive
+    cores (1.7 against 2.6 ms for the smallest window) and slower on shared cores. Spinning stays on too.
 
     ONNX Runtime's own threads flush denormals to zero (lopa.runtime.denormals). The first session of a process sets
     this mode permanently on the calling thread too, so `denormals_as_zero` restores the thread.
@@ -218,6 +219,8 @@ def _open_graph(
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     options.enable_mem_reuse = reuse_memory
+    options.enable_mem_pattern = False
+    options.enable_cpu_mem_arena = False
     if multiplies_integers:
         multiply_exactly(options)
     options.add_session_config_entry(_DEQUANTIZED_PRODUCTS, _FLOAT_ROWS if exact else _ROUNDED_ROWS)
