@@ -190,11 +190,11 @@ def test_a_stop_string_ends_a_hole(llada: Decoder) -> None:
     [
         ("a<hole:3>b", {"choices": ["a", "b"]}, "choices"),
         ("a<hole:3>b", {"window": "block_causal", "cache": "blocks"}, "holes for a model that attends to earlier text"),
-        ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "stop strings for several holes"),
+        ("a<hole:3>b<hole:2>", {"stop": ["x"]}, "several holes with stop strings"),
         ("a<hole:4000>b<hole:4000>c<hole:4000>d", {}, "but this model has"),
         (["a", Hole(2), [99999]], {}, "invalid ids"),
         ("a<hole:2-4>b", {"block_size": 2}, "holes that are filled in turn"),
-        ("a<hole:2-4>b", {"cache": "dual"}, "cache 'dual' for ranges of lengths"),
+        ("a<hole:2-4>b", {"cache": "dual"}, "ranges of lengths with cache 'dual'"),
         ("nothing", {}, "a text without a hole"),
     ],
     ids=str,

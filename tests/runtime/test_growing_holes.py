@@ -118,12 +118,12 @@ def test_an_end_of_text_follows_a_text(decoder: Decoder) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "lopa", "branches": 3}, "lookahead branches, for holes whose lengths the model decides"),
-        ({"speculative": True, "branches": 3}, "holes whose lengths the model decides"),
-        ({"anytime": True, "max_forwards": 2}, "anytime, for holes whose lengths the model decides"),
+        ({"strategy": "lopa", "branches": 3}, "holes whose lengths the model decides with lookahead branches"),
+        ({"speculative": True, "branches": 3}, "holes whose lengths the model decides with speculative"),
+        ({"anytime": True, "max_forwards": 2}, "holes whose lengths the model decides with anytime"),
         ({"strategy": "dream"}, "strategy 'dream' for holes whose lengths the model decides"),
         ({"block_size": 2}, "holes that are filled in turn"),
-        ({"regex": "[a-z ]+"}, "a grammar for ranges of lengths"),
+        ({"regex": "[a-z ]+"}, "ranges of lengths with a grammar"),
     ],
     ids=str,
 )

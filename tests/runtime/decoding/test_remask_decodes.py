@@ -37,7 +37,7 @@ def decoding_of(plan: DecodingPlan, shift: int) -> Decoding:
     manifest: Any = SimpleNamespace(
         dimensions=SimpleNamespace(vocab_size=VOCABULARY),
         prediction_shift=shift,
-        special_tokens=SimpleNamespace(pad=PAD, mask=MASK, ends=(END,)),
+        special_tokens=SimpleNamespace(pad=PAD, mask=MASK, ends=(END,), expand=None),
     )
     return Decoding(NO_DEVICE, 0, np.arange(10, 10 + PROMPT), plan, manifest)
 

@@ -144,7 +144,7 @@ def test_an_engine_and_a_stream_fill_alike(decoder: Decoder) -> None:
         (["A ", Hole(3, regex="[0-9]"), " b ", Hole(2, regex="[0-9]{9}")], {}, "hole 2 of 2 tokens cannot be filled"),
         (["A ", Hole(3, regex="(")], {}, "unclosed group"),
         (["A ", Hole(3, regex="[0-9]")], {"regex": "A [0-9]"}, "expressions of holes, and a grammar"),
-        (["A ", Hole(1, 3, regex="[0-9]")], {}, "a grammar for ranges of lengths"),
+        (["A ", Hole(1, 3, regex="[0-9]")], {}, "ranges of lengths with a grammar"),
         (["A ", Hole(3, regex="[0-9]")], {"speculative": True, "strategy": "vanilla"}, "speculative with a grammar"),
         (["A ", Hole(3)], {"reasoning_budget": 3}, "holes with reasoning_budget"),
     ],

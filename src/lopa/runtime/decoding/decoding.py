@@ -103,7 +103,7 @@ class Decoding:
         self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
         self._growing = growing_holes(holes) if holes is not None and holes.grows else None
         if self._growing is not None:
-            self._context = context = replace(context, unwritten=(context.mask_token,))
+            self._context = context = replace(context, holes_grow=True)
             prompt, holes = self._growing.holes.ids, self._growing.holes
         self._deleted = model.special_tokens.ends
         """Tokens that shorten growing holes."""

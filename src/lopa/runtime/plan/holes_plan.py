@@ -46,26 +46,29 @@ def _check_plan(plan: DecodingPlan, holes: int, lengths: int, *, grows: bool) ->
             expected="a model whose rows attend to the text on both sides, e.g. LLaDA, or Dream without a D2F adapter",
             remedy="use such a bundle, or ask for a continuation instead",
         )
+    growing = "holes whose lengths the model decides"
     wrong = [
-        name
-        for name, is_given in (
-            ("choices", plan.has_choices),
-            ("reasoning_budget", plan.reasoning_budget != math.inf),
-            ("a grammar for ranges of lengths", plan.has_grammar and lengths > 1),
-            ("reference", plan.reference),
-            ("remasking", plan.remasks),
-            ("editing_threshold", plan.edits),
-            ("cache 'sub_block'", plan.cache == "sub_block"),
-            ("branches 'auto'", plan.auto_branches),
-            (f"cache {plan.cache!r} for ranges of lengths", lengths > 1 and plan.cache in ("prefix", "dual")),
-            ("lookahead branches, for holes whose lengths the model decides", grows and plan.lookaheads > 0),
-            ("speculative, for holes whose lengths the model decides", grows and plan.speculative),
-            ("anytime, for holes whose lengths the model decides", grows and plan.anytime),
-            ("stop strings for several holes", bool(plan.stop) and holes > 1),
+        (which, name)
+        for which, name, is_given in (
+            ("holes", "choices", plan.has_choices),
+            ("holes", "reasoning_budget", plan.reasoning_budget != math.inf),
+            ("ranges of lengths", "a grammar", plan.has_grammar and lengths > 1),
+            ("holes", "reference", plan.reference),
+            ("holes", "remasking", plan.remasks),
+            ("holes", "editing_threshold", plan.edits),
+            ("holes", "cache 'sub_block'", plan.cache == "sub_block"),
+            ("holes", "branches 'auto'", plan.auto_branches),
+            ("ranges of lengths", f"cache {plan.cache!r}", lengths > 1 and plan.cache in ("prefix", "dual")),
+            (growing, "speculative", grows and plan.speculative),
+            (growing, "lookahead branches", grows and plan.lookaheads > 0),
+            (growing, "anytime", grows and plan.anytime),
+            ("several holes", "stop strings", bool(plan.stop) and holes > 1),
         )
         if is_given
     ]
     if wrong:
         raise BadInputError(
-            f"cannot combine holes with {wrong[0]}", expected="one of the two", remedy="remove one of the two"
+            f"cannot combine {wrong[0][0]} with {wrong[0][1]}",
+            expected="one of the two",
+            remedy="remove one of the two",
         )

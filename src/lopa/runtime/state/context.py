@@ -1,6 +1,7 @@
 """The constants of a decode: plan, strategy and the model's special tokens."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from lopa.runtime.errors import BadInputError
@@ -73,12 +74,23 @@ class Context:
     vocab_size: int
     expand_token: int | None = None
     """Token that stands for two masked positions; None if the model has none."""
-    unwritten: tuple[int, ...] = ()
-    """Tokens that are never written: outside reference mode the mask and expand tokens."""
+    holes_grow: bool = False
+    """True if the expand token may be written, because it lengthens the holes."""
     only_answer_ends: tuple[int, ...] = ()
     """Tokens that end the answer but not the decode."""
     is_llada2: bool = False
     """True if reference mode reproduces LLaDA2's published loops."""
+
+    @cached_property
+    def unwritten(self) -> tuple[int, ...]:
+        """Tokens that are never written: outside reference mode the mask token, and the expand token unless holes
+        grow.
+        """
+        if self.plan.reference:
+            return ()
+        if self.expand_token is None or self.holes_grow:
+            return (self.mask_token,)
+        return (self.mask_token, self.expand_token)
 
     @property
     def answer_ends(self) -> tuple[int, ...]:
@@ -95,7 +107,6 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
     tokens, is_llada2 = model.special_tokens, plan.reference and model.architecture == LLADA2
     check_editing(plan, model.prediction_shift)
     ends = tokens.ends if plan.stop_at_eos else ()
-    unwritten = (tokens.mask,) if tokens.expand is None else (tokens.mask, tokens.expand)
     goes_on = plan.reference and plan.edits and not plan.eos_early_stop
     return Context(
         replace(plan, overwrites_unmasked=False) if is_llada2 else plan,
@@ -106,7 +117,6 @@ def context_from_model(plan: DecodingPlan, model: Model) -> Context:
         model.prediction_shift,
         model.dimensions.vocab_size,
         expand_token=tokens.expand,
-        unwritten=() if plan.reference else unwritten,
         only_answer_ends=ends if goes_on else (),
         is_llada2=is_llada2,
     )
