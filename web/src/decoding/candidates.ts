@@ -6,7 +6,7 @@ import type { RowStatistics } from "../contract/row_statistics.js";
 import { TOP_K } from "../contract/sizes.js";
 import { BadInputError } from "../errors.js";
 import type { DecodingPlan } from "../plan/plan.js";
-import type { Context } from "../state/context.js";
+import { unwrittenTokens, type Context } from "../state/context.js";
 import type { Candidates } from "../strategy/views.js";
 import {
   drawCandidate,
@@ -76,7 +76,7 @@ function candidateFromTopK(
   const { plan } = context;
   let ids = [...rows.ids.subarray(row * TOP_K, (row + 1) * TOP_K)];
   let logprobs = [...rows.logprobs.subarray(row * TOP_K, (row + 1) * TOP_K)];
-  for (const token of context.unwritten) {
+  for (const token of unwrittenTokens(context)) {
     const own = ids.indexOf(token);
     if (own < 0) continue;
     // The token moves behind the other candidates, with probability 0.
@@ -108,7 +108,7 @@ function candidateFromLogits(
   if (rows.logits === null) throw missingLogits(plan);
   const width = rows.logits.length / rows.count;
   const logits = rows.logits.subarray(row * width, (row + 1) * width);
-  const logprobs = filterVocabulary(logits, plan, context.unwritten);
+  const logprobs = filterVocabulary(logits, plan, unwrittenTokens(context));
   const token = plan.temperature > 0 ? drawToken(logprobs, plan, step, position) : indexOfMax(logprobs);
   const best = indexOfMax(logprobs);
   const second = logprobs.reduce((found, value, id) => (id === best ? found : Math.max(found, value)), -Infinity);

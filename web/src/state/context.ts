@@ -17,8 +17,8 @@ export interface Context {
   readonly ends: readonly number[];
   readonly predictionShift: number;
   readonly vocabSize: number;
-  /** Tokens that are never written: outside reference mode the mask and expand tokens. */
-  readonly unwritten: readonly number[];
+  /** Token that stands for two masked positions; null if the model has none. */
+  readonly expandToken?: number | null;
   /** True if reference mode reproduces LLaDA2's published loops. */
   readonly isLlada2: boolean;
 }
@@ -35,7 +35,13 @@ export function contextFromManifest(plan: DecodingPlan, manifest: Manifest): Con
     ends: plan.stop_at_eos ? [tokens.eos, ...(tokens.stops ?? [])] : [],
     predictionShift: manifest.prediction_shift,
     vocabSize: manifest.dimensions.vocab_size,
-    unwritten: plan.reference ? [] : [tokens.mask, ...(tokens.expand == null ? [] : [tokens.expand])],
+    expandToken: tokens.expand ?? null,
     isLlada2,
   };
+}
+
+/** Return the tokens that are never written: outside reference mode the mask and expand tokens. */
+export function unwrittenTokens({ plan, maskToken, expandToken }: Context): number[] {
+  if (plan.reference) return [];
+  return expandToken == null ? [maskToken] : [maskToken, expandToken];
 }
