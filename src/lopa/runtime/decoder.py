@@ -1,11 +1,10 @@
 """Decode prompts with a bundle opened on devices."""
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -28,31 +27,16 @@ from lopa.runtime.devices import session_from_devices
 from lopa.runtime.errors import (
     BadInputError,
     EngineFailedError,
-    GrammarRefusedError,
-    MissingBackendError,
-    PreparationStoppedError,
     PromptTooLongError,
 )
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
-from lopa.runtime.grammar.grammar_of_holes import config_of_expressions, state_of_holes
-from lopa.runtime.grammar.grammar_reading import Reading
-from lopa.runtime.grammar.grammar_source import (
-    GrammarRequest,
-    any_text_request,
-    reading_from_request,
-    request_from_config,
-)
-from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
-from lopa.runtime.grammar.holes_grammar import HolesState
-from lopa.runtime.grammar.preparation import reading_from_checked, state_from_checked, state_from_request
-from lopa.runtime.grammar.reasoning_budget import BudgetedState
-from lopa.runtime.grammar.state import GrammarState
-from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.grammar.grammar_of_holes import config_of_expressions
+from lopa.runtime.grammar.request_grammars import RequestGrammars
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
-from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.plan import DecodingPlan
 from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -68,7 +52,6 @@ from lopa.runtime.scoring.requested_choices import choices_from_option
 from lopa.runtime.sessions.device_errors import TypedSession
 from lopa.runtime.sessions.session import Session
 from lopa.runtime.signature import check_signature, trust_from_files
-from lopa.runtime.state.branch_grammar import BranchGrammar
 from lopa.runtime.state.context import check_editing
 from lopa.runtime.text.chat_template import NO_KWARGS
 from lopa.runtime.text.encoded_holes import EncodedHoles, encode_lengths
@@ -112,12 +95,7 @@ class Decoder:
         self.session = session
         self.tokenizer = tokenizer
         self._threads = threads
-        self._helper: GrammarHelper | None = None
-        if grammar_limits is not None and is_helper_supported():
-            template = bundle.manifest.chat_template
-            self._helper = GrammarHelper(bundle.path, grammar_limits, chat_template=template)
-        elif grammar_limits is not None:
-            _LOG.warning("no fork on this system: grammars are prepared in this process, within the library's limits")
+        self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
 
     @classmethod
     def open(
@@ -201,17 +179,12 @@ class Decoder:
         thread runs. Raises MissingBackendError if llguidance is not installed, and BadInputError for a tokenizer that
         grammars do not support.
         """
-        self._vocabulary.prepare()
-        if self._helper is not None:
-            self._helper.start()
+        self._grammars.prepare()
 
-    @cached_property
+    @property
     def has_grammars(self) -> bool:
         """True if requests may have a grammar: llguidance is installed and supports the bundle's tokenizer."""
-        try:
-            return bool(self._vocabulary.size)
-        except (BadInputError, MissingBackendError):
-            return False
+        return self._grammars.are_supported
 
     def check_grammar(self, config: GenerationConfig) -> None:
         """Check the grammar of `config`.
@@ -219,7 +192,7 @@ class Decoder:
         Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
         llguidance is not installed.
         """
-        self._grammar(config, self.plan(config), _return_true)
+        self._grammars.check(config, self.plan(config))
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # text is itself an iterable of text
@@ -462,7 +435,7 @@ class Decoder:
             sharing=self._sharing(plan),
             grammar=None
             if choices
-            else self._grammar_in_time(config, plan, ids, holes, is_wanted or _return_true, due),
+            else self._grammars.state_in_time(config, plan, ids, holes, is_wanted=is_wanted, due=due),
             choices=choices,
             handle=RequestHandle(),
             drafts=check_bool("drafts", drafts),
@@ -526,8 +499,7 @@ class Decoder:
 
     def close(self) -> None:
         """Free the session and end the helper process."""
-        if self._helper is not None:
-            self._helper.close()
+        self._grammars.close()
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -556,79 +528,6 @@ class Decoder:
         except BadInputError:
             table = None
         return FasterSharing(self.bundle.manifest, table)
-
-    @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        """The bundle's tokens for grammars, read on first use."""
-        return vocabulary_from_tokenizer(self.tokenizer, self.bundle.manifest)
-
-    def _grammar_in_time(
-        self,
-        config: GenerationConfig,
-        plan: DecodingPlan,
-        ids: Int64,
-        holes: EncodedHoles | None,
-        is_wanted: Callable[[], bool],
-        due: float | None,
-    ) -> BranchGrammar | None:
-        """Return the state of the request's grammar, or None if it has none. Return None too once the request is `due`
-        (perf_counter's clock). It then ends without a step.
-        """
-
-        def in_time() -> bool:
-            return due is None or time.perf_counter() < due
-
-        def goes_on() -> bool:
-            return is_wanted() and in_time()
-
-        grammar: BranchGrammar | None
-        try:
-            if holes is None:
-                grammar = self._grammar(config, plan, goes_on)
-            else:
-                grammar = self._grammar_of_holes(config, plan, holes, goes_on)
-        except PreparationStoppedError:
-            if is_wanted() and not in_time():
-                return None
-            raise
-        whole_answer = config.json_schema is not None or config.regex is not None
-        if not isinstance(grammar, GrammarState) or plan.reasoning_budget == math.inf or whole_answer:
-            return grammar
-        return BudgetedState(grammar, int(plan.reasoning_budget), is_open=self.tokenizer.is_in_reasoning(ids.tolist()))
-
-    def _grammar(
-        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
-    ) -> GrammarState | None:
-        """Return the state of the request's grammar, or None if it has none.
-
-        Raises as `check_grammar` does, and PreparationStoppedError once `is_wanted` returns False.
-        """
-        if not plan.has_grammar:
-            return None
-        vocabulary = self._vocabulary
-        if any(getattr(config, name) is not None for name in GRAMMARS):
-            request = request_from_config(config, plan.positions)
-        else:
-            request = any_text_request(plan.positions, vocabulary)
-        with _grammar_errors():
-            if self._helper is None:
-                return state_from_request(request, vocabulary)
-            return state_from_checked(request, self._helper.prepare(request, is_wanted), vocabulary)
-
-    def _grammar_of_holes(
-        self, config: GenerationConfig, plan: DecodingPlan, holes: EncodedHoles, is_wanted: Callable[[], bool]
-    ) -> HolesState | None:
-        """Return the state of the grammar of a text with holes, or None if it has none. Raises as `_grammar` does."""
-        if not plan.has_grammar:
-            return None
-
-        def read(request: GrammarRequest) -> Reading:
-            if self._helper is None:
-                return reading_from_request(request, self._vocabulary)
-            return reading_from_checked(request, self._helper.prepare(request, is_wanted), self._vocabulary)
-
-        with _grammar_errors():
-            return state_of_holes(config, holes, read)
 
     def _sharing(self, plan: DecodingPlan) -> SharingTest | None:
         """Return the rule for computing equal rows of several branches once, or None to compute them separately."""
@@ -692,19 +591,6 @@ class Decoder:
             return handle
         pool.add(job)
         return job.handle
-
-
-@contextmanager
-def _grammar_errors() -> Iterator[None]:
-    """Raise GrammarRefusedError for a BadInputError."""
-    try:
-        yield
-    except BadInputError as error:
-        raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
-
-
-def _return_true() -> bool:
-    return True
 
 
 def _texts(events: Generator[Event, None, None]) -> Generator[str, None, None]:

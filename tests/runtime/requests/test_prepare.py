@@ -36,8 +36,8 @@ def guarded(tiny_bundle: Path) -> Iterator[Decoder]:
 
 
 def helper_of(decoder: Decoder) -> GrammarHelper:
-    assert decoder._helper is not None
-    return decoder._helper
+    assert decoder._grammars.helper is not None
+    return decoder._grammars.helper
 
 
 def test_a_prepared_request_is_decoded_like_any_other(decoder: Decoder) -> None:

@@ -1,0 +1,165 @@
+"""The grammars of a decoder's requests: prepared in this process, or in a helper process within limits."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.contract import Int64
+from lopa.runtime.errors import BadInputError, GrammarRefusedError, MissingBackendError, PreparationStoppedError
+from lopa.runtime.generation_config import GenerationConfig
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.grammar_of_holes import state_of_holes
+from lopa.runtime.grammar.grammar_reading import Reading
+from lopa.runtime.grammar.grammar_source import (
+    GrammarRequest,
+    any_text_request,
+    reading_from_request,
+    request_from_config,
+)
+from lopa.runtime.grammar.helper import GrammarHelper, is_helper_supported
+from lopa.runtime.grammar.holes_grammar import HolesState
+from lopa.runtime.grammar.preparation import reading_from_checked, state_from_checked, state_from_request
+from lopa.runtime.grammar.reasoning_budget import BudgetedState
+from lopa.runtime.grammar.state import GrammarState
+from lopa.runtime.grammar.vocabulary import Vocabulary, vocabulary_from_tokenizer
+from lopa.runtime.plan import GRAMMARS, DecodingPlan
+from lopa.runtime.text.encoded_holes import EncodedHoles
+from lopa.runtime.text.tokenizer import Tokenizer
+
+_LOG = logging.getLogger(__name__)
+RequestState = GrammarState | BudgetedState | HolesState
+"""State of a request's grammar, at the beginning of its answer."""
+
+
+class RequestGrammars:
+    """Maker of the grammar states of requests for one bundle."""
+
+    def __init__(self, bundle: Bundle, tokenizer: Tokenizer, limits: GrammarLimits | None) -> None:
+        """Prepare grammars in a helper process if there are `limits` and the system supports it."""
+        self._bundle, self._tokenizer = bundle, tokenizer
+        self.helper: GrammarHelper | None = None
+        """Process that prepares grammars, or None."""
+        if limits is not None and is_helper_supported():
+            self.helper = GrammarHelper(bundle.path, limits, chat_template=bundle.manifest.chat_template)
+        elif limits is not None:
+            _LOG.warning("no fork on this system: grammars are prepared in this process, within the library's limits")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The bundle's tokens for grammars, read on first use."""
+        return vocabulary_from_tokenizer(self._tokenizer, self._bundle.manifest)
+
+    @cached_property
+    def are_supported(self) -> bool:
+        """True if requests may have a grammar: llguidance is installed and supports the bundle's tokenizer."""
+        try:
+            return bool(self.vocabulary.size)
+        except (BadInputError, MissingBackendError):
+            return False
+
+    def prepare(self) -> None:
+        """Read the bundle's tokens, and start the helper process if there is one.
+
+        Raises MissingBackendError if llguidance is not installed, and BadInputError for a tokenizer that grammars do
+        not support.
+        """
+        self.vocabulary.prepare()
+        if self.helper is not None:
+            self.helper.start()
+
+    def close(self) -> None:
+        """End the helper process."""
+        if self.helper is not None:
+            self.helper.close()
+
+    def check(self, config: GenerationConfig, plan: DecodingPlan) -> None:
+        """Check the grammar of `config`.
+
+        Raises GrammarRefusedError if it does not parse or cannot end within max_new_tokens, and MissingBackendError if
+        llguidance is not installed.
+        """
+        self._state(config, plan, _return_true)
+
+    def state_in_time(
+        self,
+        config: GenerationConfig,
+        plan: DecodingPlan,
+        prompt: Int64,
+        holes: EncodedHoles | None,
+        *,
+        is_wanted: Callable[[], bool] | None,
+        due: float | None,
+    ) -> RequestState | None:
+        """Return the state of the request's grammar behind the `prompt` [length], or None if it has none.
+
+        Return None too once the request is `due` (perf_counter's clock). It then ends without a step. Raises as `check`
+        does, and PreparationStoppedError once `is_wanted` returns False.
+        """
+        is_wanted = is_wanted or _return_true
+
+        def in_time() -> bool:
+            return due is None or time.perf_counter() < due
+
+        def goes_on() -> bool:
+            return is_wanted() and in_time()
+
+        grammar: RequestState | None
+        try:
+            if holes is None:
+                grammar = self._state(config, plan, goes_on)
+            else:
+                grammar = self._state_of_holes(config, plan, holes, goes_on)
+        except PreparationStoppedError:
+            if is_wanted() and not in_time():
+                return None
+            raise
+        whole_answer = config.json_schema is not None or config.regex is not None
+        if not isinstance(grammar, GrammarState) or plan.reasoning_budget == math.inf or whole_answer:
+            return grammar
+        is_open = self._tokenizer.is_in_reasoning(prompt.tolist())
+        return BudgetedState(grammar, int(plan.reasoning_budget), is_open=is_open)
+
+    def _state(
+        self, config: GenerationConfig, plan: DecodingPlan, is_wanted: Callable[[], bool]
+    ) -> GrammarState | None:
+        if not plan.has_grammar:
+            return None
+        if any(getattr(config, name) is not None for name in GRAMMARS):
+            request = request_from_config(config, plan.positions)
+        else:
+            request = any_text_request(plan.positions, self.vocabulary)
+        with _grammar_errors():
+            if self.helper is None:
+                return state_from_request(request, self.vocabulary)
+            return state_from_checked(request, self.helper.prepare(request, is_wanted), self.vocabulary)
+
+    def _state_of_holes(
+        self, config: GenerationConfig, plan: DecodingPlan, holes: EncodedHoles, is_wanted: Callable[[], bool]
+    ) -> HolesState | None:
+        if not plan.has_grammar:
+            return None
+
+        def read(request: GrammarRequest) -> Reading:
+            if self.helper is None:
+                return reading_from_request(request, self.vocabulary)
+            return reading_from_checked(request, self.helper.prepare(request, is_wanted), self.vocabulary)
+
+        with _grammar_errors():
+            return state_of_holes(config, holes, read)
+
+
+@contextmanager
+def _grammar_errors() -> Iterator[None]:
+    """Raise GrammarRefusedError for a BadInputError."""
+    try:
+        yield
+    except BadInputError as error:
+        raise GrammarRefusedError(error.received, expected=error.expected, remedy=error.remedy) from error
+
+
+def _return_true() -> bool:
+    return True
