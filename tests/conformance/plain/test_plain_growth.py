@@ -4,7 +4,7 @@ Random networks with every family's layers and both shifts, several holes of ran
 tokens that expand and end a hole are the two that the network proposes most often.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,10 +25,24 @@ from lopa.runtime.decoding.decoding import Decoding
 from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.text.encoded_holes import EncodedHoles
 
-RULES: dict[str, tuple[dict[str, Any], Rule]] = {
-    "one": ({"strategy": "vanilla"}, best(1)),
-    "threshold 0.3": ({"strategy": "threshold", "skip_threshold": 0.3}, above(0.3)),
-    "threshold 0.7": ({"strategy": "threshold", "skip_threshold": 0.7}, above(0.7)),
+Confidence = Callable[[Array], Array]
+"""Function from probabilities [n, V] with 0 for tokens that may not be written, to confidences [n]."""
+
+
+def top(shares: Array) -> Array:
+    return shares.max(axis=1)
+
+
+def margin(shares: Array) -> Array:
+    two = np.sort(shares, axis=1)[:, -2:]
+    return two[:, 1] - two[:, 0]
+
+
+RULES: dict[str, tuple[dict[str, Any], Rule, Confidence]] = {
+    "one": ({"strategy": "vanilla"}, best(1), top),
+    "one by margin": ({"strategy": "vanilla", "confidence": "margin"}, best(1), margin),
+    "threshold 0.3": ({"strategy": "threshold", "skip_threshold": 0.3}, above(0.3), top),
+    "threshold 0.7": ({"strategy": "threshold", "skip_threshold": 0.7}, above(0.7), top),
 }
 
 
@@ -126,8 +140,9 @@ def plain_fill(network: PlainNetwork, case: Case, roles: Roles, shift: int) -> t
                 row[roles.expand] = 0.0
         shares[:, MASK] = 0.0
         ordered = np.sort(shares, axis=1)
-        chosen, margin = RULES[case.rule][1](ordered[:, -1])
-        closest = min(closest, margin, *(ordered[chosen, -1] - ordered[chosen, -2]))
+        _, rule, confidence = RULES[case.rule]
+        chosen, gap = rule(confidence(shares))
+        closest = min(closest, gap, *(ordered[chosen, -1] - ordered[chosen, -2]))
         was_masked = {id(hole): [cell is None for cell in hole.cells] for hole in holes}
         for number in chosen:
             hole, index, _ = places[number]
@@ -169,9 +184,10 @@ def encoded(case: Case, sizes: tuple[int, ...], **more: Any) -> EncodedHoles:
 def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, Decoding]:
     """Return the filled ids, the number of forwards, and our decode."""
     holes = encoded(case, case.most, shorter=(encoded(case, case.least),), grows=True)
-    options = {"confidence": "probability", "drop_after_eos": case.drops, "logprobs": True, "top_logprobs": 1}
+    options = {"drop_after_eos": case.drops, "logprobs": True, "top_logprobs": 1}
+    options |= {"confidence": "probability", **RULES[case.rule][0]}
     plan = plan_for_holes(
-        plan_of(max_new_tokens=holes.count, window="full", **options, **RULES[case.rule][0]),
+        plan_of(max_new_tokens=holes.count, window="full", **options),
         holes.holes,
         block_size=None,
         grows=True,
