@@ -44,13 +44,12 @@ _SLOTS, _QUEUE, _CLIENTS = 6, 8, 20
 _TIMEOUT = 120.0
 """Seconds after which a request counts as lost."""
 _PARTS = 10
-_GROWTH = 0.05
-"""Maximum growth of memory from the middle to the end, as a share of the total. More counts as a leak."""
+_GROWTH, _STEP_MEGABYTES = 0.05, 32.0
+"""Maximum growth of memory from the middle to the end: a share of the total, and a step. More counts as a leak. A step
+is the memory of the largest batch so far, which malloc keeps and which may come late."""
 _SAMPLES = 3
 """Number of samples whose median counts, in the middle and at the end. Between requests the memory varies by 10 MB,
 because malloc returns free memory late."""
-_WARM_UP_REQUESTS, _WARM_UP_MEGABYTES = 2000, 32.0
-"""Additional growth of short runs, whose caches are not full in the middle."""
 _POLL_SECONDS = 0.02
 _LOST = "failed, the other devices continue"
 _SETTLING = 2.0
@@ -107,7 +106,7 @@ async def run_soak(
     report.faults = [
         *tally.faults,
         *faults_of_metrics(before, server.metrics(), tally),
-        *_faults_of_resources(report.after_each_tenth, report.at_the_end, requests),
+        *_faults_of_resources(report.after_each_tenth, report.at_the_end),
     ]
     if sum(report.outcomes.values()) != requests:
         report.faults.append(f"{sum(report.outcomes.values())} outcomes of {requests} requests")
@@ -142,13 +141,12 @@ async def _final_resources(server: ServerProcess, first: Resources) -> Resources
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _faults_of_resources(samples: Sequence[Resources], last: Resources, requests: int) -> list[str]:
+def _faults_of_resources(samples: Sequence[Resources], last: Resources) -> list[str]:
     first, half = samples[0], len(samples) // 2
     faults = []
     middle = float(np.median([sample.megabytes for sample in samples[half + 1 - _SAMPLES : half + 1]]))
     late = float(np.median([sample.megabytes for sample in samples[-_SAMPLES:]]))
-    allowed = _GROWTH * late + (_WARM_UP_MEGABYTES if requests < _WARM_UP_REQUESTS else 0.0)
-    if late - middle > allowed:
+    if late - middle > _GROWTH * late + _STEP_MEGABYTES:
         faults.append(f"memory grew from {middle} to {late} MB in the second half")
     if last.files > first.files:
         faults.append(f"{last.files} files at the end, {first.files} after the first tenth")
