@@ -30,7 +30,8 @@ class Hole:
     An end of text that the model writes into it ends it earlier.
 
     The first forward compares up to MAX_LENGTHS lengths of a range and keeps the one whose masked positions have the
-    highest mean confidence. The ranges of several holes grow together.
+    highest mean confidence. The ranges of several holes grow together. A model with an expand token (DreamOn) instead
+    begins with `tokens` and lengthens and shortens each hole while it fills it.
     """
 
     tokens: int
