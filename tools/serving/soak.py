@@ -42,8 +42,8 @@ from tools.serving.tally import Tally, faults_of_metrics
 
 _SLOTS, _QUEUE, _CLIENTS = 6, 8, 20
 _TIMEOUT = 600.0
-"""Seconds after which a request counts as lost. A request for 4 answers needs 4 free places at once, and other clients
-take them one by one: on a busy machine it waited 110 s."""
+"""Seconds after which a request counts as lost. A request for 4 answers needs 4 free places at once. Other clients take
+them one by one, so it waited 110 s on a busy machine."""
 _PARTS = 10
 _GROWTH, _STEP_MEGABYTES = 0.05, 32.0
 """Maximum growth of memory from the middle to the end: a share of the total, and a step. More counts as a leak. A step
