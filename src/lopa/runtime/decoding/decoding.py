@@ -107,9 +107,7 @@ class Decoding:
             prompt, holes = self._growing.holes.ids, self._growing.holes
         self._deleted = model.special_tokens.ends
         """Tokens that shorten growing holes."""
-        self._lengths: tuple[Holes, ...] = (
-            () if holes is None else (holes,) if self._growing is not None else tuple(holes.lengths)
-        )
+        self._lengths: tuple[Holes, ...] = () if holes is None else tuple(holes.lengths)
         self.steps = 0
         """Number of rounds."""
         self._strategy_steps = 0
