@@ -161,7 +161,7 @@ def test_helper_uses_the_same_symbols(bundle: Path) -> None:
     for chosen, first, second in ((None, "</tool_call>", "<tool_call>"), (template, "<more_7>", "<more_8>")):
         with Decoder.open(bundle, threads=1, grammar_limits=GrammarLimits(), chat_template=chosen) as decoder:
             state = decoder._job("1", decoder.config(grammar=f"start: {first} {second}", max_new_tokens=8)).grammar
-        vocabulary = vars(decoder)["_vocabulary"]
+        vocabulary = decoder._grammars.vocabulary
         assert state is not None
         assert state.ending == b"".join(vocabulary.symbols[token(name)] for name in (first, second))
         assert next(iter(vocabulary.added)) == token(first)

@@ -22,6 +22,6 @@ def test_prepare_or_name_the_missing_library(tiny_bundle: Path, monkeypatch: pyt
             without.setitem(sys.modules, "llguidance", None)
             with pytest.raises(MissingBackendError, match="llguidance is not installed"):
                 decoder.prepare_grammars()
-        assert "_vocabulary" not in vars(decoder)
+        assert "vocabulary" not in vars(decoder._grammars)
         decoder.prepare_grammars()
-        assert "texts" in vars(vars(decoder)["_vocabulary"])
+        assert "texts" in vars(vars(decoder._grammars)["vocabulary"])

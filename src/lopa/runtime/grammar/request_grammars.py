@@ -128,25 +128,27 @@ class RequestGrammars:
     ) -> GrammarState | None:
         if not plan.has_grammar:
             return None
+        vocabulary = self.vocabulary  # before the grammar is read, so that its own errors are not the grammar's
         if any(getattr(config, name) is not None for name in GRAMMARS):
             request = request_from_config(config, plan.positions)
         else:
-            request = any_text_request(plan.positions, self.vocabulary)
+            request = any_text_request(plan.positions, vocabulary)
         with _grammar_errors():
             if self.helper is None:
-                return state_from_request(request, self.vocabulary)
-            return state_from_checked(request, self.helper.prepare(request, is_wanted), self.vocabulary)
+                return state_from_request(request, vocabulary)
+            return state_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
 
     def _state_of_holes(
         self, config: GenerationConfig, plan: DecodingPlan, holes: EncodedHoles, is_wanted: Callable[[], bool]
     ) -> HolesState | None:
         if not plan.has_grammar:
             return None
+        vocabulary = self.vocabulary
 
         def read(request: GrammarRequest) -> Reading:
             if self.helper is None:
-                return reading_from_request(request, self.vocabulary)
-            return reading_from_checked(request, self.helper.prepare(request, is_wanted), self.vocabulary)
+                return reading_from_request(request, vocabulary)
+            return reading_from_checked(request, self.helper.prepare(request, is_wanted), vocabulary)
 
         with _grammar_errors():
             return state_of_holes(config, holes, read)
