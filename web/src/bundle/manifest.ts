@@ -213,7 +213,8 @@ function contradiction(manifest: Manifest): Problem | null {
   if (tile > MAX_TILE_BYTES) {
     return { received: `caches of ${tile} bytes for ${TILE} positions`, expected: `at most ${MAX_TILE_BYTES} bytes` };
   }
-  for (const [role, id] of Object.entries({ mask: tokens.mask, eos: tokens.eos, pad: tokens.pad, bos: tokens.bos, expand: tokens.expand ?? null })) {
+  const { mask, eos, pad, bos, expand = null } = tokens;
+  for (const [role, id] of Object.entries({ mask, eos, pad, bos, expand })) {
     if (id !== null && id >= dimensions.vocab_size) {
       return { received: `special_tokens.${role} = ${id}`, expected: `a token id below ${dimensions.vocab_size}` };
     }

@@ -35,8 +35,8 @@ export function filterCandidates(logprobs: readonly number[], plan: DecodingPlan
   return relative.map((logprob) => fround(logprob - total));
 }
 
-/** Return log-probabilities [V] of `logits` [V] at the temperature, after top_p, then top_k. The token `without` gets
- * probability 0. */
+/** Return log-probabilities [V] of `logits` [V] at the temperature, after top_p, then top_k. The tokens
+ * `without` get probability 0. */
 export function filterVocabulary(logits: Float32Array, plan: DecodingPlan, without: readonly number[]): number[] {
   const temperature = fround(plan.temperature || 1);
   const tempered = Array.from(logits, (logit, id) => (without.includes(id) ? -Infinity : fround(logit / temperature)));

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lopa.runtime.contract import TOP_K, Int64
+from lopa.runtime.contract import TOP_K, Bool, Int64
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.draws import (
     draw_candidates,
@@ -96,7 +96,8 @@ def _from_logits(rows: RowStatistics, positions: Int64, context: Context, step: 
 
 def _without_tokens(rows: RowStatistics, tokens: tuple[int, ...]) -> RowStatistics:
     """Return `rows` with `tokens` moved behind the other candidates, with probability 0."""
-    found = np.isin(rows.topk_ids, tokens)
+    # In every round of every request: np.isin takes five times as long.
+    found: Bool = np.logical_or.reduce([rows.topk_ids == token for token in tokens])
     if not found.any():
         return rows
     order = np.argsort(found, axis=-1, kind="stable")

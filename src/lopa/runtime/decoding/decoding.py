@@ -101,12 +101,11 @@ class Decoding:
         """[K]: statistics of the last committed row of finished blocks."""
         self.request = request
         self.prompt_length = len(prompt) if holes is None else holes.holes[0][0]
-        self._growing = growing_holes(holes) if holes is not None and holes.grows else None
+        ends = model.special_tokens.ends
+        self._growing = growing_holes(holes, ends) if holes is not None and holes.grows else None
         if self._growing is not None:
             self._context = context = replace(context, holes_grow=True)
             prompt, holes = self._growing.holes.ids, self._growing.holes
-        self._deleted = model.special_tokens.ends
-        """Tokens that shorten growing holes."""
         self._lengths: tuple[Holes, ...] = () if holes is None else tuple(holes.lengths)
         self.steps = 0
         """Number of rounds."""
@@ -311,13 +310,14 @@ class Decoding:
 
     def _with_resized_holes(self, outcome: RoundOutcome) -> tuple[RoundOutcome, dict[int, int] | None]:
         """Return `outcome` with the lengths of holes that its tokens ask for, and the new places of positions."""
-        if self._growing is None:
-            return outcome, None
-        growing, branch, places = resize(
-            self._growing, outcome.branch, outcome.unmasked.positions, self._deleted, self._context
+        growing = self._growing
+        resized = (
+            None if growing is None else resize(growing, outcome.branch, outcome.unmasked.positions, self._context)
         )
-        self._growing, self._lengths = growing, (growing.holes,)
-        return replace(outcome, branch=branch), places
+        if resized is None:
+            return outcome, None
+        self._growing, self._lengths = resized.growing, (resized.growing.holes,)
+        return replace(outcome, branch=resized.branch), resized.places
 
     def _samples(self, windows: Windows) -> bool:
         """Return True if the round of `windows` may unmask a position."""

@@ -15,7 +15,7 @@ from lopa.runtime.contract.row_statistics import RowStatistics, put_rows
 from lopa.runtime.decoding.kept_candidates import copied_rows, sorted_candidates
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.state.branch import Branch
+from lopa.runtime.state.branch import Branch, is_end
 from lopa.runtime.state.context import Context
 from lopa.runtime.state.holes import Holes
 from lopa.runtime.state.windows import Windows
@@ -32,6 +32,8 @@ class GrowingHoles:
     """Maximum length of each hole."""
     expansions: tuple[int, ...]
     """Number of expand tokens that each hole may still write. Deleted positions give none back, so decoding ends."""
+    ends: tuple[int, ...]
+    """Tokens that are deleted."""
 
     @property
     def is_shorter(self) -> tuple[bool, ...]:
@@ -53,10 +55,13 @@ class Resized(NamedTuple):
     """New position of every position that is still there."""
 
 
-def growing_holes(holes: Holes) -> GrowingHoles:
-    """Return the holes at the length with which they begin. A hole may expand as often as it has positions at most."""
+def growing_holes(holes: Holes, ends: tuple[int, ...]) -> GrowingHoles:
+    """Return the holes at the length with which they begin. A hole may expand as often as it has positions at most.
+
+    The tokens `ends` are deleted.
+    """
     most = tuple(end - start for start, end in holes.holes)
-    return GrowingHoles(holes.lengths[0], most, most)
+    return GrowingHoles(holes.lengths[0], most, most, ends)
 
 
 def check_growth(plan: DecodingPlan) -> None:
@@ -108,18 +113,21 @@ def _row_without(row: RowStatistics, token: int, context: Context) -> RowStatist
     )
 
 
-def resize(growing: GrowingHoles, branch: Branch, written: Int64, ends: tuple[int, ...], context: Context) -> Resized:
-    """Return the decode after a step of its `branch` that unmasked the positions `written` [n].
+def resize(growing: GrowingHoles, branch: Branch, written: Int64, context: Context) -> Resized | None:
+    """Return the decode after a step of its `branch` that unmasked the positions `written` [n], or None if no token
+    changes a length.
 
-    `ends` are the tokens that are deleted. With the plan's drop_after_eos, masked positions behind one in its hole are
-    deleted too. The positions of seams stay.
+    With the plan's drop_after_eos, masked positions behind a deleted token in its hole are deleted too. The positions
+    of seams stay.
     """
     copies = np.ones(len(branch.tokens), np.int64)
     was_masked = ~branch.unmasked
     was_masked[written] = True
     was_masked[list(growing.holes.seam_tokens)] = False
     expands = was_masked & (branch.tokens == context.expand_token)
-    deleted = was_masked & np.isin(branch.tokens, ends)
+    deleted = was_masked & is_end(branch.tokens, growing.ends)
+    if not (expands | deleted).any():
+        return None
     expansions = []
     for (start, end), most, left in zip(growing.holes.holes, growing.most, growing.expansions, strict=True):
         own = slice(start, end)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lopa.runtime.contract import Bool, Int64
+from lopa.runtime.state.branch import is_end
 from lopa.runtime.text.encoded_holes import EncodedHoles, Span
 from lopa.runtime.text.partial_mark import before_first_mark, partial_mark_length
 from lopa.runtime.text.text_stream import REPLACEMENT
@@ -73,7 +74,7 @@ class FilledHoles:
         after = after if after is not None and not after.is_start else None
         first, last = start + (before is not None), end - (after is not None)
         own = tokens[first : max(first, min(filled, last))]
-        ended = np.flatnonzero(np.isin(own, self.ends))
+        ended = np.flatnonzero(is_end(own, self.ends))
         own = own[: int(ended[0])] if len(ended) else own
         edges = tokens[start : min(first, filled)], tokens[last : max(last, filled)]
         written = np.concatenate([edges[0], own, edges[1]]).tolist()
