@@ -29,13 +29,17 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
     return found
 
 
-def cut(rng: random.Random, text: str, holes: int) -> list[Any]:
+def random_hole(rng: random.Random) -> Hole:
+    return Hole(rng.randint(1, 6))
+
+
+def cut(rng: random.Random, text: str, holes: int, hole: Callable[[random.Random], Hole] = random_hole) -> list[Any]:
     """Return `text` with spans replaced by holes, at any characters."""
     places = sorted(rng.sample(range(1, len(text) + 1), min(2 * holes, len(text) // 2 * 2)))
     parts: list[Any] = [text[: places[0]]]
     for start, end in zip(places[::2], [*places[2::2], len(text)], strict=True):
         del start
-        parts += [Hole(rng.randint(1, 6)), text[end - rng.randint(1, 3) : end]]
+        parts += [hole(rng), text[end - rng.randint(1, 3) : end]]
     return parts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.dreamon_checkpoint import EXPAND_ID, EXPAND_TEXT
-from tests.runtime.test_fill import TEXTS, assert_given_stays
+from tests.runtime.test_fill import TEXTS, assert_given_stays, cut
 
 from lopa.runtime import Decoder, DoneEvent, DraftEvent, Engine, Step, TextEvent
 from lopa.runtime.errors import BadInputError
@@ -21,14 +21,9 @@ def decoder(expand_bundle: Path) -> Iterator[Decoder]:
         yield opened
 
 
-def cut(rng: random.Random, text: str, holes: int) -> list[Any]:
-    """Return `text` with ranges in place of spans, at any characters."""
-    places = sorted(rng.sample(range(1, len(text) + 1), 2 * holes))
-    parts: list[Any] = [text[: places[0]]]
-    for start, end in zip(places[::2], [*places[2::2], len(text)], strict=True):
-        least = rng.randint(1, 4)
-        parts += [Hole(least, least + rng.randint(1, 8)), text[start:end]]
-    return parts
+def random_range(rng: random.Random) -> Hole:
+    least = rng.randint(1, 4)
+    return Hole(least, least + rng.randint(1, 8))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -39,7 +34,7 @@ def test_given_text_stays_and_ranges_hold(decoder: Decoder, seed: int) -> None:
     )
     lengths = set()
     for text in TEXTS:
-        parts = cut(rng, text, rng.randint(1, 3))
+        parts = cut(rng, text, rng.randint(1, 3), random_range)
         steps: list[Step] = []
         result = decoder.fill(parts, on_step=steps.append, **options)
         assert_given_stays(parts, result)

@@ -89,6 +89,16 @@ def model_of(manifest: Manifest, layers: str, *, shift: int, seed: int) -> Model
     return Model(PlainNetwork(sizes, weights), own, session, iter(range(10**6)))
 
 
+def random_model(manifest: Manifest, seed: int) -> tuple[np.random.Generator, Model, int]:
+    """Return random numbers, and a model whose layers and prediction shift follow from the seed, with its shift."""
+    shift = seed // len(LAYERS) % 2
+    return (
+        np.random.default_rng(seed),
+        model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=shift, seed=seed),
+        shift,
+    )
+
+
 def steps_of(model: Model, prompt: list[int], config: GenerationConfig, *, shared: bool = False) -> Iterator[Step]:
     number = next(model.requests)
     decoding = Decoding(

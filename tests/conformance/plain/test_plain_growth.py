@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
-from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, model_of
+from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.plans import plan_of
 
 from lopa.runtime.bundle import Bundle
@@ -105,10 +105,7 @@ def plain_ids(case: Case, holes: list[PlainHole]) -> tuple[Array, list[tuple[Pla
 
 def plain_shares(network: PlainNetwork, ids: Array, positions: Array, shift: int) -> Array:
     logits, _ = network.rows(ids, np.arange(len(ids)), np.ones((len(ids),) * 2, np.bool_))
-    rows = logits[positions - shift]
-    raised = np.exp(rows - rows.max(axis=1, keepdims=True))
-    shares: Array = raised / raised.sum(axis=1, keepdims=True)
-    return shares
+    return probabilities(logits[positions - shift])
 
 
 def roles_of(network: PlainNetwork, case: Case, shift: int) -> Roles:
@@ -206,9 +203,7 @@ def fill(model: Model, case: Case, roles: Roles) -> tuple[list[int], int, Decodi
 
 
 def cases(manifest: Manifest, seed: int) -> Iterator[tuple[Model, Case, int]]:
-    rng = np.random.default_rng(seed)
-    shift = seed // len(LAYERS) % 2
-    model = model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=shift, seed=seed)
+    rng, model, shift = random_model(manifest, seed)
     for _ in range(15):
         yield model, random_case(rng, shift, model.plain.sizes.vocabulary), shift
 

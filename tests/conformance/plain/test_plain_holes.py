@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.conformance.plain.plain_decode import Rule, above, best
 from tests.conformance.plain.plain_network import Array, PlainNetwork
-from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, model_of
+from tests.conformance.plain.test_plain_caches import LAYERS, MASK, TOLERANCE, Model, probabilities, random_model
 from tests.plans import plan_of
 
 from lopa.runtime.bundle import Bundle
@@ -64,9 +64,7 @@ def plain_fill(network: PlainNetwork, case: Case, shift: int) -> tuple[list[int]
         logits, _ = network.rows(tokens, rows, np.ones((len(rows), len(rows)), np.bool_))
         forwards += 1
         opened = _opened(case, masked)
-        rows_of_opened = logits[opened - shift]
-        raised = np.exp(rows_of_opened - rows_of_opened.max(axis=1, keepdims=True))
-        shares = raised / raised.sum(axis=1, keepdims=True)
+        shares = probabilities(logits[opened - shift])
         shares[:, MASK] = 0.0
         ordered = np.sort(shares, axis=1)
         chosen, margin = RULES[case.rule][1](ordered[:, -1])
@@ -103,9 +101,7 @@ def fill(model: Model, case: Case, shorter: tuple[EncodedHoles, ...] = (), **opt
 
 
 def cases(manifest: Manifest, seed: int) -> Iterator[tuple[Model, Case, int]]:
-    rng = np.random.default_rng(seed)
-    shift = seed // len(LAYERS) % 2
-    model = model_of(manifest, list(LAYERS)[seed % len(LAYERS)], shift=shift, seed=seed)
+    rng, model, shift = random_model(manifest, seed)
     for _ in range(15):
         yield model, random_case(rng, shift, model.plain.sizes.vocabulary), shift
 
@@ -140,9 +136,7 @@ def first_confidence(network: PlainNetwork, case: Case, shift: int) -> float:
     for start, end in case.holes:
         tokens[start:end], masked[start:end] = MASK, True
     logits, _ = network.rows(tokens, np.arange(len(tokens)), np.ones((len(tokens),) * 2, np.bool_))
-    rows = logits[np.flatnonzero(masked) - shift]
-    raised = np.exp(rows - rows.max(axis=1, keepdims=True))
-    shares = raised / raised.sum(axis=1, keepdims=True)
+    shares = probabilities(logits[np.flatnonzero(masked) - shift])
     shares[:, MASK] = 0.0
     return float(shares.max(axis=1).mean())
 
