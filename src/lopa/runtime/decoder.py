@@ -125,9 +125,11 @@ class Decoder:
         Raises CheckFailedError for a bundle that is not signed or was changed. Decoding raises DevicesLostError when
         the last device fails.
         """
-        if trusted_keys is not None:
-            check_signature(folder_of_bundle(path), trust_from_files(trusted_keys))
-        bundle = edit_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
+        folder = folder_of_bundle(path)
+        signed = {} if trusted_keys is None else check_signature(folder, trust_from_files(trusted_keys)).stamps
+        opened = Bundle.open(folder)
+        opened = replace(opened, stamps={**opened.stamps, **signed})
+        bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
         tokenizer = Tokenizer.open(bundle)
         if chat_template is not None:
             tokenizer.check_chat_template()

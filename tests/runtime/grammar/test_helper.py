@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.runtime.grammar.costly import COSTLY, KEPT, REFUSED, USUAL
 
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, GrammarHelperError, PreparationStoppedError
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -57,7 +59,7 @@ def process_of(helper: GrammarHelper) -> int:
 @pytest.fixture(scope="module")
 def helper(tiny_bundle: Path) -> Iterator[GrammarHelper]:
     """Yield a helper with little processor time, so that it rejects costly grammars soon."""
-    made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=0.4))
+    made = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=0.4))
     yield made
     made.close()
 
@@ -65,7 +67,7 @@ def helper(tiny_bundle: Path) -> Iterator[GrammarHelper]:
 @pytest.fixture
 def patient(tiny_bundle: Path) -> Iterator[GrammarHelper]:
     """Yield a helper with more processor time than any test needs."""
-    made = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34))
+    made = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34))
     yield made
     made.close()
 
@@ -121,7 +123,7 @@ def test_slow_exact_endings_are_skipped(helper: GrammarHelper, vocabulary: Vocab
 
 
 def test_memory_is_bounded(tiny_bundle: Path) -> None:
-    little = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=64 * 2**20))
+    little = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=64 * 2**20))
     try:
         with pytest.raises(BadInputError, match="is too complex"):
             little.prepare(request_of(COSTLY["multiples"]), wanted)
@@ -132,7 +134,7 @@ def test_memory_is_bounded(tiny_bundle: Path) -> None:
 
 def test_grammar_too_costly_for_this_process_is_rejected(tiny_bundle: Path) -> None:
     """Check a grammar within the helper's limits whose compilation here would exceed its share."""
-    helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=512 * 2**20))
+    helper = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=512 * 2**20))
     try:
         with pytest.raises(BadInputError, match=r"compiling it takes [\d.]+ s and \d+ MiB"):
             helper.prepare(request_of(KEPT), wanted)
@@ -165,7 +167,7 @@ def test_cheap_grammars_overtake_costly_ones(patient: GrammarHelper) -> None:
 
 
 def test_concurrency_is_limited(tiny_bundle: Path) -> None:
-    helper = GrammarHelper(tiny_bundle, GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
+    helper = GrammarHelper(Bundle.open(tiny_bundle), GrammarLimits(cpu_seconds=600.0, memory_bytes=2**34, processes=1))
     stop = threading.Event()
 
     def ask() -> None:
@@ -258,9 +260,9 @@ def test_close_ends_running_preparations(patient: GrammarHelper) -> None:
 
 def test_helper_ends_with_its_parent(tiny_bundle: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from lopa.runtime.grammar.helper import GrammarHelper; "
-        "from lopa.runtime.grammar.grammar_limits import GrammarLimits; "
-        "helper = GrammarHelper(Path(sys.argv[1]), GrammarLimits()); helper.start(); "
+        "import sys, time; from lopa.runtime.grammar.helper import GrammarHelper; "
+        "from lopa.runtime.grammar.grammar_limits import GrammarLimits; from lopa.runtime.bundle import Bundle; "
+        "helper = GrammarHelper(Bundle.open(sys.argv[1]), GrammarLimits()); helper.start(); "
         "print(helper._process.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program, tiny_bundle], stdout=subprocess.PIPE, text=True) as owner:
@@ -271,8 +273,8 @@ def test_helper_ends_with_its_parent(tiny_bundle: Path) -> None:
     until(lambda: not Path(f"/proc/{process}").exists())
 
 
-def test_missing_bundle_is_named(tmp_path: Path) -> None:
-    gone = GrammarHelper(tmp_path / "gone", GrammarLimits())
+def test_missing_bundle_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    gone = GrammarHelper(replace(Bundle.open(tiny_bundle), path=tmp_path / "gone"), GrammarLimits())
     with pytest.raises(GrammarHelperError, match="did not start"):
         gone.prepare(request_of(USUAL["object"]), wanted)
 

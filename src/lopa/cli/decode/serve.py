@@ -294,7 +294,7 @@ def command(
             with ExitStack() as opening:
                 decoder = opening.enter_context(
                     Decoder.open(
-                        bundle,
+                        checked.path,
                         devices,
                         threads=threads,
                         device_timeout=device_timeout,

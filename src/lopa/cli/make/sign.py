@@ -43,9 +43,9 @@ def command(bundle: Path, key: Path, certificate: Path | None, chain: tuple[Path
     if chain and certificate is None:
         raise click.UsageError("--chain needs --certificate")
     check_own_bundle(bundle)
-    listed = {record.path: record.sha256 for record in Bundle.open(bundle).manifest.files}
+    opened = Bundle.open(bundle)
     password = _password(key) if is_encrypted(key) else None
-    files = sign_folder(bundle, signer_from_files(key, password, certificate, chain), listed)
+    files = sign_folder(opened.path, signer_from_files(key, password, certificate, chain), opened.digests)
     click.echo(f"{bundle / SIGNATURE_NAME}: {files} files signed")
 
 

@@ -118,8 +118,8 @@ def command(
     if signature != bool(trusted_keys):
         raise click.UsageError("--signature needs --trusted-key, and the other way round")
     if signature:
-        count = check_signature(folder_of_bundle(bundle), trust_from_files(trusted_keys))
-        click.echo(f"ok: {count} files are as signed by a trusted key")
+        checked = check_signature(folder_of_bundle(bundle), trust_from_files(trusted_keys))
+        click.echo(f"ok: {checked.file_count} files are as signed by a trusted key")
         return
     pace = Pace()
     opened = Bundle.open(bundle)

@@ -1,15 +1,16 @@
 """A bundle on disk: its manifest and the paths of its files. This module neither builds nor runs a bundle."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from lopa.runtime.bundle.listed_file import check_listed_file, listed_file_path
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, CpuForm, Dialect, Manifest, manifest_from_json
-from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.stamp import Stamp, check_stamps, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.hub.hub_bundle import folder_of_bundle
 
@@ -21,7 +22,10 @@ class Bundle:
     """An opened bundle: folder and checked manifest."""
 
     path: Path
+    """The folder, absolute and without links, so that it stays the same when a link is changed."""
     manifest: Manifest
+    stamps: Mapping[str, Stamp] = field(default_factory=dict, compare=False, repr=False)
+    """Stamps of the manifest and of the files that it lists, from the moment they were checked."""
 
     @classmethod
     def open(cls, path: Path | str) -> "Bundle":
@@ -32,22 +36,30 @@ class Bundle:
         it also as lopa.runtime.hub does. Only `altered_files` checks digests, because that reads gigabytes.
         """
         expected = "a bundle folder made by lopa-export onnx"
-        with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
-            folder = folder_of_bundle(path)
+        folder = folder_of_bundle(path)
         path = folder / MANIFEST_NAME
         with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy="check the path"):
-            there = path.is_file()
-        if not there:
+            stamp = stamp_from_status(path.stat()) if path.is_file() else None
+        if stamp is None:
             raise BadInputError(
                 f"{folder} has no {MANIFEST_NAME}",
                 expected=expected,
                 remedy="check the path, or make one: lopa-export onnx CHECKPOINT -o BUNDLE",
             )
         text = bytes_from_file(path, expected=expected, remedy=_REMEDY)
-        bundle = cls(folder, manifest_from_json(text, source=str(path)))
-        for record in bundle.manifest.files:
-            check_listed_file(folder, record.path, record.size, whole="bundle", remedy=_REMEDY)
-        return bundle
+        manifest = manifest_from_json(text, source=str(path))
+        stamps = {
+            each.path: check_listed_file(folder, each.path, each.size, whole="bundle", remedy=_REMEDY)
+            for each in manifest.files
+        }
+        return cls(folder, manifest, {MANIFEST_NAME: stamp, **stamps})
+
+    def check_unchanged(self) -> None:
+        """Raise BadInputError if a file of the bundle is no longer the one that was checked.
+
+        Whoever opens further files of the bundle calls this afterwards: the folder may be replaced meanwhile.
+        """
+        check_stamps(self.path, self.stamps)
 
     @property
     def graph(self) -> Path:
@@ -116,13 +128,16 @@ class Bundle:
         """Return the path of file `name` (relative, forward slashes). Raises BadInputError if it leaves the folder."""
         return listed_file_path(self.path, name, whole="bundle", remedy=_REMEDY)
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The hex sha256 of the listed files by their names, by the manifest."""
+        return {record.path: record.sha256 for record in self.manifest.files}
+
     def altered_files(self) -> list[str]:
         """Return the names of files whose sha256 differs from the manifest. Raises BadInputError if one cannot be
         read.
         """
-        return [
-            record.path for record in self.manifest.files if sha256_of_file(self.file(record.path)) != record.sha256
-        ]
+        return [name for name, digest in self.digests.items() if sha256_of_file(self.file(name)) != digest]
 
 
 def sha256_of_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path, PurePosixPath
 
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 
 
@@ -22,13 +23,16 @@ def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Pat
     return path
 
 
-def check_listed_file(folder: Path, name: str, size: int, *, whole: str, remedy: str) -> None:
-    """Raise BadInputError unless `name` is a regular file of `size` bytes inside `folder`."""
+def check_listed_file(folder: Path, name: str, size: int, *, whole: str, remedy: str) -> Stamp:
+    """Return the stamp of `name`. Raise BadInputError unless it is a regular file of `size` bytes inside `folder`."""
     path = listed_file_path(folder, name, whole=whole, remedy=remedy)
     expected = f"a file of {size} bytes, as listed by the {whole}"
     with errors_as_bad_input(f"{path!s:.300}", expected=expected, remedy=remedy):
-        found = path.stat().st_size if path.is_file() else None
-    if found != size:
+        found = path.stat() if path.is_file() else None
+    if found is None or found.st_size != size:
         raise BadInputError(
-            f"{path} " + ("is missing" if found is None else f"has {found} bytes"), expected=expected, remedy=remedy
+            f"{path} " + ("is missing" if found is None else f"has {found.st_size} bytes"),
+            expected=expected,
+            remedy=remedy,
         )
+    return stamp_from_status(found)

@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from lopa.runtime.bundle import Bundle
 from lopa.runtime.errors import BadInputError, GrammarHelperError, stopped_preparation
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.grammar.grammar_source import GrammarRequest
@@ -47,9 +48,9 @@ def is_helper_supported() -> bool:
 class GrammarHelper:
     """Client that prepares grammars in another process. All methods are thread-safe."""
 
-    def __init__(self, bundle: Path, limits: GrammarLimits, *, chat_template: str | None = None) -> None:
-        """Store the settings. `chat_template` replaces the bundle's own template, if given."""
-        self._bundle, self._limits, self._chat_template = bundle, limits, chat_template
+    def __init__(self, bundle: Bundle, limits: GrammarLimits) -> None:
+        """Store the settings. The process opens the folder of `bundle` and uses its chat template."""
+        self._bundle, self._limits = bundle, limits
         self._lock = threading.Lock()
         self._max_num_seqs = threading.BoundedSemaphore(limits.processes)
         # The lock guards the attributes below.
@@ -158,7 +159,7 @@ class GrammarHelper:
         if self._process is not None and self._process.poll() is not None:
             self._discard_process()
         if self._control is None:
-            self._process, self._control = _start_process(self._bundle, self._limits, self._chat_template)
+            self._process, self._control = _start_process(self._bundle, self._limits)
         return self._control
 
     def _discard_process(self) -> None:
@@ -193,14 +194,13 @@ def _receive(ours: socket.socket) -> bytes:
         return b""
 
 
-def _start_process(
-    bundle: Path, limits: GrammarLimits, chat_template: str | None
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start_process(bundle: Bundle, limits: GrammarLimits) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the helper and return it once it is ready. Raises GrammarHelperError."""
     control, theirs = socket.socketpair()
     code = f"import sys; sys.path[:] = sys.argv[3:]; import runpy; runpy.run_module({_MAIN!r}, run_name='__main__')"
-    arguments = [str(theirs.fileno()), str(bundle), *sys.path]
-    settings = json.dumps({"limits": asdict(limits), "chat_template": chat_template}).encode()
+    arguments = [str(theirs.fileno()), str(bundle.path), *sys.path]
+    own = {"chat_template": bundle.manifest.chat_template, "digests": bundle.digests}
+    settings = json.dumps({"limits": asdict(limits), **own}).encode()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with theirs, ExitStack() as undo:
         undo.callback(control.close)

@@ -46,6 +46,9 @@ def main(control_fd: int, bundle_path: str) -> None:
     # Both sides need the same template, because it decides which tokens have symbols in an ending.
     bundle = edit_bundle(Bundle.open(Path(bundle_path)), chat_template=settings["chat_template"])
     vocabulary = vocabulary_from_tokenizer(Tokenizer.open(bundle), bundle.manifest)
+    bundle.check_unchanged()
+    if bundle.digests != settings["digests"]:  # tokens of another vocabulary would be wrong without an error
+        sys.exit(f"{bundle.path} was replaced by another bundle since it was opened")
     vocabulary.prepare()
     check_grammar(_WARM_UP, vocabulary, limits)
     gc.freeze()  # children share these pages

@@ -44,7 +44,7 @@ class RequestGrammars:
         self.helper: GrammarHelper | None = None
         """Process that prepares grammars, or None."""
         if limits is not None and is_helper_supported():
-            self.helper = GrammarHelper(bundle.path, limits, chat_template=bundle.manifest.chat_template)
+            self.helper = GrammarHelper(bundle, limits)
         elif limits is not None:
             _LOG.warning("no fork on this system: grammars are prepared in this process, within the library's limits")
 

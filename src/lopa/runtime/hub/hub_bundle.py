@@ -10,7 +10,9 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.hub.hub_id import HubId, hub_id_from_uri
 from lopa.runtime.hub.snapshot import Snapshot, download_snapshot
 
@@ -19,12 +21,16 @@ NOT_DOWNLOADED = ("engines/*", ".git*", "*.md", "*.py", "*.bin", "*.pt", "*.pkl"
 
 
 def folder_of_bundle(path: Path | str) -> Path:
-    """Return the folder of the bundle hf://ORG/NAME@REVISION, downloaded if necessary, or `path` itself.
+    """Return the folder of the bundle hf://ORG/NAME@REVISION, downloaded if necessary, or `path`, absolute and without
+    links.
 
-    Within a process a branch or tag always means the same commit. Raises the errors of download_snapshot.
+    A link may be changed at any time: resolve a path once, and open every file by the result. Within a process a branch
+    or tag always means the same commit. Raises the errors of download_snapshot, and BadInputError for an invalid path.
     """
-    hub_id = hub_id_from_uri(path)
-    return Path(path) if hub_id is None else _downloaded_folder(hub_id)
+    expected = "a bundle folder made by lopa-export onnx"
+    with errors_as_bad_input(f"the path {shown(path)}", expected=expected, remedy="check the path"):
+        hub_id = hub_id_from_uri(path)
+        return (Path(path) if hub_id is None else _downloaded_folder(hub_id)).resolve()
 
 
 def check_own_bundle(path: Path) -> None:

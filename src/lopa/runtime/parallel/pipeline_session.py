@@ -4,6 +4,8 @@ The prefix caches are in host memory, where each stage binds the caches of its o
 memory as a session on the whole graph, and HostSession commits, appends and releases for all stages at once.
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from lopa.runtime.bundle import Bundle
@@ -36,7 +38,7 @@ def open_session(bundle: Bundle, device: str, *, threads: int | None, timeline: 
     try:
         for number, (one, stage) in enumerate(zip(devices, manifest.stages, strict=True)):
             # a stage is the bundle with another graph
-            of_stage = Bundle(bundle.path, msgspec.structs.replace(manifest, graph=stage.graph))
+            of_stage = replace(bundle, manifest=msgspec.structs.replace(manifest, graph=stage.graph))
             part = ModelPart(stage.first_layer, stage.end_layer, manifest.dimensions.layers)
             forward = forward_from_bundle(of_stage, part, one, threads=threads)
             stages.append(PipelineStage(forward, part, f"{device}, stage {number}", timeline, cores_from_device(one)))

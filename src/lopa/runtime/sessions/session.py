@@ -131,14 +131,21 @@ def open_session(
 ) -> Session:
     """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline such as "cuda:0+cuda:1".
 
-    The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device, and
-    MissingBackendError if its library or the device is missing.
+    The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device and for a
+    bundle that changed since it was opened, and MissingBackendError if its library or the device is missing.
     """
     if STAGE_SEPARATOR in device:
         open_pipeline: PipelineFactory = importlib.import_module(PIPELINE).open_session
-        return open_pipeline(bundle, device, threads=threads, timeline=timeline)
-    factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
-    return factory(bundle, device, threads=threads)
+        session = open_pipeline(bundle, device, threads=threads, timeline=timeline)
+    else:
+        factory: SessionFactory = importlib.import_module(parse_device(device).family.session_module).open_session
+        session = factory(bundle, device, threads=threads)
+    try:
+        bundle.check_unchanged()
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def forward_from_bundle(bundle: Bundle, part: ModelPart, device: str, *, threads: int | None) -> BoundForward:

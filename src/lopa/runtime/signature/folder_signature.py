@@ -7,10 +7,12 @@ own, which other tools ignore. Links are refused, because their targets lie else
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.files.output_file import replace_file
+from lopa.runtime.files.stamp import Stamp, stamp_from_status
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.signature.envelope import envelope_from_json, json_from_envelope
 from lopa.runtime.signature.keys import Signer, Trust
@@ -51,14 +53,24 @@ def sign_folder(folder: Path, signer: Signer, expected: Mapping[str, str] | None
     return len(digests)
 
 
-def check_signature(folder: Path, trust: Trust) -> int:
-    """Compare `folder` with its signature and return the number of files.
+@dataclass(frozen=True)
+class CheckedFolder:
+    """A folder that is as it was signed."""
+
+    file_count: int
+    stamps: Mapping[str, Stamp]
+    """Stamps of the folder and of everything in it. Whoever opens its files compares them afterwards (check_stamps)."""
+
+
+def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
+    """Compare `folder` with its signature.
 
     Raises CheckFailedError without a signature, for one by an untrusted key, and for files that were changed, added or
     removed since. Raises BadInputError for a malformed signature, and for a link or an unreadable file in the folder.
     """
     path = folder / SIGNATURE_NAME
     with errors_as_bad_input(str(folder), expected="a bundle folder", remedy="check the path"):
+        stamps = {".": stamp_from_status(folder.stat())}
         missing = not os.path.lexists(path)
     if missing:
         raise CheckFailedError(
@@ -70,7 +82,7 @@ def check_signature(folder: Path, trust: Trust) -> int:
     envelope = envelope_from_json(text, source=str(path))
     trust.check(envelope, source=str(path))
     signed = digests_from_statement(envelope.payload, source=f"the statement in {path}")
-    found = _digests(folder)
+    found = _digests(folder, stamps)
     differences = {
         "changed": [name for name in signed if name in found and found[name] != signed[name]],
         "missing": [name for name in signed if name not in found],
@@ -81,11 +93,15 @@ def check_signature(folder: Path, trust: Trust) -> int:
         raise CheckFailedError(
             f"{folder} differs from its signature: {listed}", expected="the folder as it was signed", remedy=_SIGN_AGAIN
         )
-    return len(found)
+    return CheckedFolder(len(found), stamps)
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """Return the hex sha256 of every file below `folder` by its path, except the signature's."""
+def _digests(folder: Path, stamps: dict[str, Stamp] | None = None) -> dict[str, str]:
+    """Return the hex sha256 of every file below `folder` by its path, except the signature's.
+
+    Add the stamp of every file and folder to `stamps`, each from the moment before it is read.
+    """
+    stamps = {} if stamps is None else stamps
     found: dict[str, str] = {}
     with errors_as_bad_input(str(folder), expected="a folder with readable files", remedy="check its permissions"):
         for parent, folders, files in os.walk(folder, onerror=_raise):
@@ -98,9 +114,12 @@ def _digests(folder: Path) -> dict[str, str]:
                         expected="regular files only",
                         remedy="copy the folder with the targets of its links: cp -rL",
                     )
-                if name in files and listed != SIGNATURE_NAME:
-                    with path.open("rb") as file:
-                        found[listed] = hashlib.file_digest(file, "sha256").hexdigest()
+                if name in folders or listed == SIGNATURE_NAME:
+                    stamps[listed] = stamp_from_status(path.stat())
+                    continue
+                with path.open("rb") as file:
+                    stamps[listed] = stamp_from_status(os.fstat(file.fileno()))
+                    found[listed] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 

@@ -1,0 +1,173 @@
+"""A bundle whose folder or link is replaced while it is opened, or after that."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa.runtime import decoder as decoder_module
+from lopa.runtime.bundle import Bundle
+from lopa.runtime.decoder import Decoder
+from lopa.runtime.errors import BadInputError, CheckFailedError, GrammarHelperError
+from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.grammar.helper import is_helper_supported
+
+PROMPT = "Question: There are 9 baskets at home, and each holds 6 candies. How many candies are there now?\nAnswer:"
+STEPS = ("check_signature", "Bundle.open", "edit_bundle", "Tokenizer.open", "session_from_devices")
+"""Functions that Decoder.open calls, in order. Something else happens after each."""
+
+
+@pytest.fixture(scope="module")
+def other_bundle(export_tiny: Callable[..., Path]) -> Path:
+    """Bundle with the same file names and sizes as tiny_bundle, but other weights."""
+    return export_tiny(with_logits=False, lora=None)
+
+
+def text_of(bundle: Path, **options: Any) -> str:
+    with Decoder.open(bundle, threads=1, **options) as decoder:
+        return decoder.generate(PROMPT, max_new_tokens=48).text
+
+
+def happen_after(step: str, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call `action` as soon as Decoder.open has called `step`."""
+    *owner, name = step.split(".")
+    place = getattr(decoder_module, owner[0]) if owner else decoder_module
+    own = getattr(place, name)
+
+    def followed(*arguments: Any, **options: Any) -> Any:
+        result = own(*arguments, **options)
+        action()
+        return result
+
+    monkeypatch.setattr(place, name, followed)
+
+
+def relink(link: Path, target: Path) -> None:
+    fresh = link.with_name("fresh")
+    fresh.symlink_to(target, target_is_directory=True)
+    fresh.replace(link)
+
+
+def replace_folder(folder: Path, other: Path) -> None:
+    folder.rename(folder.with_name("replaced"))
+    shutil.copytree(other, folder)
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_link_that_changes_during_opening(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    expected, other = text_of(tiny_bundle), text_of(other_bundle)
+    assert expected != other
+    (tmp_path / "current").symlink_to(tiny_bundle, target_is_directory=True)
+    with monkeypatch.context() as patched:
+        happen_after(step, lambda: relink(tmp_path / "current", other_bundle), patched)
+        assert text_of(tmp_path / "current") == expected
+    assert text_of(tmp_path / "current") == other
+
+
+@pytest.mark.parametrize("step", STEPS[1:-1])
+def test_folder_that_is_replaced_during_opening(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    happen_after(step, lambda: replace_folder(folder, other_bundle), monkeypatch)
+    with pytest.raises(BadInputError, match="changed while it was opened"):
+        Decoder.open(folder, threads=1)
+
+
+def test_session_of_a_bundle_that_was_replaced(tiny_bundle: Path, other_bundle: Path, tmp_path: Path) -> None:
+    from lopa.runtime.sessions.session import open_session
+
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    bundle = Bundle.open(folder)
+    replace_folder(folder, other_bundle)
+    with pytest.raises(BadInputError, match="changed while it was opened"):
+        open_session(bundle, "numpy")
+
+
+@pytest.fixture
+def signed(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A signed copy of tiny_bundle, and the public key."""
+    pytest.importorskip("cryptography")
+    from tests.runtime.signature.certificates import write_keys
+
+    from lopa.runtime.signature import sign_folder, signer_from_files
+
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "signed"))
+    private, public = write_keys(tmp_path, "signer")
+    sign_folder(folder, signer_from_files(private, None))
+    return folder, public
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])
+def test_unsigned_bundle_never_takes_the_place_of_a_signed_one(
+    signed: tuple[Path, Path], other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder, public = signed
+    expected = text_of(folder, trusted_keys=[public])
+    (tmp_path / "current").symlink_to(folder, target_is_directory=True)
+    with monkeypatch.context() as patched:
+        happen_after(step, lambda: relink(tmp_path / "current", other_bundle), patched)
+        assert text_of(tmp_path / "current", trusted_keys=[public]) == expected
+    with pytest.raises(CheckFailedError, match="is not signed"):
+        text_of(tmp_path / "current", trusted_keys=[public])
+    happen_after(step, lambda: replace_folder(folder, other_bundle), monkeypatch)
+    with pytest.raises(BadInputError, match="changed while it was opened"):
+        Decoder.open(folder, threads=1, trusted_keys=[public])
+
+
+def test_signed_folder_that_is_replaced_and_put_back(
+    signed: tuple[Path, Path], other_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, public = signed
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        folder.with_name("replaced").rename(folder)
+
+    happen_after("check_signature", lambda: replace_folder(folder, other_bundle), monkeypatch)
+    happen_after("session_from_devices", put_back, monkeypatch)
+    with pytest.raises(BadInputError, match="changed while it was opened"):
+        Decoder.open(folder, threads=1, trusted_keys=[public])
+
+
+@pytest.mark.parametrize("kind", ["weights", "graph", "tokenizer.json", "manifest.json"])
+def test_file_written_after_the_signature_was_checked(
+    signed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder, public = signed
+    path = folder / getattr(Bundle.open(folder).manifest, kind, kind)
+    content, times = path.read_bytes(), path.stat()
+
+    def write() -> None:
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    happen_after("check_signature", write, monkeypatch)
+    with pytest.raises(BadInputError, match="changed while it was opened"):
+        Decoder.open(folder, threads=1, trusted_keys=[public])
+
+
+def test_relative_path_and_another_working_folder(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_bundle.parent)
+    with Decoder.open(tiny_bundle.name, threads=1, grammar_limits=GrammarLimits()) as decoder:
+        monkeypatch.chdir(tmp_path)
+        assert decoder.bundle.path == tiny_bundle.resolve()
+        assert decoder.generate(PROMPT, regex="[0-9]{2}", max_new_tokens=8).text.isdigit()
+
+
+@pytest.mark.skipif(not is_helper_supported(), reason="this system has no fork, or no limits for a process")
+def test_helper_refuses_a_bundle_that_took_the_place_of_its_own(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))
+    with Decoder.open(folder, threads=1, grammar_limits=GrammarLimits()) as decoder:
+        replace_folder(folder, other_bundle)
+        with pytest.raises(GrammarHelperError, match="was replaced by another bundle"):
+            decoder.generate(PROMPT, regex="[0-9]{2}", max_new_tokens=8)
