@@ -123,6 +123,11 @@ def test_markdown_is_aligned() -> None:
     ]
 
 
+def test_bars_stay_in_their_cell() -> None:
+    text = markdown_from_table(Table("title", ("name", "a|b"), (("x|y", "1"),)))
+    assert text.splitlines()[2:] == ["| name | a\\|b |", "| :--- | ---: |", "| x\\|y |    1 |"]
+
+
 def test_missing_intervals_are_not_shown(report: QualityReport) -> None:
     alone = [replace(row, default=replace(row.default, tokens_per_forward_interval=None)) for row in report.rows]
     math, *_ = tables_from_quality(replace(report, rows=tuple(alone)))

@@ -123,6 +123,7 @@ def test_sampled_copies_have_distinct_seeds(server: Server, decoder: Decoder) ->
         "max_tokens": 24,
         "temperature": 1.0,
         "n": 3,
+        "best_of": 3,  # all that are decoded are returned
         "seed": 2**63 - 2,
     }
     answer = server.client.completions.create(**request_fields)

@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 _MARKER = "####"
-_NUMBER = re.compile(r"\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
-_ANY_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_CLOSED = re.compile(rf"({_MARKER}[^\n#]+){_MARKER}")
+_ANY_NUMBER = re.compile(r"(-?)\$?(-?)(\d[\d,]*(?:\.\d+)?|\.\d+)")
+"""A number, with its sign before or after a dollar sign."""
+_NUMBER = re.compile(rf"[\s*_`]*{_ANY_NUMBER.pattern}")
+"""A number at the start of a text, also in Markdown's bold, italic or code."""
 
 Verdict = Callable[[str, Sequence[str]], bool]
 
@@ -14,12 +17,14 @@ Verdict = Callable[[str, Sequence[str]], bool]
 def number_from_text(text: str) -> Decimal | None:
     """Return the number after the last #### of `text`, without thousands separators, or None.
 
+    A second #### on the same line closes the first, as in Markdown's headings.
+
     >>> number_from_text("so 4 * 300\\n#### 1,200 eggs")
     Decimal('1200')
     """
-    _, marker, tail = text.rpartition(_MARKER)
+    _, marker, tail = _CLOSED.sub(r"\1", text).rpartition(_MARKER)
     found = _NUMBER.match(tail) if marker else None
-    return Decimal(found[1].replace(",", "")) if found else None
+    return _number(*found.groups()) if found else None
 
 
 def last_number(text: str) -> Decimal | None:
@@ -29,7 +34,11 @@ def last_number(text: str) -> Decimal | None:
     Decimal('4.50')
     """
     found = _ANY_NUMBER.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+    return _number(*found[-1]) if found else None
+
+
+def _number(before: str, behind: str, digits: str) -> Decimal:
+    return Decimal((before or behind) + digits.replace(",", ""))
 
 
 def _has_number(text: str, answers: Sequence[str]) -> bool:

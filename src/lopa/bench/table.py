@@ -38,11 +38,10 @@ def ratio_text(above: float | None, below: float) -> str:
 
 def markdown_from_table(table: Table) -> str:
     """Return the table as aligned Markdown that ends with a newline."""
-    lines = [table.columns, *table.rows]
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in (table.columns, *table.rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(table.columns))]
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    drawn = [_markdown_line(table.columns, widths), _markdown_line(rule, widths)]
-    drawn += [_markdown_line(row, widths) for row in table.rows]
+    drawn = [_markdown_line(line, widths) for line in (lines[0], rule, *lines[1:])]
     return "\n".join([f"{table.title}\n", *drawn]) + "\n"
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.costs import CostTable, costs_from_bundle
+from lopa.runtime.bundle.costs import CostTable, costs_from_bundle, costs_name
 from lopa.runtime.bundle.edit import edit_bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.checked_values import MAX_SECONDS, check_bool, check_callback, check_float, check_int
@@ -512,6 +512,16 @@ class Decoder:
     def devices(self) -> list[str]:
         """Names of the devices that share the branches."""
         return self.session.device.split(",")
+
+    @cached_property
+    def has_costs(self) -> bool:
+        """True if branches="auto" works here. A warning says why the bundle's cost table does not apply."""
+        try:
+            return bool(self._cost_table)
+        except BadInputError as error:
+            if (self.bundle.path / costs_name(self.session.device)).is_file():
+                _LOG.warning("branches=auto is left out: %s", error)
+            return False
 
     @cached_property
     def _cost_table(self) -> CostTable:

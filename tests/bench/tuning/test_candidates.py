@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.runtime.decoding.test_branch_budget import costs_with
 
 from lopa.bench.tuning.candidates import (
     CONTROL,
@@ -15,7 +16,9 @@ from lopa.bench.tuning.candidates import (
 )
 from lopa.runtime import Decoder
 from lopa.runtime.bundle import Bundle
+from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.bundle.edit import edit_bundle, write_manifest
+from lopa.runtime.bundle.record import json_from_record
 
 
 def test_candidates_of_the_toy_differ_from_each_other_and_from_the_defaults(tiny_bundle: Path) -> None:
@@ -29,6 +32,19 @@ def test_candidates_of_the_toy_differ_from_each_other_and_from_the_defaults(tiny
         assert {"threshold 0.9, first masked", "eb 0.05", "lopa 4 branches 0.9", "d2f 0.95, first masked"} <= names
         assert "d2f 0.9" not in names  # the defaults on one CPU
         assert not any("auto" in name for name in names)  # there is no cost table
+
+
+@pytest.mark.parametrize(("threads", "fits"), [(1, True), (2, False)])
+def test_a_cost_table_of_other_threads_is_left_out_with_a_warning(
+    tiny_bundle: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, threads: int, fits: bool
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "b"))
+    costs = costs_with(Bundle.open(folder).manifest.weights_digest, first=1.0, each=0.0)
+    (folder / costs_name("cpu")).write_bytes(json_from_record(costs))
+    with Decoder.open(folder, threads=threads) as decoder:
+        names = {each.name for each in first_candidates(decoder)}
+        assert any("auto" in name for name in names) == fits
+    assert ("measured for --threads 1" in caplog.text) != fits
 
 
 def test_a_default_of_the_bundle_does_not_change_a_candidate(tiny_bundle: Path, tmp_path: Path) -> None:

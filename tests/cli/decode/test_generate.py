@@ -43,6 +43,16 @@ def test_flags_match_the_config(tiny_bundle: Path, tmp_path: Path) -> None:
     assert "=" not in result.stdout
 
 
+def test_choices_are_scored(tiny_bundle_logits: Path) -> None:
+    result = lopa_export("generate", tiny_bundle_logits, "Is 9 > 5?", "--choices", " yes", "--choices", " no")
+    assert result.returncode == 0, result.stderr
+    lines = [line.split("'") for line in result.stderr.splitlines() if "'" in line]
+    shares = {text: float(share) for share, text, _ in lines}
+    assert sorted(shares) == [" no", " yes"]
+    assert result.stdout.rstrip("\n") == max(shares, key=lambda text: shares[text])
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+
+
 def test_a_trace_has_a_header_and_every_step(tiny_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     result = lopa_export("generate", tiny_bundle, PROMPT, "--branches", 5, "--trace", trace)

@@ -91,7 +91,7 @@ def test_session_of_a_bundle_that_was_replaced(tiny_bundle: Path, other_bundle: 
 
 @pytest.fixture
 def signed(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A signed copy of tiny_bundle, and the public key."""
+    """Return a signed copy of tiny_bundle, and the public key."""
     pytest.importorskip("cryptography")
     from tests.runtime.signature.certificates import write_keys
 

@@ -14,7 +14,6 @@ from lopa.bench.progress import BenchProgress, silent
 from lopa.bench.quality.kept_outcomes import KeptOutcomes
 from lopa.bench.quality.outcome import Configuration, Outcomes, outcome_from_result
 from lopa.bench.quality.variants import Variant
-from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import GenerationConfig
@@ -112,7 +111,7 @@ def _fits(decoder: Decoder, variant: Variant) -> bool:
         config = variant_config(decoder, variant, published=False)
     except BadInputError:
         return False
-    return config.branches != "auto" or (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
+    return config.branches != "auto" or decoder.has_costs
 
 
 def ids_of_item(decoder: Decoder, item: EvalItem, config: GenerationConfig) -> list[int]:

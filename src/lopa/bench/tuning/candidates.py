@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lopa.runtime.bundle.costs import costs_name
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config import NO_PROFILE, GenerationConfig
@@ -95,8 +94,7 @@ def distinct_candidates(
         if plan not in plans:
             plans.append(plan)
             found.append(candidate)
-    has_costs = (decoder.bundle.path / costs_name(decoder.session.device)).is_file()
-    return [each for each in found if has_costs or each.options.get("branches") != "auto"]
+    return [each for each in found if each.options.get("branches") != "auto" or decoder.has_costs]
 
 
 def _decoding(decoder: Decoder, config: GenerationConfig) -> DecodingPlan:

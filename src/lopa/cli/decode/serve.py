@@ -268,7 +268,8 @@ def command(
         keep_alive_seconds=keep_alive,
     )
     keys = None if api_keys is None else keys_from_file(api_keys)
-    name = bundle.resolve().name if model is None else model
+    bundle = bundle.resolve() if hub_id_from_uri(bundle) is None else bundle  # a link may change from here on
+    name = bundle.name if model is None else model
     metrics = ServeMetrics(name)
     reason = f"opening {name} on {', '.join(devices)}"  # without the path, which clients need not know
     pending = PendingService(limits=limits, metrics=metrics, keys=keys, reason=reason)

@@ -210,7 +210,7 @@ def _option_of_field(name: str, hint: Any, group: str, advanced: bool) -> Callab
         return option(flag, name, type=_NumberOrWord(_WORDS_FOR_NONE[name]), **common)
     if get_origin(kind) in (Union, types.UnionType):
         return option(flag, name, type=_NumberOrWord("auto"), **common)
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (tuple, Sequence):
         return option(flag, name, multiple=True, metavar="TEXT", **common)
     if get_origin(kind) is Literal:
         return option(flag, name, type=click.Choice(get_args(kind)), **common)

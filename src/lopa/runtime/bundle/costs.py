@@ -1,6 +1,6 @@
 """Cost table of one device, with measured seconds of a forward and interpolation between the measured points.
 
-`lopa-export bench --costs` measures it. The bundle has one file per device next to the manifest (`costs_name`).
+`lopa-export bench costs` measures it. The bundle has one file per device next to the manifest (`costs_name`).
 """
 
 import bisect
@@ -87,18 +87,20 @@ def _remedy(bundle: Bundle, device: str, threads: int | None) -> str:
 
 def check_costs(costs: DeviceCosts, bundle: Bundle, device: str, threads: int | None, *, source: str) -> DeviceCosts:
     """Return `costs`. Raises BadInputError if they were measured for another device, thread count or bundle."""
-    for name, found, expected in (
-        ("device", costs.device, device),
-        ("threads", costs.threads, threads),
-        ("weights", costs.weights_sha256, bundle.manifest.weights_digest),
+    for found, expected in (
+        (f"device {costs.device}", f"device {device}"),
+        (_threads_text(costs.threads), _threads_text(threads)),
+        (f"weights {costs.weights_sha256}", f"weights {bundle.manifest.weights_digest}"),
     ):
         if found != expected:
             raise BadInputError(
-                f"{source} was measured for {name} {found}",
-                expected=f"{name} {expected}",
-                remedy=_remedy(bundle, device, threads),
+                f"{source} was measured for {found}", expected=expected, remedy=_remedy(bundle, device, threads)
             )
     return costs
+
+
+def _threads_text(threads: int | None) -> str:
+    return "the device's own number of threads" if threads is None else f"--threads {threads}"
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,8 @@ def options_from_body(
     for name, value in body.items():
         if value is None or name in _IGNORED or name in (prompt_field, LOPA_FIELD, CACHE_SALT) or name in handled:
             continue
+        if name == "best_of" and value == body.get("n"):
+            continue  # all answers that are decoded are returned
         if name in _NEUTRAL_ONLY:
             _check_neutral(name, value, _NEUTRAL_ONLY[name])
         elif name in NEUTRAL:
