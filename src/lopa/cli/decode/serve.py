@@ -25,6 +25,7 @@ from lopa.runtime.engine import MAX_NUM_SEQS, QUEUE_LIMIT, Engine
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.extra import extra_needed
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
+from lopa.runtime.hub.hub_id import hub_id_from_uri
 from lopa.runtime.mpi.mpi_link import on_mpi
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.serve.chat.call_format import FORMATS
