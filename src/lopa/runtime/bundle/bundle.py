@@ -57,7 +57,7 @@ class Bundle:
     def check_unchanged(self) -> None:
         """Raise BadInputError if a file of the bundle is no longer the one that was checked.
 
-        Whoever opens further files of the bundle calls this afterwards: the folder may be replaced meanwhile.
+        A caller that opens further files of the bundle calls this afterwards: the folder may be replaced meanwhile.
         """
         check_stamps(self.path, self.stamps)
 

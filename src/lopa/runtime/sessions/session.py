@@ -131,8 +131,8 @@ def open_session(
 ) -> Session:
     """Open `bundle` on `device`: "cpu", "cuda:0", or a pipeline such as "cuda:0+cuda:1".
 
-    The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device and for a
-    bundle that changed since it was opened, and MissingBackendError if its library or the device is missing.
+    The stages of a pipeline record their work in `timeline`. Raises BadInputError for an unknown device, and for
+    a bundle that changed since it was opened. Raises MissingBackendError if its library or the device is missing.
     """
     if STAGE_SEPARATOR in device:
         open_pipeline: PipelineFactory = importlib.import_module(PIPELINE).open_session

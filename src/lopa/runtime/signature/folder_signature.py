@@ -59,7 +59,7 @@ class CheckedFolder:
 
     file_count: int
     stamps: Mapping[str, Stamp]
-    """Stamps of the folder and of everything in it. Whoever opens its files compares them afterwards (check_stamps)."""
+    """Stamps of the folder and of everything in it, to compare after its files were opened (check_stamps)."""
 
 
 def check_signature(folder: Path, trust: Trust) -> CheckedFolder:
