@@ -40,6 +40,8 @@ export interface StreamOptions extends GenerationOptions {
 
 /** A bundle opened on a device. Several requests may be decoded at once; their forwards take turns. */
 export class Decoder {
+  private isClosed = false;
+
   private constructor(
     readonly bundle: Bundle,
     readonly tokenizer: Tokenizer,
@@ -100,6 +102,12 @@ export class Decoder {
     const answer = new Answer(decoding, ids, this.tokenizer, drafts);
     try {
       while (decoding.stopReason === null) {
+        if (this.isClosed) {
+          throw new BadInputError("the decoder is closed", {
+            expected: "an open decoder",
+            remedy: "close it after its last request, or open another one",
+          });
+        }
         if (signal?.aborted) {
           decoding.stop("cancelled");
           continue;
@@ -124,6 +132,8 @@ export class Decoder {
 
   /** Free the graph after the forwards that run. */
   async close(): Promise<void> {
+    if (this.isClosed) return;
+    this.isClosed = true;
     await this.session.close();
   }
 }

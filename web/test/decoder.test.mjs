@@ -191,6 +191,19 @@ test("a bundle's defaults apply, except those that contradict the request", asyn
   await opened.close();
 });
 
+test("a closed decoder says so", async () => {
+  const opened = await Decoder.open(BUNDLE, { threads: 1 });
+  const events = opened.stream(PROMPT, { max_new_tokens: 32, stop_at_eos: false, drafts: true });
+  await events.next();
+  await opened.close();
+  await opened.close();
+  const drain = async () => {
+    for await (const event of events) assert.notEqual(event.type, "done");
+  };
+  await assertFails(drain(), BadInputError, /the decoder is closed/, /open another/);
+  await assertFails(opened.generate(PROMPT), BadInputError, /the decoder is closed/);
+});
+
 test("a broken bundle is rejected with a remedy", async () => {
   const open = (folder, options) => Decoder.open(folder, options);
   await assertFails(open(join(scratch, "nothing")), BadInputError, /manifest.json is missing/, /copy the bundle/);
