@@ -4,8 +4,6 @@ The module of a command has its name and is in the package of its group. It is i
 """
 
 import importlib.util
-import shlex
-from collections.abc import Sequence
 
 import click
 
@@ -57,8 +55,6 @@ _PACKAGES = {
 }
 """Packages below lopa.cli with the commands of a group, by the group's title."""
 COMMANDS = {name: f"lopa.cli.{_PACKAGES[group]}.{name}" for group, commands in GROUPS.items() for name in commands}
-_MOVED = {"questions": "bench questions", "simulate": "bench simulate"}
-"""New places of commands by their former names."""
 
 EXPORT_COMMANDS = ("demo", "onnx")
 """Commands that need the libraries of the extra `export`. The help lists them last if one of these libraries is
@@ -86,11 +82,6 @@ class _Commands(LazyGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         unusable = unusable_commands()
         return [name for name in COMMANDS if name not in unusable]
-
-    def unknown_command(self, args: Sequence[str]) -> str:
-        if args[0] in _MOVED:
-            return f"{args[0]!r} has moved. Use: lopa-export {_MOVED[args[0]]} {shlex.join(args[1:])}".rstrip()
-        return super().unknown_command(args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         width = max(map(len, COMMANDS))

@@ -29,7 +29,6 @@ from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.renamed_options import accept_former_arguments
 from lopa.runtime.requests.admission import MAX_NUM_BATCHED_TOKENS, Admission
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -48,12 +47,6 @@ QUEUE_LIMIT = 64
 MAX_WAITING = 10**6
 MAX_PREFIX_CACHE_TOKENS = 2**40
 """Upper limit of prefix_cache_tokens. Memory is allocated only when rows are stored."""
-_RENAMED = {
-    "slots": "max_num_seqs",
-    "joining_rows": "max_num_batched_tokens",
-    "prompt_rows": "prefix_cache_tokens",
-}
-"""Current name of each former argument."""
 
 
 class Engine:
@@ -65,7 +58,6 @@ class Engine:
     drain() waits for them. Every method may be called from any thread.
     """
 
-    @accept_former_arguments(_RENAMED)
     def __init__(
         self,
         decoder: Decoder,
@@ -117,7 +109,6 @@ class Engine:
         self._worker.start()
 
     @classmethod
-    @accept_former_arguments(_RENAMED)
     def open(
         cls,
         path: Path | str,

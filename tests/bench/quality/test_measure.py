@@ -286,11 +286,6 @@ def test_unsupported_configurations_are_omitted(tiny_bundle: Path) -> None:
         assert {"threshold", "vanilla"} <= names
 
 
-def test_former_names_of_curves() -> None:
-    former = variants_from_text("threshold-frontier, d2f-taking-back,lossless-vanilla")
-    assert former == variants_from_text("threshold-first-masked,d2f-remask,speculative-vanilla")
-
-
 def test_sets_of_configurations() -> None:
     """The recommended configurations are a subset of all, so a run of all reuses their outcomes."""
     recommended = variants_from_text("recommended")

@@ -64,7 +64,7 @@ def test_defaults_are_set_shown_used_and_unset(bundle: Path) -> None:
     assert "removed gamma 0.4" in changed.stderr
     assert (
         lopa_export(
-            "edit", bundle, *["--unset", "strategy", "--unset", "decide-frontier", "--unset", "stop"]
+            "edit", bundle, *["--unset", "strategy", "--unset", "unmask-first-masked", "--unset", "stop"]
         ).returncode
         == 0
     )

@@ -29,8 +29,7 @@ both = pytest.mark.parametrize("tiny_quantized", ["int8", "int4"], indirect=True
 
 @pytest.fixture(autouse=True)
 def no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (quantized_form.VARIABLE, quantized_form.FORMER_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv(quantized_form.VARIABLE, raising=False)
 
 
 def statistics(bundle: Bundle, device: str = "cpu") -> Statistics:
@@ -144,7 +143,7 @@ def test_verify_checks_the_form_in_use(tiny_quantized: Path) -> None:
 
 
 @needs_kernels
-def test_the_form_is_reported_and_former_names_are_read(
+def test_the_form_is_reported_and_requested(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bundle = bundle_from_checkpoint(CHECKPOINT, tmp_path / "bundle", quantization=QuantizationChoice("int8"), stages=2)
@@ -152,7 +151,7 @@ def test_the_form_is_reported_and_former_names_are_read(
         assert quantized_form.cpu_form(bundle) == "mapped"
     assert "int8 weights are read in place" in caplog.text
     assert (statistics(bundle, "cpu+cpu").entropy == statistics(bundle).entropy).all()
-    monkeypatch.setenv(quantized_form.FORMER_VARIABLE, "packed")
+    monkeypatch.setenv(quantized_form.VARIABLE, "packed")
     assert quantized_form.cpu_form(bundle) == "packed"
     monkeypatch.setenv(quantized_form.VARIABLE, "auto")
     assert quantized_form.cpu_form(bundle) == "mapped"

@@ -122,16 +122,15 @@ def test_memory_chooses_once_in_a_process(bundles: dict[IntegerDtype, Bundle], m
         assert quantized_form.cpu_form(bundle) == form
 
 
-@pytest.mark.parametrize("variable", [quantized_form.VARIABLE, quantized_form.FORMER_VARIABLE])
 def test_too_little_memory_and_unknown_forms_are_rejected(
-    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch, variable: str
+    bundles: dict[IntegerDtype, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantized_form, "free_memory", lambda: 1000)
-    monkeypatch.setenv(variable, "unpacked")
+    monkeypatch.setenv(quantized_form.VARIABLE, "unpacked")
     with pytest.raises(BadInputError, match="of memory are free"):
         open_session(bundles["int4"], "cpu", threads=1)
-    monkeypatch.setenv(variable, "8")
-    with pytest.raises(BadInputError, match=f"{variable}='8'"):
+    monkeypatch.setenv(quantized_form.VARIABLE, "8")
+    with pytest.raises(BadInputError, match=f"{quantized_form.VARIABLE}='8'"):
         open_session(bundles["int4"], "cpu", threads=1)
 
 

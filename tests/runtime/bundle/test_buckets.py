@@ -11,7 +11,7 @@ from tests.buckets import bucket as any_bucket
 from tests.buckets import plan_of
 
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file, bucket_plan_path
+from lopa.runtime.bundle.buckets import BucketTable, bucket_plan_from_file
 from lopa.runtime.bundle.record import json_from_record
 from lopa.runtime.contract.sizes import Sizes
 from lopa.runtime.errors import BadInputError
@@ -153,15 +153,3 @@ def test_huge_buckets_cost_neither_memory_nor_time() -> None:
     assert (
         BucketTable(huge).bucket_for(Sizes(3, 2, 64, 64, 64)) == huge[1]
     )  # six forwards in it are cheaper than one huge one
-
-
-def test_a_plan_of_an_earlier_version_is_read(tiny_bundle: Path, tmp_path: Path) -> None:
-    plan = plan_of(Bundle.open(tiny_bundle))
-    former = json.loads(json_from_record(plan))
-    former["gears"], former["gear_bytes"] = former.pop("buckets"), former.pop("bucket_bytes")
-    (tmp_path / "gears.json").write_text(json.dumps(former))
-    path = bucket_plan_path(tmp_path)
-    assert path == tmp_path / "gears.json"
-    assert bucket_plan_from_file(path, Bundle.open(tiny_bundle)) == plan
-    (tmp_path / "shape_buckets.json").write_bytes(json_from_record(plan))
-    assert bucket_plan_path(tmp_path).name == "shape_buckets.json"

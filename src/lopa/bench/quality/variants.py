@@ -119,8 +119,6 @@ SWEEPS: Mapping[str, Sweep] = {
 """Sweeps by curve name. A strategy is useful only if it is better than a sweep of `skip_threshold`."""
 
 
-_FORMER_PARTS = (("-frontier", "-first-masked"), ("-taking-back", "-remask"), ("lossless-", "speculative-"))
-"""Parts of former curve names, accepted for one minor version, and the current ones."""
 EVERY, PUBLISHED, RECOMMENDED = "all", "published", "recommended"
 """Names of sets: all curves, VARIANTS, and the configurations that the decoding page recommends."""
 _RECOMMENDED = (
@@ -148,8 +146,6 @@ def variants_from_text(text: str) -> tuple[Variant, ...]:
             variant for curve, name in _RECOMMENDED for variant in SWEEPS[curve].variants(curve) if variant.name == name
         )
     names: Sequence[str] = list(SWEEPS) if text == EVERY else [name.strip() for name in text.split(",")]
-    for former, current in _FORMER_PARTS:
-        names = [name.replace(former, current) for name in names]
     unknown = [name for name in names if name not in SWEEPS]
     if unknown:
         raise BadInputError(

@@ -68,22 +68,14 @@ class _StepLine(msgspec.Struct):
     commit: _NonNegative
     window: _Positive
     branches: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
+    sampled: _Positive
     prompt: _NonNegative | None = None
     """Positions of the prompt, or None in older files, where the first step commits the complete prompt."""
-    sampled: _Positive | None = None
-    rows_wanted: _Positive | None = None
-    """Former name of `sampled`."""
-
-    def __post_init__(self) -> None:
-        """Require the number of sampled positions, under its present or its former name."""
-        if self.sampled is None and self.rows_wanted is None:
-            raise ValueError("missing required field `sampled`")
 
     @property
     def sizes(self) -> Sizes:
         """Sizes of the forward."""
-        sampled = self.sampled or self.rows_wanted or 0
-        return Sizes(1, len(self.branches), self.window, tiles(self.prefix), sampled)
+        return Sizes(1, len(self.branches), self.window, tiles(self.prefix), self.sampled)
 
 
 def _from_line(line: bytes, kind: type[_Line], source: str) -> _Line:

@@ -11,8 +11,7 @@ import click
 from lopa.cli.decode.chat_input import ChatInput
 from lopa.cli.decode.conversation import Conversation, Message
 from lopa.cli.decode.interrupts import StoppedError, interrupts_as_exceptions, stoppable
-from lopa.cli.options.decoding_options import config_overrides, option_flags, value_of_flag
-from lopa.cli.program.renamed_options import present_option_name
+from lopa.cli.options.decoding_options import config_overrides, option_flags, option_name, value_of_flag
 from lopa.cli.program.verbosity import quiet
 from lopa.runtime.decoder import Decoder
 from lopa.runtime.errors import BadInputError, OutputFailedError
@@ -162,7 +161,7 @@ class ChatSession:
             _print("\n".join(f"{name:24} {values[name]}" for name in OPTIONS))
             return
         name, _, value = rest.partition(" ")
-        name = present_option_name(name)
+        name = option_name(name)
         if name not in options or not value.strip():
             near = difflib.get_close_matches(name, options, n=1)
             raise BadInputError(

@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 
 from lopa.cli.options.chat_template import chat_template_option
-from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option
+from lopa.cli.options.decoding_options import defaults_from_texts, defaults_option, option_name
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import QUALITY, option
-from lopa.cli.program.renamed_options import present_option_name
 from lopa.cli.terminal.defaults import defaults_text
 from lopa.export.tensorrt.bucket_coverage import check_buckets_cover_defaults
 from lopa.runtime.bundle import Bundle
@@ -47,7 +46,7 @@ def command(bundle: Path, chat_template: str | None, defaults: tuple[str, ...], 
     """
     if chat_template is None and not defaults and not unset:
         raise click.UsageError("nothing to change: give --chat-template, --default or --unset")
-    names = [present_option_name(name) for name in unset]
+    names = [option_name(name) for name in unset]
     if chat_template is not None and CHAT_TEMPLATE in names:
         raise click.UsageError("--chat-template and --unset chat_template: choose one")
     check_own_bundle(bundle)

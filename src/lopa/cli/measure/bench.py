@@ -1,11 +1,9 @@
 """lopa-export bench: the group of all benchmarks. Each is a subcommand in its own module."""
 
-import shlex
 from collections.abc import Sequence
 
 import click
 
-from lopa.cli.measure.former_spelling import present_spelling
 from lopa.cli.program.lazy_group import LazyGroup
 
 _SUMMARIES = {
@@ -24,11 +22,6 @@ SUBCOMMANDS = {name: f"lopa.cli.measure.{name}" for name in _SUMMARIES}
 
 
 class _Benchmarks(LazyGroup):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if (spelling := present_spelling(args, SUBCOMMANDS)) is not None and not ctx.resilient_parsing:
-            ctx.fail(f"Each benchmark is now a subcommand. Use: {shlex.join(spelling)}")
-        return super().parse_args(ctx, args)
-
     def unknown_command(self, args: Sequence[str]) -> str:
         return f"{super().unknown_command(args)} Subcommands: {', '.join(SUBCOMMANDS)}."
 

@@ -10,7 +10,6 @@ import click
 
 from lopa.cli.program.grouped_command import GroupedCommand
 from lopa.cli.program.grouped_option import BLOCKS, LENGTH, QUALITY, STRUCTURE, option
-from lopa.cli.program.renamed_options import present_option_name
 from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.generation_config import DEFAULT_OPTIONS, OPTIONS, GenerationConfig, HelpText, help_texts
@@ -134,7 +133,7 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
     flags, found = option_flags(), dict[str, Any]()
     for text in texts:
         name, sign, value = text.partition("=")
-        name = present_option_name(name)
+        name = option_name(name)
         if not sign or name not in DEFAULT_OPTIONS:
             near = difflib.get_close_matches(name, DEFAULT_OPTIONS, n=1)
             raise BadInputError(
@@ -154,6 +153,11 @@ def defaults_from_texts(texts: Sequence[str]) -> dict[str, Any]:
             raise BadInputError(f"--default {name} twice", expected="one value", remedy="remove one of them")
         found[name] = (*found[name], *parsed) if name in found else parsed
     return config_overrides(found)
+
+
+def option_name(text: str) -> str:
+    """Return the field of GenerationConfig for an option that a user typed, e.g. "--top-k"."""
+    return text.strip().removeprefix("--").replace("-", "_")
 
 
 def write_installed_strategies(formatter: click.HelpFormatter) -> None:

@@ -9,7 +9,6 @@ import click
 from click.core import ParameterSource
 
 from lopa.cli.program.grouped_command import GroupedCommand
-from lopa.cli.program.renamed_options import FormerOption, present_variable
 from lopa.cli.program.service_links import service_links
 from lopa.runtime.errors import BadInputError
 
@@ -77,23 +76,15 @@ class EnvironmentCommand(GroupedCommand):
                 option.show_envvar = False
 
     def _name_variables(self, ctx: click.Context, links: AbstractSet[str]) -> set[str]:
-        """Assign a variable to every parameter. Return the names of all variables, including former ones.
-
-        A variable in `links` is not read.
-        """
-        known, former = set(), []
+        """Assign a variable to every parameter. Return the names of all variables. One in `links` is not read."""
+        known = set()
         for parameter in self.get_params(ctx):
             flags = [flag for flag in parameter.opts if flag.startswith("--")]
             name = flags[0][2:] if flags else parameter.name or ""
-            if isinstance(parameter, FormerOption):
-                former.append(parameter)
-            elif name not in _WITHOUT_VARIABLE:
+            if name not in _WITHOUT_VARIABLE:
                 variable = self._variable(name)
                 known.add(variable)
                 parameter.envvar = None if variable in links else variable
-        for each in former:
-            known.add(self._variable(each.former))
-            each.option.envvar = present_variable(self._variable(each.former), self._variable(each.present))
         return known
 
     def _variable(self, name: str) -> str:

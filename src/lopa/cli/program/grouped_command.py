@@ -1,4 +1,4 @@
-"""The class of all subcommands: options in groups and two levels, examples, verbosity, former names of options."""
+"""The class of all subcommands: options in groups and two levels, examples, verbosity."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,6 @@ import click
 
 from lopa.cli.program.examples import write_examples
 from lopa.cli.program.grouped_option import OTHER, PLAIN, GroupedOption
-from lopa.cli.program.renamed_options import former_options
 from lopa.cli.program.verbosity import add_verbosity
 
 _ALL = "lopa-help-all"
@@ -28,7 +27,6 @@ class GroupedCommand(click.Command):
         super().__init__(*args, **attributes)
         self.examples = tuple(examples)
         self._has_levels = len(self.params) + _ALWAYS > MAX_BASIC
-        self.params += former_options(self.params)
         self.params.append(
             GroupedOption(
                 ["--help-all"],

@@ -22,8 +22,6 @@ from lopa.runtime.errors import BadInputError
 BUCKETS_SCHEMA = 1
 BUCKETS_NAME = "shape_buckets.json"
 """File name in a bundle, next to the manifest."""
-_FORMER_NAME = "gears.json"
-_FORMER_KEYS = {"gears": "buckets", "gear_bytes": "bucket_bytes"}
 SPLIT_COST = 1.1
 """Cost factor of a forward that is split into several.
 
@@ -174,9 +172,8 @@ class BucketTable:
 
 
 def bucket_plan_path(folder: Path) -> Path:
-    """Return the path of a bundle's plan, under its former name `gears.json` if only that file exists."""
-    former = folder / _FORMER_NAME
-    return former if former.is_file() and not (folder / BUCKETS_NAME).exists() else folder / BUCKETS_NAME
+    """Return the path of a bundle's plan."""
+    return folder / BUCKETS_NAME
 
 
 def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
@@ -188,7 +185,6 @@ def bucket_plan_from_file(path: Path, bundle: Bundle) -> BucketPlan:
         schema=BUCKETS_SCHEMA,
         remedy=_REMEDY,
         checks=[_find_bucket_errors],
-        former_keys=_FORMER_KEYS,
     )
     weights = bundle.manifest.weights_digest
     if plan.weights_sha256 != weights:

@@ -21,7 +21,6 @@ from lopa.runtime.errors import BadInputError
 
 VARIABLE = "LOPA_WEIGHTS"
 """Name of the environment variable that sets the form: mapped, packed, unpacked or auto (the default)."""
-FORMER_VARIABLE = "LOPA_INT4"
 _LOG = logging.getLogger(__name__)
 _FORMS: dict[str, CpuForm | None] = {"auto": None, "mapped": "mapped", "packed": "packed", "unpacked": "unpacked"}
 _MEMORY_FACTOR = 2.0
@@ -48,13 +47,12 @@ def cpu_form(bundle: Bundle) -> CpuForm:
 
 def requested_form() -> CpuForm | None:
     """Return the form that the environment requests, or None for `auto`. Raises BadInputError for an unknown one."""
-    variable = VARIABLE if VARIABLE in os.environ or FORMER_VARIABLE not in os.environ else FORMER_VARIABLE
-    name = os.environ.get(variable) or "auto"
+    name = os.environ.get(VARIABLE) or "auto"
     if name not in _FORMS:
         raise BadInputError(
-            f"{variable}={shown(name)}",
+            f"{VARIABLE}={shown(name)}",
             expected="auto, mapped, packed or unpacked",
-            remedy=f"correct {variable} or unset it",
+            remedy=f"correct {VARIABLE} or unset it",
         )
     return _FORMS[name]
 

@@ -3,7 +3,7 @@
 The modules of manifest.json, costs, shape buckets and engine.json define their fields.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -42,16 +42,12 @@ def record_from_file(
     schema: int,
     remedy: str,
     checks: Sequence[Check[Kind]] = (),
-    former_keys: Mapping[str, str] | None = None,
 ) -> Kind:
     """Read and check the file at `path`. `what` names its kind in errors, e.g. "a cost table".
 
-    `former_keys` maps keys of earlier versions to current ones. Raises BadInputError like record_from_json, and if
-    there is no such file.
+    Raises BadInputError like record_from_json, and if there is no such file.
     """
     text = bytes_from_file(path, expected=what, remedy=remedy)
-    if former_keys:
-        text = _with_current_keys(text, former_keys)
     return record_from_json(text, kind, source=str(path), what=what, schema=schema, remedy=remedy, checks=checks)
 
 
@@ -80,17 +76,6 @@ def record_from_json(
     for check in checks:
         raise_first_reason(check(record), source=source, remedy=remedy)
     return record
-
-
-def _with_current_keys(text: bytes, former_keys: Mapping[str, str]) -> bytes:
-    """Return the JSON object `text` with current keys. Other text is returned unchanged; its reader rejects it."""
-    try:
-        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
-        return text
-    if former_keys.keys().isdisjoint(values):
-        return text
-    return msgspec.json.encode({former_keys.get(key, key): value for key, value in values.items()})
 
 
 def raise_first_reason(reasons: Reasons, *, source: str, remedy: str) -> None:

@@ -8,7 +8,6 @@ from lopa.runtime.contract import Int64
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.decoding.edit import EditedTokens
 from lopa.runtime.decoding.round import UnmaskedTokens
-from lopa.runtime.plan.renamed_options import warn_renamed
 from lopa.runtime.state.branch import Branch, Lookahead
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.strategy import Candidates
@@ -42,9 +41,3 @@ class Step:
     """Lookahead token that completed the answer, which no later step verifies; None in other steps."""
     edited: EditedTokens = field(default_factory=EditedTokens)
     """Unmasked tokens that the step replaced."""
-
-    @property
-    def taken_back(self) -> Int64:
-        """Former name of `remasked`."""
-        warn_renamed("taken_back", "remasked")
-        return self.remasked

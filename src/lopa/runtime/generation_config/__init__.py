@@ -24,7 +24,6 @@ from lopa.runtime.generation_config.keyword_options import GenerationOptions
 from lopa.runtime.generation_config.merged_options import defaults_beside, merged_options
 from lopa.runtime.generation_config.resolve import DEFAULT_DEVICES, resolve
 from lopa.runtime.generation_config.value_checks import NO_PROFILE, PROFILE_NAME
-from lopa.runtime.plan.renamed_options import RENAMED_OPTIONS, current_names
 
 __all__ = [
     "DEFAULT_DEVICES",
@@ -33,14 +32,12 @@ __all__ = [
     "OPTIONS",
     "PACKAGE_DEFAULTS",
     "PROFILE_NAME",
-    "RENAMED_OPTIONS",
     "BranchChoice",
     "GenerationConfig",
     "GenerationOptions",
     "HelpText",
     "branch_choice",
     "checked_defaults",
-    "current_names",
     "defaults_beside",
     "help_texts",
     "may_share_rows",

@@ -1,6 +1,5 @@
 """The decoding options of one request, as requested."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
@@ -10,12 +9,6 @@ from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.value_checks import CHECKS
 from lopa.runtime.plan import CONSTRAINTS
 from lopa.runtime.plan.choices import Alg, Alignment, Cache, Confidence, StrategyName, Window
-from lopa.runtime.plan.renamed_options import (
-    RENAMED_OPTIONS,
-    current_names,
-    former_attribute,
-    warn_renamed,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +158,7 @@ class GenerationConfig:
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
         """Return a config from options by name. Raises BadInputError for unknown names and bad values."""
         check_names(options)
-        return cls(**current_names(options))
+        return cls(**options)
 
     def requested(self) -> dict[str, Any]:
         """Return the options that are not None, by name, as `from_mapping` takes them."""
@@ -174,39 +167,11 @@ class GenerationConfig:
             found["strategy_options"] = dict(self.strategy_options)
         return found
 
-    def __getattr__(self, name: str) -> Any:
-        """Return an option by its former name, with a DeprecationWarning."""
-        return former_attribute(self, name)
-
     @property
     def has_grammar(self) -> bool:
         """True if a grammar constrains the answer, or a budget its reasoning."""
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
-
-def _accept_former_names() -> None:
-    """Let GenerationConfig take options by their former names, and keep its former constructor `reference`."""
-    init = GenerationConfig.__init__
-
-    @functools.wraps(init)
-    def renamed_init(self: GenerationConfig, **options: Any) -> None:
-        for former, name in RENAMED_OPTIONS.items():
-            if former in options:
-                warn_renamed(former, name)
-                options[name] = options.pop(former)  # it takes precedence: dataclasses.replace passes `name` too
-        init(self, **options)
-
-    def reference(cls: type[GenerationConfig], /, **options: Any) -> GenerationConfig:
-        """Return a config of reference mode. Deprecated: use GenerationConfig(reference=True, ...)."""
-        warn_renamed("GenerationConfig.reference(...)", "GenerationConfig(reference=True, ...)")
-        return cls(**{**options, "reference": True})
-
-    # Set after the dataclass was created. On an instance, its field `reference` hides this method.
-    for name, member in (("__init__", renamed_init), ("reference", classmethod(reference))):
-        setattr(GenerationConfig, name, member)
-
-
-_accept_former_names()
 
 OPTIONS = tuple(option.name for option in fields(GenerationConfig))
 """Names of all options."""
@@ -222,7 +187,7 @@ def check_names(options: Mapping[str, Any]) -> None:
             expected="a mapping of option names to values",
             remedy='e.g. {"max_new_tokens": 64}',
         )
-    unknown = sorted(shown(name) for name in options if name not in OPTIONS and name not in RENAMED_OPTIONS)
+    unknown = sorted(shown(name) for name in options if name not in OPTIONS)
     if unknown:
         raise BadInputError(
             "unknown option " + ", ".join(unknown[:5]),
@@ -234,4 +199,4 @@ def check_names(options: Mapping[str, Any]) -> None:
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None, with every value checked. Raises BadInputError."""
     check_names(options)
-    return {name: CHECKS[name](value) for name, value in current_names(options).items() if value is not None}
+    return {name: CHECKS[name](value) for name, value in options.items() if value is not None}

@@ -7,7 +7,6 @@ from typing import Any
 from lopa.runtime.checked_values import shown
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.generation_config.config import OPTIONS
-from lopa.runtime.plan.renamed_options import current_names
 
 PACKAGE_DEFAULTS: Mapping[str, Any] = {
     "strategy": "lopa",
@@ -45,7 +44,6 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises BadInputError for names that are not in DEFAULT_OPTIONS. `resolve` checks the values.
     """
-    defaults = current_names(defaults)
     for name in defaults:
         if name not in DEFAULT_OPTIONS:
             per_request = isinstance(name, str) and name in _PER_REQUEST
@@ -60,7 +58,7 @@ def checked_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 def options_from_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of checked_defaults as options of GenerationConfig."""
-    return {name: math.inf if value == "inf" else value for name, value in current_names(defaults).items()}
+    return {name: math.inf if value == "inf" else value for name, value in defaults.items()}
 
 
 def _in_json(value: Any) -> Any:

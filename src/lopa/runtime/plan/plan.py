@@ -8,7 +8,6 @@ from typing import Any
 
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.plan.choices import Alignment, Cache, Confidence, SharedRows, Window
-from lopa.runtime.plan.renamed_options import former_attribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +91,6 @@ class DecodingPlan:
     overwrites_unmasked: bool
     """True if a rule that unmasks a fixed number of positions overwrites unmasked ones if too few are masked, as the
     published loops do (docs/concepts/decoding.md)."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an option by its former name, with a DeprecationWarning."""
-        return former_attribute(self, name)
 
     def as_json(self) -> dict[str, Any]:
         """Return every field by name as a JSON value, with "inf" for infinity."""

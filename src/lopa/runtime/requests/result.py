@@ -6,7 +6,6 @@ from typing import Literal
 from lopa.runtime.contract.candidate_list import TokenLogprob
 from lopa.runtime.decoding.decoding import StopReason
 from lopa.runtime.plan import DecodingPlan
-from lopa.runtime.plan.renamed_options import warn_renamed
 from lopa.runtime.scoring.choice_scores import ChoiceScores
 
 
@@ -73,12 +72,6 @@ class DraftEvent:
     text: str
     unmasked: int = 0
     """Number of unmasked positions. It falls when positions behind an end of text are dropped."""
-
-    @property
-    def decided(self) -> int:
-        """Former name of `unmasked`."""
-        warn_renamed("decided", "unmasked")
-        return self.unmasked
 
 
 @dataclass(frozen=True)

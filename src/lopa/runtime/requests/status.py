@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from lopa.runtime.errors import LopaError
-from lopa.runtime.plan.renamed_options import warn_renamed
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,3 @@ class EngineStatus:
     """True if new requests are rejected because of close() or a failure."""
     failure: LopaError | None
     """Error that closed the engine, or None."""
-
-    @property
-    def slots(self) -> int:
-        """Former name of `max_num_seqs`."""
-        warn_renamed("slots", "max_num_seqs")
-        return self.max_num_seqs

@@ -72,7 +72,6 @@ def _draft_fields(event: DraftEvent, winner: dict[str, Any]) -> dict[str, Any]:
         "draft": event.text,
         "step": event.step,
         "unmasked": event.unmasked,
-        "decided": event.unmasked,  # former name, for one minor version
         **winner,
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lopa.runtime.checked_values import check_int
 from lopa.runtime.contract import TOP_K
-from lopa.runtime.generation_config import OPTIONS, current_names
+from lopa.runtime.generation_config import OPTIONS
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.foreign_options import HINTS, MAPPED, NEUTRAL, is_neutral
 from lopa.serve.openai.response_format import option_from_response_format
@@ -147,7 +147,7 @@ def options_from_body(
                 remedy="remove it; this server does not support it",
             )
     with field_errors(LOPA_FIELD):
-        ours = current_names(lopa_options_from_body(body))
+        ours = lopa_options_from_body(body)
     for name, value in ours.items():
         if name in ours_beside:
             continue

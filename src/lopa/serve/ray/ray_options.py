@@ -22,7 +22,6 @@ from lopa.runtime.parallel.branch_session import STALL_SECONDS
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.sessions.cpu_cores import check_devices
 from lopa.serve.chat.call_format import FORMATS, CallFormat
-from lopa.serve.renamed_settings import current_settings
 from lopa.serve.serve_limits import ServeLimits
 
 _MAX_REPLICAS = 10**4
@@ -173,7 +172,6 @@ def options_from_args(args: Mapping[str, Any]) -> RayOptions:
 
 
 def _args_record(args: Mapping[str, Any]) -> _Args:
-    args = current_settings(args)
     unknown = sorted(set(args) - set(_Args.__struct_fields__), key=str)
     if unknown:
         raise BadInputError(

@@ -7,7 +7,6 @@ from typing import Any
 from lopa.runtime.checked_values import check_bool
 from lopa.runtime.files.untrusted_input import errors_as_bad_input, object_from_json, value_from_json
 from lopa.runtime.generation_config import OPTIONS as OPTION_NAMES
-from lopa.runtime.generation_config import current_names
 from lopa.serve.openai.body_options import BodyOptions
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.openai.request import apply_limits, check_deadline, messages_from_field
@@ -66,9 +65,7 @@ def request_from_inputs(
     given = _parse_options(_text_input(OPTIONS, inputs.get(OPTIONS)))
     options, deadline = BodyOptions(), None
     for source, values in ((f"{OPTIONS}.", given), ("", extra)):
-        with field_errors(OPTIONS):
-            named = current_names(values)
-        for name, value in named.items():
+        for name, value in values.items():
             param = f"{source}{name[:80]}"
             if name == _DEADLINE and value is not None:
                 deadline = check_deadline(value, limits, param)

@@ -10,7 +10,6 @@ from lopa.runtime.devices import MAX_THREADS
 from lopa.runtime.engine import MAX_NUM_SEQS, MAX_WAITING, QUEUE_LIMIT
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.parallel.branch_session import STALL_SECONDS
-from lopa.serve.renamed_settings import current_settings
 from lopa.serve.serve_limits import ServeLimits
 
 BUNDLE = "bundle"
@@ -75,7 +74,7 @@ def settings_from_parameters(parameters: Mapping[str, str]) -> TritonSettings:
     """
     known = ("bundle", *_NUMBERS)
     values: dict[str, Any] = {}
-    for name, text in current_settings(parameters).items():
+    for name, text in parameters.items():
         if name.isupper() or name == PYTHON_PATH or name.startswith(DEVICE):
             continue
         if name not in known:
