@@ -253,7 +253,7 @@ template <class Isa, class Format>
 inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int64_t row, int64_t rows, typename Format::Sum* sums) {
     constexpr int64_t kTileBytes = Format::kTileBytes;
     alignas(64) uint8_t copy[kBlock * kTileBytes];
-    const Product& product = *at.strip.product;
+    const Product product = *at.strip.product;  // a copy, which stores of vectors do not change
     const int64_t block = at.block, width = std::min(kTile, product.columns - at.tile * kTile);
     const uint8_t* weights = at.weights();
     int64_t stride = at.row_bytes();
@@ -356,7 +356,7 @@ template <class Isa, class Format>
 void compute_strip(const Strip& strip, const Strip& next) {
     using Sum = typename Format::Sum;
     const Product& product = *strip.product;
-    auto* const all_sums = static_cast<Sum*>(strip_memory());
+    Sum* const all_sums = static_cast<Sum*>(strip_memory());
     if (all_sums == nullptr) return fill_nan(product, strip.first * kTile, std::min(strip.last * kTile, product.columns));
     for (int64_t row = 0; row < product.rows; row += kMaxRows) {
         const int64_t rows = std::min(kMaxRows, product.rows - row), width = strip.last - strip.first;
