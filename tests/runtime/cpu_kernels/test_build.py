@@ -21,7 +21,14 @@ _OF_THE_COMPILER = re.compile(r"^\S*/lib/gcc\S*intrin\.h:\d+.*\[-W(?:maybe-)?uni
 
 def _built(folder: Path, compiler: str) -> subprocess.CompletedProcess[str]:
     """Build into `folder` with `compiler`, and without Python's own flags."""
-    command = [sys.executable, PROJECT / "setup.py", "--quiet", "build_ext", "--build-lib", folder / "lib"]
+    command: list[str | Path] = [
+        sys.executable,
+        PROJECT / "setup.py",
+        "--quiet",
+        "build_ext",
+        "--build-lib",
+        folder / "lib",
+    ]
     program = compiler if Path(compiler).is_absolute() else f"{compiler} -Wall -Wextra"
     return subprocess.run(
         [*command, "--build-temp", folder / "temp"],
