@@ -1,17 +1,63 @@
 """The compiled kernels of the device `cpu`. Everything else is in pyproject.toml, which has no stable form for them."""
 
+import re
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
 
 _KERNELS = Path("src/lopa/runtime/cpu_kernels")
+_AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+_FLAGS = {
+    "avx2.cpp": _AVX2,
+    "avx_vnni.cpp": [*_AVX2, "-mavxvnni"],
+    "avx512_vnni.cpp": [
+        *_AVX2,
+        *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
+        "-mprefer-vector-width=512",
+    ],
+}
+"""Flags of the sources for one instruction set. The library selects among them when it is loaded."""
+_REASON = "_kernels.not-built"
+"""File of the package that says why it has no kernels (lopa.runtime.cpu_kernels.kernel_library)."""
+
+
+class BuildKernels(build_ext):
+    """Build of the kernels with flags by source. If it fails, the package is complete without them and says why."""
+
+    def build_extension(self, extension: Extension) -> None:
+        """Build the kernels, or write the reason to standard error and to the package."""
+        reason = Path(self.get_ext_fullpath(extension.name)).with_name(_REASON)
+        reason.unlink(missing_ok=True)
+        sources = extension.sources
+        try:
+            extension.extra_objects = [each for source in sources for each in self._objects(extension, source)]
+            extension.sources = []
+            super().build_extension(extension)
+        except (BaseError, CCompilerError) as error:
+            reason.parent.mkdir(parents=True, exist_ok=True)
+            message = re.sub(r"\['([^']+)'.*\]", r"\1", str(error)).rstrip(".")  # a command without its arguments
+            reason.write_text(f"{message}\n", encoding="utf-8")
+            print(f"warning: built without the kernels of the device cpu: {message}", file=sys.stderr)
+        finally:
+            extension.sources = sources
+
+    def _objects(self, extension: Extension, source: str) -> list[str]:
+        """Compile one source."""
+        flags = [*extension.extra_compile_args, *_FLAGS.get(Path(source).name, [])]
+        objects: list[str] = self.compiler.compile([source], self.build_temp, extra_postargs=flags)
+        return objects
+
 
 setup(
+    cmdclass={"build_ext": BuildKernels},
     ext_modules=[
         Extension(
             "lopa.runtime.cpu_kernels._kernels",
             sources=[str(path) for path in sorted(_KERNELS.glob("*.cpp"))],
-            depends=[str(path) for path in sorted(_KERNELS.glob("*.h"))],
+            depends=[str(path) for path in sorted(_KERNELS.glob("*.[ch]*"))],
             language="c++",
             extra_compile_args=["-std=c++17", "-O3", "-g0", "-fvisibility=hidden"],
             py_limited_api=True,

@@ -287,6 +287,39 @@ def test_large_gates_neither_overflow_nor_vanish(instruction_set: str, operator:
     assert (np.abs(result - exact) <= bound).all()
 
 
+@pytest.mark.parametrize(
+    ("gate", "activated"), [(-87.0, -87 * np.exp(-87.0)), (-89.0, 0), (-1e30, 0), (-3e38, 0), (-np.inf, np.nan)]
+)
+def test_silu_of_large_negative_gates_is_zero(instruction_set: str, gate: float, activated: float) -> None:
+    ones = np.ones((1, 1, 33), np.float32)
+    layer = Layer(
+        "ExpertsFloat",
+        Stack("gate", ones * np.float32(gate)),
+        Stack("up", ones),
+        Stack("down", ones.transpose(0, 2, 1) / 33),
+    )
+    batch = Batch(np.ones((2, 1), np.float32), np.zeros((2, 1), np.int64), np.ones((2, 1), np.float32))
+    np.testing.assert_allclose(batch.run(layer.open()), np.full((2, 1), activated), rtol=1e-4, atol=1e-37)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_at_every_place(instruction_set: str, operator: str, value: float) -> None:
+    layer = random_layer(operator, 32, 64, 2)
+    batch = random_batch(layer, 33, 1)
+    expected = batch.run(layer.open())[32]
+    batch.rows[np.diag_indices(32)] = value
+    result = batch.run(layer.open())
+    assert not np.isfinite(result[:-1]).any()
+    assert (result[-1] == expected).all()
+
+
+def test_int8_sums_never_overflow() -> None:
+    layer = random_layer("ExpertsInt8", 131072, 1, 1)
+    with pytest.raises(Exception, match=r"ExpertsInt8: gate has shape .* expected at most 131071"):
+        random_batch(layer, 1, 1).run(layer.open())
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_threads_share_a_session(instruction_set: str, operator: str) -> None:
     layer = random_layer(operator, 256, 192, 8)

@@ -1,5 +1,7 @@
 """Products with quantized matrices: every instruction set of this processor against exact references."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -98,7 +100,7 @@ def test_int8_products_equal_those_of_onnxruntime(
     outputs: int,
 ) -> None:
     rng = np.random.default_rng(outputs)
-    integers = rng.integers(-127, 128, (inputs, outputs), dtype=np.int8)
+    integers = rng.integers(-128, 128, (inputs, outputs), dtype=np.int8)
     scales = numpy_helper.from_array((rng.random(outputs) * 0.01).astype(np.float32), "s")
     matrix = numpy_helper.from_array(integers, "w")
     ours = session("MatMulInt8", {"x": TensorProto.UINT8}, [matrix, scales])
@@ -106,6 +108,56 @@ def test_int8_products_equal_those_of_onnxruntime(
     theirs = session("MatMulIntegerToFloat", {"x": TensorProto.UINT8}, [matrix, one, scales, zero], domain=MICROSOFT)
     x = rng.integers(1, 256, (rows, inputs)).astype(np.uint8)
     assert (run(ours, x=x) == run(theirs, x=x)).all()
+
+
+def int8_session(integers: Int8, scales: Float32) -> ort.InferenceSession:
+    matrix, factors = numpy_helper.from_array(integers, "w"), numpy_helper.from_array(scales, "s")
+    return session("MatMulInt8", {"x": TensorProto.UINT8}, [matrix, factors])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 130])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (31, 33), (64, 128), (97, 260)])
+def test_int8_extremes_are_exact(instruction_set: str, rows: int, inputs: int, outputs: int) -> None:
+    rng = np.random.default_rng(rows)
+    integers = rng.choice([-128, -127, 127], (inputs, outputs)).astype(np.int8)
+    scales = rng.random(outputs).astype(np.float32)
+    x = rng.choice([1, 128, 255], (rows, inputs)).astype(np.uint8)
+    exact = (x.astype(np.int64) - 128) @ integers.astype(np.int64)
+    assert (run(int8_session(integers, scales), x=x) == exact.astype(np.float32) * scales).all()
+
+
+def test_int8_sums_never_overflow(instruction_set: str) -> None:
+    integers, most = np.full((131072, 2), -128, np.int8), np.full((3, 131072), 1, np.uint8)
+    one = int8_session(integers[:-1], np.ones(2, np.float32))
+    assert (run(one, x=most[:, :-1]) == np.float32(131071 * 127 * 128)).all()
+    with pytest.raises(Exception, match="MatMulInt8: a row has more than 131071 numbers"):
+        run(int8_session(integers, np.ones(2, np.float32)), x=most)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e20, 3e38])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_int4_rows_of_any_size(instruction_set: str, size: float, rows: int) -> None:
+    """The result is in the range of float32, though products before their scales would not be."""
+    rng = np.random.default_rng(9)
+    integers, scales = int4_matrix(rng, 96, 150)
+    x = rng.uniform(-1, 1, (rows, 96)).astype(np.float32)
+    exact = rounded_product(x, integers, scales * np.float32(1e-3))
+    product = run(int4_session(integers, scales * np.float32(1e-3)), x=x * np.float32(size)) / np.float64(size)
+    np.testing.assert_allclose(product, exact, rtol=1e-3, atol=2e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_at_every_place(instruction_set: str, value: float) -> None:
+    rng = np.random.default_rng(10)
+    integers, scales = int4_matrix(rng, 64, 40)
+    integers[5] = 0
+    x = rng.standard_normal((65, 64)).astype(np.float32)
+    expected = run(int4_session(integers, scales), x=x)[64]
+    x[np.diag_indices(64)] = value
+    for part in (x, x[63:], x[62:]):
+        product = run(int4_session(integers, scales), x=part)
+        assert np.isnan(product[:-1]).all()
+        assert (product[-1] == expected).all()
 
 
 def test_results_depend_on_the_row_alone(library: KernelLibrary) -> None:
@@ -162,3 +214,26 @@ def test_wrong_shapes_are_errors(inputs: int, shape: tuple[int, int], blocks: in
 def test_unknown_instruction_sets_are_rejected(library: KernelLibrary) -> None:
     with pytest.raises(ValueError, match="received 'mmx', expected avx512-vnni"):
         library.select("mmx")
+
+
+_SMALL_STACK = """
+import threading
+import numpy as np
+from tests.runtime.cpu_kernels.test_products import int4_session, int8_session, run
+integers, results = np.ones((64, 4096), np.int8), []
+int4 = int4_session(integers, np.ones((2, 4096), np.float32))
+int8 = int8_session(integers, np.ones(4096, np.float32))
+def multiply():
+    results.append(run(int4, x=np.ones((128, 64), np.float32)))
+    results.append(run(int8, x=np.full((128, 64), 129, np.uint8)))
+threading.stack_size(256 * 1024)
+thread = threading.Thread(target=multiply)
+thread.start()
+thread.join()
+print([int(result.min()) for result in results])
+"""
+
+
+def test_threads_may_have_small_stacks() -> None:
+    done = subprocess.run([sys.executable, "-c", _SMALL_STACK], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[64, 64]\n"), done.stderr

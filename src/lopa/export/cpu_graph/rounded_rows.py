@@ -2,10 +2,11 @@
 
 export/graph/quantize_pass.py writes rows divided by their scales in standard operators: Abs, ReduceMax, Max, Mul, Div,
 QuantizeLinear, and a float product that ONNX Runtime converts to an integer product. With the same scales and integers,
-this pass makes three changes:
+this pass makes four changes:
 
 * The largest magnitude comes from the maximum and the minimum of a row. Reading a row twice costs less than writing its
   magnitudes and reading them.
+* The scale of a row with a NaN is NaN. ReduceMax and ReduceMin skip a NaN that is not the first number of its row.
 * QuantizeLinear does the division, with a row as one block with its own scale. The other standard form has one scale
   per row of a matrix, along axis 0. ONNX Runtime distributes blocks over threads, but not such rows.
 * The product is MatMulIntegerToFloat of com.microsoft. ONNX Runtime's own conversion adds a vector of the weights' zero
@@ -59,13 +60,16 @@ class RoundedRowsPass(ir.passes.InPlacePass):
         modified = False
         for node in tuple(model.graph):
             rounding = _rounding_of(node)
-            inputs = _inputs_of(rounding) if rounding is not None else None
-            if rounding is None or inputs is None:
+            if rounding is None:
+                continue
+            _keep_nan(rounding)
+            modified = True
+            inputs = _inputs_of(rounding)
+            if inputs is None:
                 continue
             _round_in_blocks(rounding, inputs, zero_points)
             for product in tuple(_products_of(rounding)):
                 _multiply_integers(product)
-            modified = True
         if modified:
             model.opset_imports[MICROSOFT] = 1
             common.RemoveUnusedNodesPass()(model)
@@ -142,6 +146,16 @@ class _ZeroPoints:
         if key is not None:
             self._made[key] = filled.outputs[0]
         return filled.outputs[0]
+
+
+def _keep_nan(rounding: _RowRounding) -> None:
+    """Make the scale of a row with a NaN NaN: sums, Min and Max keep it. Min bounds sums that are infinite."""
+    not_zero, name = rounding.not_zero, f"{rounding.not_zero.name}/nan"
+    total = ir.node("ReduceSum", [rounding.factor, *rounding.largest.inputs[1:]], {"keepdims": 1}, name=f"{name}/sum")
+    bounded = ir.node("Min", [total.outputs[0], not_zero.inputs[1]], name=name)
+    not_zero.prepend([total, bounded])
+    not_zero.resize_inputs(3)
+    not_zero.replace_input_with(2, bounded.outputs[0])
 
 
 def _round_in_blocks(rounding: _RowRounding, inputs: int, zero_points: _ZeroPoints) -> None:

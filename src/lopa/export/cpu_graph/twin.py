@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from lopa.export.cpu_graph.mapped_matrices import MappedExpertsPass, MappedInt4Pass, MappedInt8Pass
+from lopa.export.cpu_graph.nonfinite_rows import NonFiniteRowsPass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
@@ -44,20 +45,21 @@ def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
     """
     twins: dict[CpuForm, ir.Model] = {}
     packed = _copied(model)
-    is_sparse = bool(expert_nodes(model))
-    if _apply_passes(packed, of):
+    modified = [_apply_passes(packed, of)]
+    mapped = _copied(packed)
+    if expert_nodes(model):
+        modified.append(_apply_passes(with_expert_operators(packed, "standard"), of))
+    if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
     unpacked = _copied(model)
-    if not is_sparse and UnpackedInt4Pass()(unpacked).modified:
+    if not expert_nodes(model) and UnpackedInt4Pass()(unpacked).modified:
         _apply_passes(unpacked, of)
         twins["unpacked"] = unpacked
-    mapped = _copied(packed)
     if any(
         [MappedExpertsPass()(mapped).modified, MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]
     ):
+        NonFiniteRowsPass()(mapped)  # products that no kernel of lopa's computes
         twins["mapped"] = mapped
-    if is_sparse and "packed" in twins:
-        _apply_passes(with_expert_operators(packed, "standard"), of)
     return twins
 
 

@@ -1,13 +1,12 @@
 // Kernels for processors with AVX2.
-#pragma GCC target("avx2,fma,f16c")
 #include "ymm.h"
 
 namespace lopa {
 namespace {
 
 struct Avx2 : Ymm {
-    // Weights are signed. Products of two pairs stay within int16, because no number is below -127.
-    static I dot(I sum, I weights, I rows) { return add_pairs(sum, _mm256_abs_epi8(rows), _mm256_sign_epi8(weights, rows)); }
+    // Weights are signed. Products of two pairs stay within int16, because no number of a row is below -127.
+    static I dot(I sum, I weights, I rows) { return add_pairs(sum, _mm256_abs_epi8(weights), _mm256_sign_epi8(rows, weights)); }
     // Weights are 0 to 15.
     static I dot_small(I sum, I weights, I rows) { return add_pairs(sum, weights, rows); }
 

@@ -1,5 +1,4 @@
 // Kernels for processors with AVX-512 VNNI.
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,avx2,prefer-vector-width=512")
 #include <immintrin.h>
 
 #include <type_traits>
@@ -110,8 +109,9 @@ struct Avx512Vnni {
         const int32_t bits = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_epi32(_mm512_castps_si512(first), magnitude),
                                                                       _mm512_and_epi32(_mm512_castps_si512(second), magnitude)));
         const RowScale found = row_scale(bits);
-        const __m512 inverse = _mm512_set1_ps(found.inverse);
-        const I a = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), b = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));
+        const __m512 inverse = _mm512_set1_ps(found.inverse), most = _mm512_set1_ps(127.0f);  // also of NaN
+        const I a = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(first, inverse), most));
+        const I b = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(second, inverse), most));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers), _mm512_cvtsepi32_epi8(a));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(numbers + 16), _mm512_cvtsepi32_epi8(b));
         *scale = found.scale;

@@ -1,5 +1,4 @@
 // Kernels for processors with AVX-VNNI, such as Intel's laptops since 2021.
-#pragma GCC target("avx2,fma,f16c,avxvnni")
 #include "ymm.h"
 
 namespace lopa {

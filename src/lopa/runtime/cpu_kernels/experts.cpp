@@ -356,6 +356,8 @@ OrtStatus* read_layer(const Api& api, const Form& form, const Input* inputs, Lay
     const int64_t experts = gate.dimensions[0], inner = gate.dimensions[2];
     if (form.numbers == Numbers::kInt4 && (hidden % kBlock != 0 || inner % kBlock != 0))
         return wrong_shape(api, form, "gate", gate, "multiples of 32 inputs and columns");
+    if (form.numbers == Numbers::kInt8 && std::max(hidden, inner) > kMaxInt8Inputs)
+        return wrong_shape(api, form, "gate", gate, "at most 131071 inputs and columns, because sums are 32 bits");
     Stack stacks[3];
     for (size_t i = 0; i < 3; ++i) {
         const size_t index = 3 + i * (form.has_scales() ? 2 : 1);

@@ -18,6 +18,8 @@ DOMAIN = "lopa.cpu"
 BLOCK = 32
 """Inputs that share a scale in an int4 matrix of these operators."""
 _PATTERN = "_kernels.*so"
+_REASON = "_kernels.not-built"
+"""File with the error of a build that failed (setup.py)."""
 _MACHINES = ("x86_64", "AMD64")
 """Names of x86-64 in platform.machine()."""
 
@@ -74,7 +76,9 @@ def kernel_status() -> str:
         return library.instruction_set or f"not used, because this processor has no AVX2{fallback}"
     if platform.machine() not in _MACHINES:
         return f"not available for {platform.machine()}{fallback}"
-    return f"not installed{fallback}. Install a C++ compiler, then reinstall lopa-export"
+    reason = Path(__file__).with_name(_REASON)
+    found = f"not built: {reason.read_text(encoding='utf-8').strip()}" if reason.exists() else "not installed"
+    return f"{found}{fallback}. Install a C++ compiler, then reinstall lopa-export"
 
 
 def _loaded_library() -> KernelLibrary | None:

@@ -127,6 +127,8 @@ OrtStatus* multiply_int8(void* kernel, OrtKernelContext* context) {
     const int64_t k = inputs[0].shape.last(), n = inputs[1].shape.last(), rows = inputs[0].shape.rows();
     if (inputs[1].shape.count != 2 || inputs[2].shape.count != 1 || inputs[1].shape.dimensions[0] != k || inputs[2].shape.last() != n)
         return wrong_shapes(api, "MatMulInt8", inputs);
+    if (k > kMaxInt8Inputs)
+        return api.create_status(kInvalidArgument, "lopa.cpu::MatMulInt8: a row has more than 131071 numbers, whose sum may exceed 32 bits");
     float* output = nullptr;
     if (OrtStatus* status = open_output(api, context, inputs[0].shape, n, &output)) return status;
     if (rows == 0 || n == 0) return nullptr;
@@ -168,6 +170,12 @@ CustomOp operator_with(const char* (*name)(const CustomOp*), OrtStatus* (*comput
 }
 
 }  // namespace
+
+void* strip_memory() {
+    static thread_local Buffer<float> memory;
+    if (!memory) memory = buffer_of<float>(kMaxStripRows * kTile);
+    return memory.get();
+}
 
 const Kernels* g_kernels = best_kernels();
 

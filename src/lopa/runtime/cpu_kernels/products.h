@@ -10,11 +10,12 @@ constexpr int64_t kTile = 128;         // columns that are unpacked together: on
 constexpr int64_t kMaxRows = 128;      // rows per pass
 constexpr int64_t kMaxStripTiles = 16;
 constexpr int64_t kMaxStripRows = 512;  // tiles times rows of a strip: the sums fit into the second-level cache
+constexpr int64_t kMaxInt8Inputs = INT32_MAX / (128 * 128);  // sums are int32
 
 // Rows rounded to 8 bits, ordered [block][row][kBlock], so that one block of all rows is contiguous.
 struct RoundedRows {
     int8_t* numbers;       // [blocks, rows, kBlock], from -127 to 127 in int4 products, zero beyond the last input
-    float* scales;         // int4: [blocks, rows]; int8: [rows], or null if the result is not scaled
+    float* scales;         // int4: [blocks, rows], in units; int8: [rows], or null if the result is not scaled
     int32_t* corrections;  // int4: [blocks, rows]; int8: [rows]. Added because the weights are unpacked with an offset
 };
 
@@ -71,6 +72,9 @@ struct Kernels {
     ComputeStrip *int4_strip, *int8_strip, *float_strip, *float16_strip;
     int32_t int8_offset;  // offset of unpacked int8 weights: corrections are -int8_offset times the sum of a row
 };
+
+// Memory of this thread for the sums of a strip, or null if there is none. The stack of a thread may be smaller.
+void* strip_memory();
 
 extern const Kernels* g_kernels;  // in use, or null if this processor has none of the instruction sets
 

@@ -1,4 +1,4 @@
-// Steps on rows between the products of expert layers. Include it after the pragma that selects the instruction set.
+// Steps on rows between the products of expert layers.
 //
 // Every operation is exact or rounded once, and sums are fused explicitly, so results do not depend on the instruction set.
 #pragma once
@@ -25,6 +25,8 @@ inline float float_of(uint32_t bits) {
     return number;
 }
 
+inline float nan_if_infinite(float number) { return number - number + number; }
+
 void round_row(const float* row, int64_t count, int8_t* numbers, int64_t step, float* scale, int32_t* sum) {
     int32_t largest_bits = 0;  // as integers, so that NaN is the largest
     for (int64_t i = 0; i < count; ++i) {
@@ -32,7 +34,7 @@ void round_row(const float* row, int64_t count, int8_t* numbers, int64_t step, f
         largest_bits = bits > largest_bits ? bits : largest_bits;
     }
     const float largest = float_of(static_cast<uint32_t>(largest_bits));
-    const float unit = (largest < kMinMagnitude ? kMinMagnitude : largest) * (1.0f / 127.0f);
+    const float unit = (largest < kMinMagnitude ? kMinMagnitude : nan_if_infinite(largest)) * (1.0f / 127.0f);
     int32_t total = 0;
     for (int64_t first = 0; first < count; first += kBlock) {
         int8_t* block = numbers + first / kBlock * step;
@@ -66,7 +68,8 @@ inline float exponential(float x) {
 void swiglu(float* gate, const float* up, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
         const float x = gate[i], low = x < -88.0f ? -88.0f : x, clamped = low > 87.0f ? 87.0f : low;
-        gate[i] = x / (1.0f + exponential(-clamped)) * up[i];
+        const float kept = x < -88.0f ? x * 0.0f : x;  // NaN for -infinity, as in the float graph
+        gate[i] = kept / (1.0f + exponential(-clamped)) * up[i];
     }
 }
 

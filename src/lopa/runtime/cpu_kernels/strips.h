@@ -17,7 +17,9 @@ namespace {
 constexpr int64_t kGroups = kBlock / 4;
 constexpr int32_t kInt4Offset = 8;  // int4 numbers are unpacked to 0 .. 15
 
-// Scale of a block of a row, and its inverse, which is 0 for blocks of (nearly) zeros.
+constexpr float kSumUnit = 65536.0f;  // int4 sums are in multiples of it, so that they overflow only where results do
+
+// Scale of a block of a row / kSumUnit, NaN if a number is not finite, and the inverse, 0 for blocks of (nearly) zeros.
 struct RowScale {
     float scale, inverse;
 };
@@ -25,7 +27,7 @@ struct RowScale {
 inline RowScale row_scale(int32_t largest_bits) {
     float largest;
     std::memcpy(&largest, &largest_bits, 4);
-    return {largest / 127.0f, largest < 1e-30f ? 0.0f : 127.0f / largest};
+    return {nan_if_infinite(largest) / 127.0f / kSumUnit, largest < 1e-30f ? 0.0f : 127.0f / largest};
 }
 
 // Number type of sums between blocks, layout of a tile in memory, and blocks of tiles between prefetching and reading
@@ -251,7 +253,7 @@ template <class Isa, class Format>
 inline void add_block(const Cursor<Format>& at, const Cursor<Format>& ahead, int64_t row, int64_t rows, typename Format::Sum* sums) {
     constexpr int64_t kTileBytes = Format::kTileBytes;
     alignas(64) uint8_t copy[kBlock * kTileBytes];
-    const Product& product = *at.strip.product;
+    const Product product = *at.strip.product;  // a copy, which stores of vectors do not change
     const int64_t block = at.block, width = std::min(kTile, product.columns - at.tile * kTile);
     const uint8_t* weights = at.weights();
     int64_t stride = at.row_bytes();
@@ -336,17 +338,26 @@ inline void write_tile(const Product& product, int64_t tile, int64_t row, int64_
             Isa::order_int8(sums + r * kTile, scales, ordered);
         else
             numbers = sums + r * kTile;
+        if constexpr (std::is_same_v<Format, Int4>)
+            for (float& number : ordered) number *= kSumUnit;
         if (std::is_same_v<Format, Int8> && product.rounded.scales != nullptr)
             for (float& number : ordered) number *= product.rounded.scales[row + r];
         std::memcpy(product.output + (row + r) * product.columns + first, numbers, width * sizeof(float));
     }
 }
 
+// Write NaN to columns [first, last): what a session then reports is an error.
+inline void fill_nan(const Product& product, int64_t first, int64_t last) {
+    for (int64_t row = 0; row < product.rows; ++row)
+        std::fill_n(product.output + row * product.columns + first, last - first, __builtin_nanf(""));
+}
+
 template <class Isa, class Format>
 void compute_strip(const Strip& strip, const Strip& next) {
     using Sum = typename Format::Sum;
-    alignas(64) Sum all_sums[kMaxStripRows * kTile];
     const Product& product = *strip.product;
+    Sum* const all_sums = static_cast<Sum*>(strip_memory());
+    if (all_sums == nullptr) return fill_nan(product, strip.first * kTile, std::min(strip.last * kTile, product.columns));
     for (int64_t row = 0; row < product.rows; row += kMaxRows) {
         const int64_t rows = std::min(kMaxRows, product.rows - row), width = strip.last - strip.first;
         const auto sums = [&](int64_t tile) { return all_sums + (tile - strip.first) * rows * kTile; };

@@ -1,4 +1,4 @@
-// Vectors of 256 bits, for AVX2 with and without VNNI. Include it after the pragma that selects the instruction set.
+// Vectors of 256 bits, for AVX2 with and without VNNI.
 #pragma once
 #include <immintrin.h>
 
@@ -107,7 +107,8 @@ struct Ymm {
         const RowScale found = row_scale(*std::max_element(lanes, lanes + 8));
         I total = _mm256_setzero_si256(), rounded[4];
         for (int i = 0; i < 4; ++i) {
-            rounded[i] = _mm256_cvtps_epi32(_mm256_mul_ps(parts[i], _mm256_set1_ps(found.inverse)));
+            const __m256 exact = _mm256_mul_ps(parts[i], _mm256_set1_ps(found.inverse));
+            rounded[i] = _mm256_cvtps_epi32(_mm256_min_ps(exact, _mm256_set1_ps(127.0f)));  // also of NaN
             total = _mm256_add_epi32(total, rounded[i]);
         }
         const I words = _mm256_packs_epi32(rounded[0], rounded[1]), more = _mm256_packs_epi32(rounded[2], rounded[3]);
