@@ -1,13 +1,13 @@
-"""Added tokens of a checkpoint without tokenizer.json, with the ids that its files assign.
+"""Added tokens of a checkpoint's other files: tokenizer_config.json, added_tokens.json and special_tokens_map.json.
 
-The tokens are in tokenizer_config.json, added_tokens.json and special_tokens_map.json. This module assigns no ids.
+transformers adds them to the tokens of tokenizer.json or of vocab.json. The ids must be those that the files assign.
 """
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer
 
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.errors import BadInputError
@@ -15,9 +15,84 @@ from lopa.runtime.errors import BadInputError
 ADDED_TOKENS_NAME = "added_tokens.json"
 SPECIAL_TOKENS_MAP_NAME = "special_tokens_map.json"
 MAX_TOKEN_ID = 2**32 - 1
-_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_DECODER = "added_tokens_decoder"
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("extra_special_tokens", "additional_special_tokens")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _REMEDY = "copy the tokenizer's files again; they must come from one checkpoint"
+
+
+def settings_with_special_tokens(checkpoint: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json with the special tokens of special_tokens_map.json.
+
+    As in transformers the map counts only without added_tokens_decoder, and its tokens then replace those of the
+    settings. Raises BadInputError for a map that is broken or has other entries.
+    """
+    path, made = checkpoint / SPECIAL_TOKENS_MAP_NAME, dict(settings)
+    if extra := _extra_tokens(settings):
+        made[_LISTS[0]] = extra
+    if _DECODER not in settings and path.is_file():
+        for name, value in json_object_from_file(path, remedy=_REMEDY).items():
+            if name not in _LISTS and not (name.endswith("_token") and isinstance(value, str | dict | None)):
+                raise _not_a_token(checkpoint, f"{SPECIAL_TOKENS_MAP_NAME}: {name!r}: {value!r}")
+            if name == _LISTS[0] and isinstance(value, list):
+                made[name] = [*extra, *value]
+            elif name in _ROLES or name not in made:
+                made[name] = value
+    if _LISTS[0] in made:
+        made.pop(_LISTS[1], None)
+    for name in (_LISTS[0], "model_specific_special_tokens"):
+        if isinstance(made.get(name), dict):
+            if other := next((each for each in made[name] if not each.endswith("_token")), None):
+                raise _not_a_token(checkpoint, f"{name}: {other!r}, a name that does not end with _token")
+            made |= made.pop(name)
+    return made
+
+
+def _extra_tokens(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the special tokens without a role. The newer of the two names takes precedence."""
+    found = settings.get(_LISTS[0]) or settings.get(_LISTS[1])
+    return found if isinstance(found, list) else []
+
+
+def add_tokens_of_files(tokenizer: Tokenizer, checkpoint: Path, settings: Mapping[str, Any]) -> bool:
+    """Add to the `tokenizer` of tokenizer.json what the other files name, as transformers does. Return True if any.
+
+    added_tokens_decoder, or without it added_tokens.json, adds tokens; the decoder also replaces flags. Special tokens
+    without an id become added tokens too. Raises BadInputError for entries that are not tokens, and for a token to
+    which the files give two ids.
+    """
+    own = tokenizer.get_added_tokens_decoder()
+    known = {token.content: token for token in own.values()}
+    named = [settings.get(name) for name in sorted(settings, key=_role_order) if name.endswith("_token")]
+    roles = {token.content: token for token in _role_tokens([*named, *_extra_tokens(settings)], checkpoint)}
+    if _DECODER in settings:
+        declared = dict(_tokens_from_decoder(settings, set(), checkpoint))
+    else:
+        extra = settings.get(_LISTS[0]) or []
+        special = {*_contents([settings.get(name) for name in _ROLES]), *_contents(extra)}
+        declared = dict(_tokens_from_file(checkpoint, special)) | own
+    texts, before = set(_contents(named)), repr(own)
+    for token in declared.values():
+        token.special = token.special or token.content in texts or getattr(known.get(token.content), "special", False)
+    present = known.keys() | {token.content for token in declared.values()}
+    new = [token for content, token in roles.items() if content not in present]
+    tokenizer.add_tokens([*(token for _, token in sorted(declared.items(), key=lambda pair: pair[0])), *new])
+    _check_ids(declared.items(), tokenizer.get_vocab(), checkpoint)
+    return repr(tokenizer.get_added_tokens_decoder()) != before
+
+
+def _role_order(name: str) -> int:
+    """Return the order in which transformers adds special tokens, which decides new ids."""
+    return _ROLES.index(name) if name in _ROLES else len(_ROLES)
+
+
+def _role_tokens(values: Iterable[Any], checkpoint: Path) -> Iterable[AddedToken]:
+    """Yield the special tokens of `values`, written as texts or as objects with `content` and flags."""
+    for value in values:
+        for content in _contents([value]):
+            flags = {name: value[name] for name in _FLAGS[:4] if name in value} if isinstance(value, dict) else {}
+            yield _token(checkpoint, content, special=True, **flags)
 
 
 def added_tokens_from_checkpoint(
@@ -29,7 +104,8 @@ def added_tokens_from_checkpoint(
     BadInputError for entries that are not tokens, for tokens with two ids or none, and for ids with two tokens. The
     tokens of `vocabulary` (vocab.json) count too.
     """
-    roles = _role_tokens(checkpoint, settings)
+    roles = set(_contents([value for name, value in settings.items() if name.endswith("_token")]))
+    roles.update(_contents(_extra_tokens(settings)))
     tokens = list(_tokens_from_decoder(settings, roles, checkpoint))
     listed = {(token_id, token.content) for token_id, token in tokens}
     # added_tokens.json has no flags, so added_tokens_decoder takes precedence for tokens in both.
@@ -48,20 +124,8 @@ def added_tokens_from_checkpoint(
     return sorted(tokens, key=lambda pair: pair[0])
 
 
-def _role_tokens(checkpoint: Path, settings: Mapping[str, Any]) -> set[str]:
-    path = checkpoint / SPECIAL_TOKENS_MAP_NAME
-    sources = [settings]
-    if path.is_file():
-        sources.append(json_object_from_file(path, remedy=_REMEDY))
-    return {content for source in sources for content in _contents(source)}
-
-
-def _contents(source: Mapping[str, Any]) -> Iterable[str]:
+def _contents(values: Iterable[Any]) -> Iterable[str]:
     """Yield the texts of tokens. A token is written as its text or as an object with `content`."""
-    values = [value for name, value in source.items() if name.endswith("_token")]
-    for name in _LISTS:
-        listed = source.get(name)
-        values += listed if isinstance(listed, list) else []
     for value in values:
         content = value.get("content") if isinstance(value, dict) else value
         if isinstance(content, str) and content:
@@ -71,7 +135,7 @@ def _contents(source: Mapping[str, Any]) -> Iterable[str]:
 def _tokens_from_decoder(
     settings: Mapping[str, Any], roles: set[str], checkpoint: Path
 ) -> Iterable[tuple[int, AddedToken]]:
-    decoder = settings.get("added_tokens_decoder", {})
+    decoder = settings.get(_DECODER, {})
     if not isinstance(decoder, dict):
         raise _not_a_token(checkpoint, f"added_tokens_decoder = {decoder!r}")
     for key, entry in decoder.items():
@@ -91,7 +155,7 @@ def _tokens_from_file(checkpoint: Path, roles: set[str]) -> Iterable[tuple[int, 
     for content, token_id in json_object_from_file(path, remedy=_REMEDY).items():
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             raise _not_a_token(checkpoint, f"{ADDED_TOKENS_NAME}: {content!r}: {token_id!r}")
-        yield token_id, _token(checkpoint, content, special=content in roles)
+        yield token_id, _token(checkpoint, content, special=content in roles, normalized=content not in roles)
 
 
 def _token(checkpoint: Path, content: Any, **flags: bool) -> AddedToken:

@@ -1,29 +1,34 @@
 """Tokenizer of a checkpoint, converted to the tokenizer files of a bundle and the special token ids.
 
-tokenizer.json and tokenizer_config.json are read as data, and without a tokenizer.json also vocab.json and merges.txt.
-No code of the checkpoint runs.
+All files are read as data, with the meaning that AutoTokenizer of transformers gives them. Without a tokenizer.json the
+tokenizer is made from vocab.json and merges.txt. No code of the checkpoint runs.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from lopa.export.checkpoint.added_tokens import add_tokens_of_files, settings_with_special_tokens
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
+from lopa.export.checkpoint.tokenizer_settings import check_tokenizer_settings
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
 from lopa.runtime.text.chat_template import check_template, template_from_file
+from lopa.runtime.text.tokenizer import Tokenizer as BundleTokenizer
 from lopa.runtime.text.tokenizer import special_token_texts
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+_MORE_TEMPLATES = "additional_chat_templates"
 _COPY_AGAIN = "copy the checkpoint again"
 _TOKENIZER_FILE = "a file of the tokenizers library"
 _MAX_SETTINGS_BYTES = 2**24
@@ -35,12 +40,16 @@ class TokenizerFiles:
     """Tokenizer files of the bundle, and the token ids that the decoder needs."""
 
     tokenizer: bytes
-    """Content of tokenizer.json, copied from the checkpoint or made from its vocabulary files."""
+    """Content of tokenizer.json: the checkpoint's, with the tokens of its other files, or made from a vocabulary."""
     tokenizer_config: bytes
     """Content of tokenizer_config.json, including the chat template."""
     special_tokens: SpecialTokens
     assumed_mask: bool
     """True if no file names the mask token. Its id is then the default of the family's reference code."""
+    adds_bos: bool = False
+    """True if the tokenizer puts its beginning-of-text token before each text."""
+    notes: tuple[str, ...] = ()
+    """Warnings about entries that have no effect in the bundle."""
 
 
 def tokenizer_files_from_checkpoint(
@@ -55,29 +64,78 @@ def tokenizer_files_from_checkpoint(
     Raises BadInputError for a missing or broken tokenizer, for an invalid `chat_template`, and for token ids that are
     missing, contradictory or outside the vocabulary.
     """
-    settings = _settings_with_chat_template(checkpoint)
-    if chat_template is not None:
-        settings["chat_template"] = template_from_file(chat_template)
-        check_template(
-            settings["chat_template"], special_token_texts(settings), name=f"the chat template {chat_template}"
-        )
+    settings = settings_with_special_tokens(checkpoint, _settings_with_chat_template(checkpoint))
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
         text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
         tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+        if add_tokens_of_files(tokenizer, checkpoint, settings):
+            listed = {each["id"]: each["content"] for each in json.loads(text)["added_tokens"] or []}
+            listed |= {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items()}
+            text = tokenizer.to_str().encode("utf-8")
+            tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+            if any(tokenizer.id_to_token(number) != content for number, content in listed.items()):
+                raise BadInputError(
+                    f"{path} has gaps between the ids of its tokens, and {TOKENIZER_CONFIG_NAME} adds tokens to them",
+                    expected="a vocabulary without gaps before the added tokens",
+                    remedy="save the tokenizer again with transformers: save_pretrained(FOLDER)",
+                )
         _check_vocabulary(tokenizer, config, path)
     else:
         tokenizer = _tokenizer_without_file(checkpoint, settings)
         text = tokenizer.to_str().encode("utf-8")
         _check_vocabulary(tokenizer, config, checkpoint)
         _check_config_ids(tokenizer, config, checkpoint)
-    special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint)
+    notes = check_tokenizer_settings(checkpoint, settings, tokenizer)
+    first = _first_token(tokenizer, settings, path)
+    special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint, first)
+    notes += _with_template(settings, checkpoint, tokenizer, chat_template)
     return TokenizerFiles(
         tokenizer=text,
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
         special_tokens=special_tokens,
         assumed_mask=assumed_mask,
+        adds_bos=first is not None,
+        notes=notes,
     )
+
+
+def _first_token(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) -> int | None:
+    """Return the token that the tokenizer puts before each text, or None.
+
+    Raises BadInputError for a tokenizer that adds other tokens, which a prompt for diffusion must not have.
+    """
+    hints = {"expected": "at most a beginning-of-text token before the text", "remedy": f"correct {path.name}"}
+    with errors_as_bad_input(f"the post_processor of {path} failed", **hints):
+        plain, whole = (tokenizer.encode("a", add_special_tokens=each).ids for each in (False, True))
+    added = whole[: len(whole) - len(plain)]
+    if not path.is_file() and settings.get("add_bos_token"):  # a tokenizer.json alone decides, as in transformers
+        added = [each for each in [_id(tokenizer, settings, "bos")] if each is not None]
+    bos = _id(tokenizer, settings, "bos")
+    if len(added) > 1 or whole[len(added) :] != plain or (added and bos not in (None, *added)):
+        raise BadInputError(f"{path} adds tokens to a text: {plain} becomes {whole}; bos_token is {bos}", **hints)
+    return added[0] if added else None
+
+
+def _with_template(
+    settings: dict[str, Any], checkpoint: Path, tokenizer: Tokenizer, chat_template: Path | None
+) -> tuple[str, ...]:
+    """Put the file `chat_template` into `settings`, and check the template. Return warnings."""
+    tokens = special_token_texts(settings)
+    if chat_template is not None:
+        settings["chat_template"] = template_from_file(chat_template)
+        check_template(settings["chat_template"], tokens, name=f"the chat template {chat_template}")
+        return ()
+    opened = BundleTokenizer(tokenizer, settings, None, source=str(checkpoint))
+    try:
+        if opened.has_chat_template:
+            check_template(opened.chat_template(), tokens, name=f"the chat template of {checkpoint}")
+    except BadInputError as error:
+        if error.__cause__ is None:  # messages would be lost without an error
+            raise
+        return (f"chats will be refused: {error.received}",)
+    old = checkpoint / "chat_template.json"
+    return (f"{old} is not read; see --chat-template",) if old.is_file() and not opened.has_chat_template else ()
 
 
 def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -120,20 +178,30 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
     settings = json_object_from_file(path, remedy=_COPY_AGAIN, max_bytes=_MAX_SETTINGS_BYTES) if path.is_file() else {}
-    template = checkpoint / CHAT_TEMPLATE_NAME
-    if template.is_file():
-        hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
-        text = bytes_from_file(template, max=_MAX_TEMPLATE_BYTES, **hints)
-        with errors_as_bad_input(str(template), **hints):
-            settings["chat_template"] = text.decode("utf-8")
+    folder = checkpoint / _MORE_TEMPLATES
+    more = {path.stem: path for path in sorted(folder.glob("*.jinja"))} if folder.is_dir() else {}
+    files = {"default": checkpoint / CHAT_TEMPLATE_NAME} | more
+    found = {name: _template(path) for name, path in files.items() if path.is_file()}
+    given = settings.get("chat_template")
+    found = found or (given if isinstance(given, dict) else {})
+    if found:
+        listed = [{"name": name, "template": template} for name, template in found.items()]
+        settings["chat_template"] = found["default"] if [*found] == ["default"] else listed
     return settings
 
 
+def _template(path: Path) -> str:
+    hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
+    text = bytes_from_file(path, max=_MAX_TEMPLATE_BYTES, **hints)
+    with errors_as_bad_input(str(path), **hints):
+        return text.decode("utf-8")
+
+
 def _special_tokens(
-    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
+    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path, first: int | None
 ) -> tuple[SpecialTokens, bool]:
-    """Return the special tokens, and True if no file names the mask token."""
-    from_config = config.token_ids
+    """Return the special tokens, and True if no file names the mask token. `first` is the one before each text."""
+    from_config = config.token_ids if first is None else {**config.token_ids, "bos": first}
     from_tokenizer = {name: found for name in ROLES if (found := _id(tokenizer, settings, name)) is not None}
     expand = from_config.get(
         "expand", from_tokenizer.get("expand", _id_by_text(config.family.expand_tokens, tokenizer))
