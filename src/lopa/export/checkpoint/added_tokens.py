@@ -67,18 +67,18 @@ def add_tokens_of_files(tokenizer: Tokenizer, checkpoint: Path, settings: Mappin
     named = [settings.get(name) for name in sorted(settings, key=_role_order) if name.endswith("_token")]
     roles = {token.content: token for token in _role_tokens([*named, *_extra_tokens(settings)], checkpoint)}
     if _DECODER in settings:
-        declared = dict(_tokens_from_decoder(settings, set(), checkpoint))
+        declared = list(_tokens_from_decoder(settings, set(), checkpoint))
     else:
-        extra = settings.get(_LISTS[0]) or []
-        special = {*_contents([settings.get(name) for name in _ROLES]), *_contents(extra)}
-        declared = dict(_tokens_from_file(checkpoint, special)) | own
+        special = {*_contents([settings.get(name) for name in _ROLES]), *_contents(settings.get(_LISTS[0]) or [])}
+        listed = _tokens_from_file(checkpoint, special)
+        declared = [*((number, token) for number, token in listed if token.content not in known), *own.items()]
     texts, before = set(_contents(named)), repr(own)
-    for token in declared.values():
+    for _, token in declared:
         token.special = token.special or token.content in texts or getattr(known.get(token.content), "special", False)
-    present = known.keys() | {token.content for token in declared.values()}
+    present = known.keys() | {token.content for _, token in declared}
     new = [token for content, token in roles.items() if content not in present]
-    tokenizer.add_tokens([*(token for _, token in sorted(declared.items(), key=lambda pair: pair[0])), *new])
-    _check_ids(declared.items(), tokenizer.get_vocab(), checkpoint)
+    tokenizer.add_tokens([*(token for _, token in sorted(declared, key=lambda pair: pair[0])), *new])
+    _check_ids(declared, tokenizer.get_vocab(), checkpoint)
     return repr(tokenizer.get_added_tokens_decoder()) != before
 
 

@@ -69,7 +69,8 @@ def text_from_messages(
     """Return the prompt text of a chat, up to the start of the assistant's answer.
 
     `messages` have {"role", "content"} and further fields. Content parts of text are joined, and a template that loops
-    over parts gets them as one part; content may be None with tool calls. `special_tokens` are texts by name, e.g. "bos_token"; `source` names the template in errors. `tools` are
+    over parts gets them as one part; content may be None with tool calls. `special_tokens` are texts by name, e.g.
+    "bos_token"; `source` names the template in errors. `tools` are
     definitions of functions in OpenAI's form. `chat_template_kwargs` are further variables, e.g. enable_thinking.
     lopa.runtime.template.text.get_marks returns which characters came from messages, tools and variables. Raises
     BadInputError for invalid messages and for a template that rejects them, fails or exceeds its budget, and
