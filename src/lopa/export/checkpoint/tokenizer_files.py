@@ -108,12 +108,11 @@ def _first_token(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) 
     hints = {"expected": "at most a beginning-of-text token before the text", "remedy": f"correct {path.name}"}
     with errors_as_bad_input(f"the post_processor of {path} failed", **hints):
         plain, whole = (tokenizer.encode("a", add_special_tokens=each).ids for each in (False, True))
-    added = whole[: len(whole) - len(plain)]
-    if not path.is_file() and settings.get("add_bos_token"):  # a tokenizer.json alone decides, as in transformers
-        added = [each for each in [_id(tokenizer, settings, "bos")] if each is not None]
-    bos = _id(tokenizer, settings, "bos")
-    if len(added) > 1 or whole[len(added) :] != plain or (added and bos not in (None, *added)):
+    added, bos = whole[: len(whole) - len(plain)], _id(tokenizer, settings, "bos")
+    if whole != [*added, *plain] or len(added) > 1 or (added and bos not in (None, *added)):
         raise BadInputError(f"{path} adds tokens to a text: {plain} becomes {whole}; bos_token is {bos}", **hints)
+    if not path.is_file():  # a tokenizer.json alone decides, as in transformers
+        return bos if settings.get("add_bos_token") else None
     return added[0] if added else None
 
 

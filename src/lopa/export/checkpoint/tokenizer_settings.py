@@ -60,6 +60,8 @@ def check_tokenizer_settings(checkpoint: Path, settings: Mapping[str, Any], toke
     """
     given = {name: value for name, value in settings.items() if value not in (None, False, "", [], {})}
     refused = dict(REFUSED)
+    if not (checkpoint / "tokenizer.json").is_file():  # with it the entry has no effect in transformers
+        refused["add_eos_token"] = "prompts without an end-of-text token"
     if not isinstance(tokenizer.model, models.BPE) or given.get(_CLEAN_UP_OF_BPE):
         refused[_CLEAN_UP] = "texts whose spaces stay as they are"
     for name in (each for each in refused if each in given):
