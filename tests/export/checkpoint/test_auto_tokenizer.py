@@ -199,16 +199,13 @@ def _random_files(draw: random.Random) -> Files:
     return files
 
 
-@pytest.mark.parametrize(
-    ("number", "content", "message"),
-    [(900, "<think>", "gives the token '<think>' the ids"), (1, "<think>", "gives the token '<think>' the ids")],
-)
-def test_an_id_that_the_library_would_not_give(tmp_path: Path, number: int, content: str, message: str) -> None:
+@pytest.mark.parametrize("number", [1, 900, 1000])
+def test_an_id_that_the_library_would_not_give(tmp_path: Path, number: int) -> None:
+    """Check ids of other tokens, and one behind a gap."""
     files = Files(2)
-    files.declare(number, content)
-    with pytest.raises(BadInputError, match="gives the") as caught:
+    files.declare(number, "<think>")
+    with pytest.raises(BadInputError, match=f"gives the (id {number} to|token '<think>' the ids 973 and {number})"):
         exported(files.write(tmp_path))
-    assert message in caught.value.received
 
 
 def _template(*pieces: str) -> dict[str, Any]:
@@ -246,8 +243,9 @@ def test_a_vocabulary_with_add_bos_token(tmp_path: Path) -> None:
     assert files.adds_bos
     assert opened(files, folder).encode("Hi", add_bos=True) == theirs("Hi").input_ids
     assert not exported(_slow(folder)).adds_bos
-    with pytest.raises(BadInputError, match="add_eos_token = True"):
-        exported(_slow(folder, add_eos_token=True))
+    for name in ("add_eos_token", "add_prefix_space", "split_special_tokens"):
+        with pytest.raises(BadInputError, match=f"{name} = True"):
+            exported(_slow(folder, **{name: True}))
 
 
 def test_the_code_of_a_checkpoint_is_replaced(tmp_path: Path) -> None:
@@ -260,7 +258,7 @@ def test_the_code_of_a_checkpoint_is_replaced(tmp_path: Path) -> None:
     assert exported(tmp_path).tokenizer == (tmp_path / "tokenizer.json").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2TokenizerFast"])
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer"])
 def test_a_class_that_builds_another_tokenizer(tmp_path: Path, name: str) -> None:
     files = Files()
     files.config["tokenizer_class"] = name

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.errors import BadInputError
@@ -29,99 +29,72 @@ def settings_with_special_tokens(checkpoint: Path, settings: Mapping[str, Any]) 
     settings. Raises BadInputError for a map that is broken or has other entries.
     """
     path, made = checkpoint / SPECIAL_TOKENS_MAP_NAME, dict(settings)
-    if extra := _extra_tokens(settings):
-        made[_LISTS[0]] = extra
+    if any(name in made for name in _LISTS):
+        made[_LISTS[0]] = made.get(_LISTS[0]) or made.get(_LISTS[1])
+        made.pop(_LISTS[1], None)
     if _DECODER not in settings and path.is_file():
         for name, value in json_object_from_file(path, remedy=_REMEDY).items():
             if name not in _LISTS and not (name.endswith("_token") and isinstance(value, str | dict | None)):
                 raise _not_a_token(checkpoint, f"{SPECIAL_TOKENS_MAP_NAME}: {name!r}: {value!r}")
             if name == _LISTS[0] and isinstance(value, list):
-                made[name] = [*extra, *value]
-            elif name in _ROLES or name not in made:
+                made[name] = [*(made.get(name) or []), *value]
+            elif name in _ROLES or (name not in made and not (name == _LISTS[1] and _LISTS[0] in made)):
                 made[name] = value
-    if _LISTS[0] in made:
-        made.pop(_LISTS[1], None)
     for name in (_LISTS[0], "model_specific_special_tokens"):
-        if isinstance(made.get(name), dict):
-            if other := next((each for each in made[name] if not each.endswith("_token")), None):
-                raise _not_a_token(checkpoint, f"{name}: {other!r}, a name that does not end with _token")
+        if isinstance(made.get(name), dict):  # further tokens with a role, by its name
             made |= made.pop(name)
     return made
 
 
-def _extra_tokens(settings: Mapping[str, Any]) -> list[Any]:
-    """Return the special tokens without a role. The newer of the two names takes precedence."""
-    found = settings.get(_LISTS[0]) or settings.get(_LISTS[1])
-    return found if isinstance(found, list) else []
-
-
-def add_tokens_of_files(tokenizer: Tokenizer, checkpoint: Path, settings: Mapping[str, Any]) -> bool:
-    """Add to the `tokenizer` of tokenizer.json what the other files name, as transformers does. Return True if any.
-
-    added_tokens_decoder, or without it added_tokens.json, adds tokens; the decoder also replaces flags. Special tokens
-    without an id become added tokens too. Raises BadInputError for entries that are not tokens, and for a token to
-    which the files give two ids.
-    """
-    own = tokenizer.get_added_tokens_decoder()
-    known = {token.content: token for token in own.values()}
-    named = [settings.get(name) for name in sorted(settings, key=_role_order) if name.endswith("_token")]
-    roles = {token.content: token for token in _role_tokens([*named, *_extra_tokens(settings)], checkpoint)}
-    if _DECODER in settings:
-        declared = list(_tokens_from_decoder(settings, set(), checkpoint))
-    else:
-        special = {*_contents([settings.get(name) for name in _ROLES]), *_contents(settings.get(_LISTS[0]) or [])}
-        listed = _tokens_from_file(checkpoint, special)
-        declared = [*((number, token) for number, token in listed if token.content not in known), *own.items()]
-    texts, before = set(_contents(named)), repr(own)
-    for _, token in declared:
-        token.special = token.special or token.content in texts or getattr(known.get(token.content), "special", False)
-    present = known.keys() | {token.content for _, token in declared}
-    new = [token for content, token in roles.items() if content not in present]
-    tokenizer.add_tokens([*(token for _, token in sorted(declared, key=lambda pair: pair[0])), *new])
-    _check_ids(declared, tokenizer.get_vocab(), checkpoint)
-    return repr(tokenizer.get_added_tokens_decoder()) != before
-
-
-def _role_order(name: str) -> int:
-    """Return the order in which transformers adds special tokens, which decides new ids."""
-    return _ROLES.index(name) if name in _ROLES else len(_ROLES)
-
-
-def _role_tokens(values: Iterable[Any], checkpoint: Path) -> Iterable[AddedToken]:
-    """Yield the special tokens of `values`, written as texts or as objects with `content` and flags."""
-    for value in values:
-        for content in _contents([value]):
-            flags = {name: value[name] for name in _FLAGS[:4] if name in value} if isinstance(value, dict) else {}
-            yield _token(checkpoint, content, special=True, **flags)
-
-
 def added_tokens_from_checkpoint(
-    checkpoint: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]
-) -> list[tuple[int, AddedToken]]:
-    """Return every added token with its id, by ascending id; `settings` is the content of tokenizer_config.json.
+    checkpoint: Path,
+    settings: Mapping[str, Any],
+    vocabulary: Mapping[str, int],
+    own: Mapping[int, AddedToken] | None = None,
+) -> list[tuple[int | None, AddedToken]]:
+    """Return the added tokens of the files with their ids, in the order in which transformers adds them.
 
-    A token is special if added_tokens_decoder marks it as special or if it has a role (eos_token and so on). Raises
-    BadInputError for entries that are not tokens, for tokens with two ids or none, and for ids with two tokens. The
-    tokens of `vocabulary` (vocab.json) count too.
+    `settings` come from settings_with_special_tokens. added_tokens_decoder, or without it added_tokens.json, assigns
+    ids. Special tokens that only have a role have the id of the `vocabulary`, and `own` are the added tokens of a
+    tokenizer.json. With it, a special token may have no id: the library assigns the next one. Raises BadInputError for
+    entries that are not tokens, for tokens with two ids or none, and for ids with two tokens.
     """
-    roles = set(_contents([value for name, value in settings.items() if name.endswith("_token")]))
-    roles.update(_contents(_extra_tokens(settings)))
-    tokens = list(_tokens_from_decoder(settings, roles, checkpoint))
-    listed = {(token_id, token.content) for token_id, token in tokens}
-    # added_tokens.json has no flags, so added_tokens_decoder takes precedence for tokens in both.
-    tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
-    known = {token.content for _, token in tokens}
-    for content in sorted(roles - known):
-        if content not in vocabulary:
+    extra, known = _extra_tokens(settings), {token.content: token for token in (own or {}).values()}
+    names = [*_ROLES, *(name for name in settings if name.endswith("_token") and name not in _ROLES)]
+    named = [settings.get(name) for name in names]
+    special = set(_contents([*named, *extra] if own is None else named))
+    tokens: list[tuple[int | None, AddedToken]] = []
+    if _DECODER in settings:
+        tokens += _tokens_from_decoder(settings, checkpoint)
+    if _DECODER not in settings or own is None:
+        roles = special if own is None else set(_contents([*named[: len(_ROLES)], *(settings.get(_LISTS[0]) or [])]))
+        listed = {(number, token.content) for number, token in (*tokens, *(own or {}).items())}
+        tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
+    if _DECODER not in settings:
+        tokens += (own or {}).items()
+    for _, token in tokens:
+        token.special = token.special or token.content in special or known.get(token.content, token).special
+    tokens.sort(key=lambda pair: pair[0] or 0)
+    present = known.keys() | {token.content for _, token in tokens}
+    more = {content: value for value in (*named, *extra) for content in _contents([value]) if content not in present}
+    for content, value in more.items():
+        if own is None and content not in vocabulary:
             raise BadInputError(
                 f"{checkpoint} names the special token {content!r} without an id",
                 expected="each special token in added_tokens_decoder (tokenizer_config.json), "
                 f"{ADDED_TOKENS_NAME} or vocab.json",
                 remedy=_REMEDY,
             )
-        tokens.append((vocabulary[content], _token(checkpoint, content, special=True)))
-    _check_ids(tokens, vocabulary, checkpoint)
-    return sorted(tokens, key=lambda pair: pair[0])
+        flags = {name: value[name] for name in _FLAGS[:4] if name in value} if isinstance(value, dict) else {}
+        tokens.append((vocabulary.get(content), _token(checkpoint, content, special=True, **flags)))
+    check_ids(tokens, vocabulary, checkpoint)
+    return tokens
+
+
+def _extra_tokens(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the special tokens without a role. The newer of the two names takes precedence."""
+    found = settings.get(_LISTS[0]) or settings.get(_LISTS[1])
+    return found if isinstance(found, list) else []
 
 
 def _contents(values: Iterable[Any]) -> Iterable[str]:
@@ -132,9 +105,7 @@ def _contents(values: Iterable[Any]) -> Iterable[str]:
             yield content
 
 
-def _tokens_from_decoder(
-    settings: Mapping[str, Any], roles: set[str], checkpoint: Path
-) -> Iterable[tuple[int, AddedToken]]:
+def _tokens_from_decoder(settings: Mapping[str, Any], checkpoint: Path) -> Iterable[tuple[int, AddedToken]]:
     decoder = settings.get(_DECODER, {})
     if not isinstance(decoder, dict):
         raise _not_a_token(checkpoint, f"added_tokens_decoder = {decoder!r}")
@@ -143,9 +114,7 @@ def _tokens_from_decoder(
         is_id = key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))
         if not is_id or flags is None or any(not isinstance(flag, bool) for flag in flags.values()):
             raise _not_a_token(checkpoint, f"added_tokens_decoder[{key!r}] = {entry!r}")
-        content = entry.get("content")
-        special = flags.pop("special", False) or content in roles
-        yield int(key), _token(checkpoint, content, special=special, **flags)
+        yield int(key), _token(checkpoint, entry.get("content"), **flags)
 
 
 def _tokens_from_file(checkpoint: Path, roles: set[str]) -> Iterable[tuple[int, AddedToken]]:
@@ -168,11 +137,14 @@ def _token(checkpoint: Path, content: Any, **flags: bool) -> AddedToken:
     return token
 
 
-def _check_ids(tokens: Iterable[tuple[int, AddedToken]], vocabulary: Mapping[str, int], checkpoint: Path) -> None:
+def check_ids(tokens: Iterable[tuple[int | None, AddedToken]], vocabulary: Mapping[str, int], checkpoint: Path) -> None:
+    """Raise BadInputError unless each token has one id, also in `vocabulary`, and each id one token."""
     ids = dict(vocabulary)
     owners = {token_id: content for content, token_id in vocabulary.items()}
     for token_id, token in tokens:
         content = token.content
+        if token_id is None:
+            continue
         if not 0 <= token_id <= MAX_TOKEN_ID:
             raise _not_a_token(checkpoint, f"the added token {content!r} with the id {token_id}")
         if ids.setdefault(content, token_id) != token_id:

@@ -48,18 +48,12 @@ def auto_tokenizer(checkpoint: Path) -> Any:
 
 def find_difference(tokenizer: Tokenizer, theirs: Any) -> str | None:
     """Return the first text that `tokenizer` and transformers' tokenizer encode or decode differently, or None."""
-    added = [
-        token.content
-        for each in (tokenizer, theirs.backend_tokenizer)
-        for token in each.get_added_tokens_decoder().values()
-    ]
-    for text in sample_texts(dict.fromkeys(added)):
-        found, ids = (
-            tokenizer.encode(text, add_special_tokens=False).ids,
-            theirs(text, add_special_tokens=False).input_ids,
-        )
-        if found != ids:
-            return f"the text {text!r} becomes {found}, in transformers {ids}"
+    backends = (tokenizer, theirs.backend_tokenizer)
+    added = {token.content: 0 for each in backends for token in each.get_added_tokens_decoder().values()}
+    for text in sample_texts(added):
+        found, ids = tokenizer.encode(text, add_special_tokens=False), theirs(text, add_special_tokens=False).input_ids
+        if found.ids != ids:
+            return f"the text {text!r} becomes {found.ids}, in transformers {ids}"
         shown, expected = (each.decode(ids, skip_special_tokens=True) for each in (tokenizer, theirs))
         if shown != expected:
             return f"the ids {ids} become {shown!r}, in transformers {expected!r}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from lopa.export.checkpoint.added_tokens import add_tokens_of_files, settings_with_special_tokens
+from lopa.export.checkpoint.added_tokens import added_tokens_from_checkpoint, check_ids, settings_with_special_tokens
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
 from lopa.export.checkpoint.tokenizer_settings import check_tokenizer_settings
@@ -20,9 +20,8 @@ from lopa.export.json_file import json_object_from_file
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
-from lopa.runtime.text.chat_template import check_template, template_from_file
+from lopa.runtime.text.chat_template import template_from_file
 from lopa.runtime.text.tokenizer import Tokenizer as BundleTokenizer
-from lopa.runtime.text.tokenizer import special_token_texts
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -65,21 +64,20 @@ def tokenizer_files_from_checkpoint(
     missing, contradictory or outside the vocabulary.
     """
     settings = settings_with_special_tokens(checkpoint, _settings_with_chat_template(checkpoint))
+    if chat_template is not None:
+        settings["chat_template"] = template_from_file(chat_template)
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
         text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
         tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
-        if add_tokens_of_files(tokenizer, checkpoint, settings):
-            listed = {each["id"]: each["content"] for each in json.loads(text)["added_tokens"] or []}
-            listed |= {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items()}
+        own, listed = tokenizer.get_added_tokens_decoder(), repr(tokenizer.get_added_tokens_decoder())
+        added = added_tokens_from_checkpoint(checkpoint, settings, tokenizer.get_vocab(), own)
+        tokenizer.add_tokens([token for _, token in added])
+        if repr(tokenizer.get_added_tokens_decoder()) != listed:
+            added += tokenizer.get_added_tokens_decoder().items()
+            tokenizer = Tokenizer.from_str(tokenizer.to_str())
+            check_ids(added, tokenizer.get_vocab(), checkpoint)  # the library assigns ids again
             text = tokenizer.to_str().encode("utf-8")
-            tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
-            if any(tokenizer.id_to_token(number) != content for number, content in listed.items()):
-                raise BadInputError(
-                    f"{path} has gaps between the ids of its tokens, and {TOKENIZER_CONFIG_NAME} adds tokens to them",
-                    expected="a vocabulary without gaps before the added tokens",
-                    remedy="save the tokenizer again with transformers: save_pretrained(FOLDER)",
-                )
         _check_vocabulary(tokenizer, config, path)
     else:
         tokenizer = _tokenizer_without_file(checkpoint, settings)
@@ -89,7 +87,13 @@ def tokenizer_files_from_checkpoint(
     notes = check_tokenizer_settings(checkpoint, settings, tokenizer)
     first = _first_token(tokenizer, settings, path)
     special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint, first)
-    notes += _with_template(settings, checkpoint, tokenizer, chat_template)
+    opened = BundleTokenizer(tokenizer, settings, None, source=str(checkpoint))
+    try:
+        if opened.has_chat_template:
+            opened.check_chat_template(f"the chat template {chat_template or f'of {checkpoint}'}")
+    except BadInputError as error:
+        if chat_template is not None or error.__cause__ is None:  # one that fails says so in every chat
+            raise
     return TokenizerFiles(
         tokenizer=text,
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
@@ -114,27 +118,6 @@ def _first_token(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) 
     if not path.is_file():  # a tokenizer.json alone decides, as in transformers
         return bos if settings.get("add_bos_token") else None
     return added[0] if added else None
-
-
-def _with_template(
-    settings: dict[str, Any], checkpoint: Path, tokenizer: Tokenizer, chat_template: Path | None
-) -> tuple[str, ...]:
-    """Put the file `chat_template` into `settings`, and check the template. Return warnings."""
-    tokens = special_token_texts(settings)
-    if chat_template is not None:
-        settings["chat_template"] = template_from_file(chat_template)
-        check_template(settings["chat_template"], tokens, name=f"the chat template {chat_template}")
-        return ()
-    opened = BundleTokenizer(tokenizer, settings, None, source=str(checkpoint))
-    try:
-        if opened.has_chat_template:
-            check_template(opened.chat_template(), tokens, name=f"the chat template of {checkpoint}")
-    except BadInputError as error:
-        if error.__cause__ is None:  # messages would be lost without an error
-            raise
-        return (f"chats will be refused: {error.received}",)
-    old = checkpoint / "chat_template.json"
-    return (f"{old} is not read; see --chat-template",) if old.is_file() and not opened.has_chat_template else ()
 
 
 def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -177,13 +160,11 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
     settings = json_object_from_file(path, remedy=_COPY_AGAIN, max_bytes=_MAX_SETTINGS_BYTES) if path.is_file() else {}
-    folder = checkpoint / _MORE_TEMPLATES
-    more = {path.stem: path for path in sorted(folder.glob("*.jinja"))} if folder.is_dir() else {}
-    files = {"default": checkpoint / CHAT_TEMPLATE_NAME} | more
-    found = {name: _template(path) for name, path in files.items() if path.is_file()}
+    more = sorted((checkpoint / _MORE_TEMPLATES).glob("*.jinja"))
+    files = {"default": checkpoint / CHAT_TEMPLATE_NAME, **{path.stem: path for path in more}}
     given = settings.get("chat_template")
-    found = found or (given if isinstance(given, dict) else {})
-    if found:
+    found = {name: _template(path) for name, path in files.items() if path.is_file()} or given
+    if isinstance(found, dict):
         listed = [{"name": name, "template": template} for name, template in found.items()]
         settings["chat_template"] = found["default"] if [*found] == ["default"] else listed
     return settings

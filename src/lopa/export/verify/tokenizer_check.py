@@ -14,24 +14,13 @@ from lopa.runtime.text.tokenizer import Tokenizer
 
 Chat = Sequence[Mapping[str, Any]]
 
-_SYSTEM = {"role": "system", "content": "Answer in one word."}
-_USER = {"role": "user", "content": " What is 2 + 3?\n"}
-_ASSISTANT = {"role": "assistant", "content": "5, naïvely 🙂"}
-_LAST = {"role": "user", "content": "And 4 + 5?"}
-_CHATS: tuple[Chat, ...] = (
-    (_USER,),
-    (_SYSTEM, _USER),
-    (_USER, _ASSISTANT, _LAST),
-    (_SYSTEM, _USER, _ASSISTANT, _LAST, {**_ASSISTANT, "content": "9"}, _USER),
+_TEXTS = {"system": "Answer in one word.", "user": " What is 2 + 3?\n", "assistant": "5, naïvely 🙂"}
+_CHATS: tuple[Chat, ...] = tuple(
+    [{"role": role, "content": _TEXTS[role]} for role in roles.split()]
+    for roles in ("user", "system user", "user assistant user", "system user assistant user assistant user")
 )
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Add two numbers.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]},
-    },
-}
+_PARAMETERS = {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}
+_TOOL = {"type": "function", "function": {"name": "add", "description": "Add a.", "parameters": _PARAMETERS}}
 
 
 def check_tokenizer(bundle: Bundle, checkpoint: Path) -> None:
@@ -41,10 +30,8 @@ def check_tokenizer(bundle: Bundle, checkpoint: Path) -> None:
     texts that only a list of content parts brings into the prompt are given to transformers in that form.
     """
     ours, theirs = Tokenizer.open(bundle), auto_tokenizer(checkpoint)
-    difference = find_difference(Backend.from_str(ours.definition()), theirs) or next(
-        _prompt_differences(ours, theirs, bundle), None
-    )
-    if difference is not None:
+    found = find_difference(Backend.from_str(ours.definition()), theirs)
+    if difference := found or next(_prompt_differences(ours, theirs, bundle), None):
         raise CheckFailedError(
             f"the tokenizer of {bundle.path} differs from AutoTokenizer of {checkpoint}: {difference}",
             expected="the same ids and texts",
@@ -66,9 +53,7 @@ def _prompt_differences(ours: Tokenizer, theirs: Any, bundle: Bundle) -> Iterato
             yield f"the prompt {text!r} becomes {found}, in transformers {expected}"
     if theirs.chat_template and not ours.has_chat_template:
         yield "the bundle has no chat template"
-    if not ours.has_chat_template:
-        return
-    for tools in (None, [_TOOL]):
+    for tools in (None, [_TOOL]) if ours.has_chat_template else ():
         template = ours.chat_template(with_tools=tools is not None)
         for chat in _CHATS:
             expected = _chat_ids(theirs, chat, tools, template)

@@ -98,7 +98,9 @@ def check_template(template: str, special_tokens: Mapping[str, str], *, name: st
     if _SAMPLE not in text:
         received = f"{name} renders the message {_SAMPLE!r} as {shown(str(text))}"
         raise BadInputError(
-            received, expected="a prompt that contains the message", remedy="use a file with the template itself"
+            received,
+            expected="a prompt that contains the message",
+            remedy="use a file with another template (--chat-template)",
         )
 
 
