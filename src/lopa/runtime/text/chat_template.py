@@ -144,16 +144,19 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
     """
     if role not in ROLES:
         return _takes_only_parts(template, special_tokens, "user")
-    message, other = {"role": role, "content": _SAMPLE}, {"role": "user", "content": "Hello"}
+    other = {"role": "user", "content": "Hello"}
     before = [] if role in ("user", "system", "developer") else [other]
     after = [] if role == "user" else [other]
     for form in (dict, _in_parts):
-        budget = Budget(messages=3, characters=len(_SAMPLE))
-        chat = [*before, form(message), *after]
-        names = {**dict(special_tokens), **template_functions(budget), **_NO_TOOLS, "messages": chat}
-        with suppress(Exception):  # the error is raised where the template is used
-            if _SAMPLE in TemplateRun(budget, names).text(_parse(template)):
-                return form is not dict
+        found = set()
+        for sample in (_SAMPLE, _SAMPLE[::-1]):
+            budget = Budget(messages=3, characters=len(sample))
+            chat = [*before, form({"role": role, "content": sample}), *after]
+            names = {**dict(special_tokens), **template_functions(budget), **_NO_TOOLS, "messages": chat}
+            with suppress(Exception):  # the error is raised where the template is used
+                found.add(TemplateRun(budget, names).text(_parse(template)))
+        if len(found) > 1:
+            return form is not dict
     return role != "user" and _takes_only_parts(template, special_tokens, "user")
 
 
