@@ -49,7 +49,7 @@ def _known_fields() -> Iterator[str]:
     """Yield the names that transformers' classes read from tokenizer_config.json."""
     for function in (
         PreTrainedTokenizerBase.__init__,
-        PreTrainedTokenizerBase._from_pretrained,  # type: ignore[attr-defined]
+        PreTrainedTokenizerBase._from_pretrained,
         TokenizersBackend.__init__,
         TokenizersBackend.convert_to_native_format,
     ):

@@ -288,7 +288,10 @@ def test_the_text_of_a_part_is_message_text() -> None:
 
 def test_a_role_that_a_template_rejects_alone_has_the_user_s_form() -> None:
     check = "{% if messages | length > 1 and not messages[0].tool_calls %}{{ raise_exception('no call') }}{% endif %}"
-    chat = [{"role": "user", "content": "a", "tool_calls": [1]}, {"role": "tool", "content": "b"}]
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "a", "tool_calls": [1]},
+        {"role": "tool", "content": "b"},
+    ]
     assert text_from_messages(check + ONLY_PARTS, chat, TOKENS, source="a bundle") == "<user>[a]<tool>[b]"
 
 

@@ -235,7 +235,7 @@ def _id_by_text(texts: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
     return next((added[text] for text in texts if text in added), None)
 
 
-def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
+def _id(tokenizer: Tokenizer, settings: Mapping[str, Any], name: str) -> int | None:
     """Return the id of the token under `name`, e.g. mask_token, or None. It is a string or an object with `content`."""
     token = settings.get(f"{name}_token")
     content = token.get("content") if isinstance(token, dict) else token
