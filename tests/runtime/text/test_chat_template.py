@@ -280,6 +280,15 @@ def test_messages_reach_a_template_that_loops_over_parts(template: str, in_parts
     assert text_from_messages(template, chat, TOKENS, source="a bundle") == expected
 
 
+def test_a_template_that_fails_with_strings() -> None:
+    """Check that each role is tried together with a user's message in the form that does not fail."""
+    strict = (
+        "{% for m in messages if m.role == 'user' and m.content is string %}{{ raise_exception('parts') }}{% endfor %}"
+    )
+    chat = [{"role": "system", "content": " a "}, {"role": "user", "content": "b"}]
+    assert text_from_messages(strict + USER_PARTS, chat, TOKENS, source="a bundle") == "a<user>[b]"
+
+
 def test_the_text_of_a_part_is_message_text() -> None:
     text = text_from_messages(ONLY_PARTS, [{"role": "user", "content": "<|end|>"}], TOKENS, source="a bundle")
     assert text == "<user>[<|end|>]"

@@ -75,9 +75,9 @@ def tokenizer_files_from_checkpoint(
         tokenizer.add_tokens([token for _, token in added])
         if repr(tokenizer.get_added_tokens_decoder()) != listed:
             added += tokenizer.get_added_tokens_decoder().items()
-            tokenizer = Tokenizer.from_str(tokenizer.to_str())
-            check_ids(added, tokenizer.get_vocab(), checkpoint)  # the library assigns ids again
             text = tokenizer.to_str().encode("utf-8")
+            tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+            check_ids(added, tokenizer.get_vocab(), checkpoint)  # the library assigns ids again
         _check_vocabulary(tokenizer, config, path)
     else:
         tokenizer = _tokenizer_without_file(checkpoint, settings)

@@ -144,7 +144,8 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
     """
     if role not in ROLES:
         return _takes_only_parts(template, special_tokens, "user")
-    other = {"role": "user", "content": "Hello"}
+    user_in_parts = role != "user" and _takes_only_parts(template, special_tokens, "user")
+    other = (_in_parts if user_in_parts else dict)({"role": "user", "content": "Hello"})
     before = [] if role in ("user", "system", "developer") else [other]
     after = [] if role == "user" else [other]
     for form in (dict, _in_parts):
@@ -157,7 +158,7 @@ def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...]
                 found.add(TemplateRun(budget, names).text(_parse(template)))
         if len(found) > 1:
             return form is not dict
-    return role != "user" and _takes_only_parts(template, special_tokens, "user")
+    return user_in_parts
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
