@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.export.checkpoint.slow_tokenizer import CONFIG_IDS, slow_tokenizer
 from tests.export.checkpoints import CONFIG
 from transformers import AutoTokenizer, PreTrainedConfig
 
+from lopa.export.bundle_plan import BundleChoices, plan_from_checkpoint
 from lopa.export.checkpoint.auto_tokenizer import auto_tokenizer, find_difference
 from lopa.export.checkpoint.config import config_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TokenizerFiles, tokenizer_files_from_checkpoint
@@ -19,6 +21,7 @@ from lopa.runtime.text.tokenizer import Tokenizer
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 from lopa.tiny import CHECKPOINT
 
+REFERENCES = Path(__file__).parents[2] / "reference" / "families"
 Edit = Callable[["Files"], None]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 NO_FLAGS: dict[str, Any] = dict.fromkeys(FLAGS, False)
@@ -276,3 +279,14 @@ def test_a_class_that_builds_the_same_tokenizer(tmp_path: Path) -> None:
     del settings["auto_map"]
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "tokenizer_class": "Qwen2Tokenizer"}))
     assert exported(folder).tokenizer == made
+
+
+@pytest.mark.parametrize("family", ["sdar", "fast_dllm_v2", "llada"])
+def test_the_bos_of_plain_prompts(tmp_path: Path, family: str) -> None:
+    """Check that the tokenizer's own bos is used by every family, and that LLaDA's loop has one in any case."""
+    checkpoint = shutil.copytree(REFERENCES / family, tmp_path / family, ignore=shutil.ignore_patterns("traces"))
+    path = checkpoint / "tokenizer.json"
+    for processor in (None, _template("<|beginoftext|>", "A")):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": processor}))
+        plan = plan_from_checkpoint(checkpoint, tmp_path / "bundle", BundleChoices())
+        assert plan.decoding.add_bos == (family == "llada" or processor is not None)
