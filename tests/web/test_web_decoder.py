@@ -137,6 +137,24 @@ def test_a_chat_has_the_ids_of_python(tiny_bundle: Path, tmp_path: Path) -> None
     check_program("chat", bundle, tmp_path, expected)
 
 
+@pytest.mark.parametrize("condition", ["true", "m.role == 'user'"])
+def test_a_template_that_loops_over_parts_has_the_ids_of_python(
+    tiny_bundle: Path, tmp_path: Path, condition: str
+) -> None:
+    parts = "{% for p in m.content %}{{ p.text }}{% endfor %}"
+    template = (
+        "{% if tools %}<tool_call>{% endif %}{% for m in messages %}Question: "
+        "{% if CONDITION %}PARTS{% else %}{{ m.content | trim }}{% endif %}{% endfor %}"
+    )
+    template = template.replace("CONDITION", condition).replace("PARTS", parts)
+    bundle = with_added_tokens(tiny_bundle, tmp_path / "bundle", template)
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
+    with Decoder.open(bundle, threads=1) as decoder:
+        ids = decoder.prompt_from_messages(chat)
+        assert "Be brief.Question: 2 + 3?" in decoder.tokenizer.decode(ids)
+    check_program("chat", bundle, tmp_path, [{"messages": chat, "ids": ids}])
+
+
 def test_our_code_is_small() -> None:
     """A page also loads the tokenizer and ONNX Runtime, which has 14 MB."""
-    assert sum(len(path.read_bytes()) for path in (WEB / "dist").rglob("*.js")) < 117_000
+    assert sum(len(path.read_bytes()) for path in (WEB / "dist").rglob("*.js")) < 118_000

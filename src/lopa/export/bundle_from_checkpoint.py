@@ -104,6 +104,8 @@ def bundle_from_plan(plan: BundlePlan, report: ProgressCallback = silent) -> Bun
     if source.tokenizer.assumed_mask:
         mask = source.tokenizer.special_tokens.mask
         report(f"no file names the mask token: using {mask}, the default of {source.config.family.model_names}", 0, 0)
+    for note in source.tokenizer.notes:
+        report(note, 0, 0)
     with (
         staged_folder(plan.destination, overwrite=plan.overwrite, needed_bytes=total + _OVERHEAD_BYTES) as folder,
         digests_in_background([*source.adapter_files, *source.checkpoint_files]) as digests,

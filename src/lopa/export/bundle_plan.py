@@ -196,4 +196,5 @@ def _decoding(source: ExportSource) -> DecodingDefaults:
         options["block_size"] = config.block_size
         if "sub_block" in options:
             options["sub_block"] = min(options["sub_block"], config.block_size)
-    return DecodingDefaults(**options, add_bos=config.family.add_bos and tokens.bos is not None)
+    add_bos = config.family.add_bos or source.tokenizer.adds_bos
+    return DecodingDefaults(**options, add_bos=add_bos and tokens.bos is not None)

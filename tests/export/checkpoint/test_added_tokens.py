@@ -6,7 +6,7 @@ import pytest
 import transformers
 from tests.export.checkpoint.slow_tokenizer import BASE, IDS, NOT_SPECIAL, SETTINGS, slow_tokenizer
 
-from lopa.export.checkpoint.added_tokens import added_tokens_from_checkpoint
+from lopa.export.checkpoint.added_tokens import added_tokens_from_checkpoint, settings_with_special_tokens
 from lopa.runtime.errors import BadInputError
 
 VOCABULARY = {"a": 0, "b": 1}
@@ -53,7 +53,8 @@ def test_old_files_without_a_decoder(tmp_path: Path) -> None:
     (folder / "added_tokens.json").write_text(json.dumps(IDS))
     (folder / "special_tokens_map.json").write_text(json.dumps({**roles, "extra_special_tokens": extra}))
     vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    found = dict(added_tokens_from_checkpoint(folder, settings, vocabulary))
+    merged = settings_with_special_tokens(folder, settings)
+    found = dict(added_tokens_from_checkpoint(folder, merged, vocabulary))
     assert {token.content: i for i, token in found.items()} == IDS
     assert {token.content for token in found.values() if not token.special} == set(NOT_SPECIAL)
     theirs = transformers.Qwen2Tokenizer.from_pretrained(folder).added_tokens_decoder
@@ -118,4 +119,8 @@ def test_a_broken_added_tokens_file(tmp_path: Path, content: str, message: str) 
 def test_a_broken_special_tokens_map(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text("[]")
     with pytest.raises(BadInputError, match=r"special_tokens_map\.json: Expected `object`"):
-        added_tokens_from_checkpoint(tmp_path, SETTINGS, VOCABULARY)
+        settings_with_special_tokens(tmp_path, {})
+    assert settings_with_special_tokens(tmp_path, SETTINGS)["eos_token"] == SETTINGS["eos_token"]  # it is not read
+    (tmp_path / "special_tokens_map.json").write_text('{"add_bos_token": true}')
+    with pytest.raises(BadInputError, match=r"special_tokens_map\.json: 'add_bos_token': True"):
+        settings_with_special_tokens(tmp_path, {})

@@ -58,6 +58,8 @@ def test_json_that_cannot_be_read(
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"])
 def test_a_slow_tokenizer_that_cannot_be_read(tmp_path: Path, name: str, text: str | bytes) -> None:
     checkpoint = slow_tokenizer(small_checkpoint(tmp_path, changes=CONFIG_IDS))
+    if name == "special_tokens_map.json":  # it is read only without added_tokens_decoder
+        (checkpoint / "tokenizer_config.json").write_text('{"tokenizer_class": "DreamTokenizer"}')
     _write(checkpoint / name, text)
     with pytest.raises(BadInputError, match=re.escape(name)):
         source_from_checkpoint(checkpoint, None)

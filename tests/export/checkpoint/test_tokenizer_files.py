@@ -18,6 +18,7 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import SpecialTokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.text.tokenizer import Tokenizer
+from lopa.tiny import CHECKPOINT
 
 
 def _files(checkpoint: Path) -> TokenizerFiles:
@@ -29,9 +30,16 @@ def _write_settings(checkpoint: Path, settings: dict[str, Any]) -> None:
 
 
 def test_the_files_are_the_checkpoint_s(tmp_path: Path) -> None:
-    checkpoint = small_checkpoint(tmp_path)
-    files = _files(checkpoint)
-    assert files.tokenizer == (checkpoint / "tokenizer.json").read_bytes()
+    files = _files(CHECKPOINT)
+    assert files.tokenizer == (CHECKPOINT / "tokenizer.json").read_bytes()
+    assert json.loads(files.tokenizer_config) == json.loads((CHECKPOINT / "tokenizer_config.json").read_text())
+    assert (files.adds_bos, files.notes) == (False, ())
+
+
+def test_tokens_with_a_role_become_special_tokens(tmp_path: Path) -> None:
+    files = _files(small_checkpoint(tmp_path))
+    added = json.loads(files.tokenizer)["added_tokens"]
+    assert [(each["id"], each["special"]) for each in added] == [(0, True), (1, True), (2, True)]
     assert json.loads(files.tokenizer_config) == TOKENIZER_CONFIG
     assert files.special_tokens == SpecialTokens(mask=2, eos=0, pad=0, bos=1)
 

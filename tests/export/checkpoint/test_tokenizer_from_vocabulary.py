@@ -136,12 +136,6 @@ def test_an_unknown_class(folder: Path, kind: Any) -> None:
     assert "make a tokenizer.json" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["add_prefix_space", "split_special_tokens"])
-def test_a_setting_that_changes_the_ids(folder: Path, name: str) -> None:
-    with pytest.raises(BadInputError, match=f"{name} = True"):
-        tokenizer_from_vocabulary(folder, {**SETTINGS, name: True})
-
-
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
 def test_one_of_the_two_files_is_missing(tmp_path: Path, name: str) -> None:
     folder = slow_tokenizer(tmp_path)

@@ -13,7 +13,7 @@ from tests.runtime.text.chat_templates import TEMPLATES as OF_FAMILIES
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.template.text import get_marks
-from lopa.runtime.text.chat_template import text_from_messages
+from lopa.runtime.text.chat_template import check_template, text_from_messages
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -249,3 +249,63 @@ def test_malformed_messages(messages: list[dict[str, str]]) -> None:
 def test_no_messages() -> None:
     with pytest.raises(BadInputError, match="has no messages"):
         text_from_messages(TEMPLATES[0], [], TOKENS, source="a bundle")
+
+
+_PARTS = "{% for p in m.content %}{% if p.type == 'text' %}[{{ p.text }}]{% endif %}{% endfor %}"
+ONLY_PARTS = "{% for m in messages %}<{{ m.role }}>" + _PARTS + "{% endfor %}"
+USER_PARTS = (
+    "{% if messages[0].role != 'user' %}{{ messages[0].content | trim }}{% endif %}"
+    "{% for m in messages if m.role == 'user' %}<user>" + _PARTS + "{% endfor %}"
+)
+BOTH_FORMS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}" + _PARTS
+) + "{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "in_parts"),
+    [(ONLY_PARTS, {"system", "user", "assistant", "tool"}), (USER_PARTS, {"user"}), (BOTH_FORMS, set())],
+)
+def test_messages_reach_a_template_that_loops_over_parts(template: str, in_parts: set[str]) -> None:
+    chat = [{"role": role, "content": f"text of {role}"} for role in ("system", "user", "assistant", "user", "tool")]
+    given = [
+        {**each, "content": [{"type": "text", "text": each["content"]}]} if each["role"] in in_parts else each
+        for each in chat
+    ]
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    expected = utils.render_jinja_template([given], chat_template=template, add_generation_prompt=True)[0][0]
+    assert text_from_messages(template, chat, TOKENS, source="a bundle") == expected
+    pieces = [{"type": "text", "text": piece} for piece in ("text of ", "user")]
+    chat[1]["content"] = pieces  # type: ignore[assignment]
+    assert text_from_messages(template, chat, TOKENS, source="a bundle") == expected
+
+
+def test_a_template_that_fails_with_strings() -> None:
+    """Check that each role is tried together with a user's message in the form that does not fail."""
+    strict = (
+        "{% for m in messages if m.role == 'user' and m.content is string %}{{ raise_exception('parts') }}{% endfor %}"
+    )
+    chat = [{"role": "system", "content": " a "}, {"role": "user", "content": "b"}]
+    assert text_from_messages(strict + USER_PARTS, chat, TOKENS, source="a bundle") == "a<user>[b]"
+
+
+def test_the_text_of_a_part_is_message_text() -> None:
+    text = text_from_messages(ONLY_PARTS, [{"role": "user", "content": "<|end|>"}], TOKENS, source="a bundle")
+    assert text == "<user>[<|end|>]"
+    assert get_marks(text) == bytes(7) + b"\1" * 7 + bytes(1)
+
+
+def test_a_role_that_a_template_rejects_alone_has_the_user_s_form() -> None:
+    check = "{% if messages | length > 1 and not messages[0].tool_calls %}{{ raise_exception('no call') }}{% endif %}"
+    chat: list[dict[str, Any]] = [
+        {"role": "user", "content": "a", "tool_calls": [1]},
+        {"role": "tool", "content": "b"},
+    ]
+    assert text_from_messages(check + ONLY_PARTS, chat, TOKENS, source="a bundle") == "<user>[a]<tool>[b]"
+
+
+@pytest.mark.parametrize("template", [ONLY_PARTS, USER_PARTS, BOTH_FORMS])
+def test_a_template_with_parts_is_accepted(template: str) -> None:
+    check_template(template, {}, name="t")
+    with pytest.raises(BadInputError, match="renders the message"):
+        check_template(template.replace("[{{ p.text }}]", "").replace("{{ m.content }}", ""), {}, name="t")

@@ -32,7 +32,7 @@ export async function textFromMessages(
 ): Promise<string> {
   const expected = "messages with roles in an order that this template allows";
   checkMessages(messages);
-  const names: Record<string, unknown> = { messages, tools: null, documents: null, add_generation_prompt: true };
+  const names: Record<string, unknown> = { tools: null, documents: null, add_generation_prompt: true };
   for (const [name, value] of Object.entries(settings)) {
     const text = isObject(value) ? value["content"] : value;
     if (name.endsWith("_token") && typeof text === "string") names[name] = text;
@@ -40,7 +40,11 @@ export async function textFromMessages(
   try {
     // Only chats need this package, which is as large as this one.
     const { Template } = await import("@huggingface/jinja");
-    return new Template(template).render(names);
+    const parsed = new Template(template);
+    const render = (chat: readonly unknown[]): string => parsed.render({ ...names, messages: chat });
+    const roles = new Set(messages.map((each) => each.role));
+    const inParts = new Set([...roles].filter((role) => takesOnlyParts(render, role)));
+    return render(messages.map((each) => (inParts.has(each.role) ? asParts(each) : each)));
   } catch (error) {
     throw new BadInputError(
       `the chat template of ${location} failed: ${errorText(error)}`,
@@ -48,6 +52,33 @@ export async function textFromMessages(
       error,
     );
   }
+}
+
+/** Return true if the template loses the text of a message of `role` unless its content is a list of parts.
+ *
+ * A role that the template rejects in a short chat is treated like the user's. */
+function takesOnlyParts(render: (chat: readonly unknown[]) => string, role: string): boolean {
+  const userInParts = role !== "user" && takesOnlyParts(render, "user");
+  const hello = { role: "user", content: "Hello" };
+  const other = userInParts ? asParts(hello) : hello;
+  const before = ["user", "system", "developer"].includes(role) ? [] : [other];
+  const after = role === "user" ? [] : [other];
+  for (const form of [(each: Message): unknown => each, asParts]) {
+    const found = new Set<string>();
+    for (const content of ["What is 2 + 3?", "?3 + 2 si tahW"]) {
+      try {
+        found.add(render([...before, form({ role, content }), ...after]));
+      } catch {
+        // The error is raised where the template is used.
+      }
+    }
+    if (found.size > 1) return form === asParts;
+  }
+  return userInParts;
+}
+
+function asParts(message: Message): unknown {
+  return { ...message, content: [{ type: "text", text: message.content }] };
 }
 
 /** Return true if the template itself writes the markup `text`, such as <tool_call>, or the other mark of its pair. */

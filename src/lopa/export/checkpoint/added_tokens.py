@@ -1,6 +1,6 @@
-"""Added tokens of a checkpoint without tokenizer.json, with the ids that its files assign.
+"""Added tokens of a checkpoint's other files: tokenizer_config.json, added_tokens.json and special_tokens_map.json.
 
-The tokens are in tokenizer_config.json, added_tokens.json and special_tokens_map.json. This module assigns no ids.
+transformers adds them to the tokens of tokenizer.json or of vocab.json. The ids must be those that the files assign.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,63 +15,98 @@ from lopa.runtime.errors import BadInputError
 ADDED_TOKENS_NAME = "added_tokens.json"
 SPECIAL_TOKENS_MAP_NAME = "special_tokens_map.json"
 MAX_TOKEN_ID = 2**32 - 1
-_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_DECODER = "added_tokens_decoder"
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LISTS = ("extra_special_tokens", "additional_special_tokens")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _REMEDY = "copy the tokenizer's files again; they must come from one checkpoint"
 
 
-def added_tokens_from_checkpoint(
-    checkpoint: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]
-) -> list[tuple[int, AddedToken]]:
-    """Return every added token with its id, by ascending id; `settings` is the content of tokenizer_config.json.
+def settings_with_special_tokens(checkpoint: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json with the special tokens of special_tokens_map.json.
 
-    A token is special if added_tokens_decoder marks it as special or if it has a role (eos_token and so on). Raises
-    BadInputError for entries that are not tokens, for tokens with two ids or none, and for ids with two tokens. The
-    tokens of `vocabulary` (vocab.json) count too.
+    As in transformers the map counts only without added_tokens_decoder, and its tokens then replace those of the
+    settings. Raises BadInputError for a map that is broken or has other entries.
     """
-    roles = _role_tokens(checkpoint, settings)
-    tokens = list(_tokens_from_decoder(settings, roles, checkpoint))
-    listed = {(token_id, token.content) for token_id, token in tokens}
-    # added_tokens.json has no flags, so added_tokens_decoder takes precedence for tokens in both.
-    tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
-    known = {token.content for _, token in tokens}
-    for content in sorted(roles - known):
-        if content not in vocabulary:
+    path, made = checkpoint / SPECIAL_TOKENS_MAP_NAME, dict(settings)
+    if any(name in made for name in _LISTS):
+        made[_LISTS[0]] = made.get(_LISTS[0]) or made.get(_LISTS[1])
+        made.pop(_LISTS[1], None)
+    if _DECODER not in settings and path.is_file():
+        for name, value in json_object_from_file(path, remedy=_REMEDY).items():
+            if name not in _LISTS and not (name.endswith("_token") and isinstance(value, str | dict | None)):
+                raise _not_a_token(checkpoint, f"{SPECIAL_TOKENS_MAP_NAME}: {name!r}: {value!r}")
+            if name == _LISTS[0] and isinstance(value, list):
+                made[name] = [*(made.get(name) or []), *value]
+            elif name in _ROLES or (name not in made and not (name == _LISTS[1] and _LISTS[0] in made)):
+                made[name] = value
+    for name in (_LISTS[0], "model_specific_special_tokens"):
+        if isinstance(made.get(name), dict):  # further tokens with a role, by its name
+            made |= made.pop(name)
+    return made
+
+
+def added_tokens_from_checkpoint(
+    checkpoint: Path,
+    settings: Mapping[str, Any],
+    vocabulary: Mapping[str, int],
+    own: Mapping[int, AddedToken] | None = None,
+) -> list[tuple[int | None, AddedToken]]:
+    """Return the added tokens of the files with their ids, in the order in which transformers adds them.
+
+    `settings` come from settings_with_special_tokens. added_tokens_decoder, or without it added_tokens.json, assigns
+    ids. Special tokens that only have a role have the id of the `vocabulary`, and `own` are the added tokens of a
+    tokenizer.json. With it, a special token may have no id: the library assigns the next one. Raises BadInputError for
+    entries that are not tokens, for tokens with two ids or none, and for ids with two tokens.
+    """
+    extra, known = _extra_tokens(settings), {token.content: token for token in (own or {}).values()}
+    names = [*_ROLES, *(name for name in settings if name.endswith("_token") and name not in _ROLES)]
+    named = [settings.get(name) for name in names]
+    special = set(_contents([*named, *extra] if own is None else named))
+    tokens: list[tuple[int | None, AddedToken]] = []
+    if _DECODER in settings:
+        tokens += _tokens_from_decoder(settings, checkpoint)
+    if _DECODER not in settings or own is None:
+        roles = special if own is None else set(_contents([*named[: len(_ROLES)], *(settings.get(_LISTS[0]) or [])]))
+        listed = {(number, token.content) for number, token in (*tokens, *(own or {}).items())}
+        tokens += [pair for pair in _tokens_from_file(checkpoint, roles) if (pair[0], pair[1].content) not in listed]
+    if _DECODER not in settings:
+        tokens += (own or {}).items()
+    for _, token in tokens:
+        token.special = token.special or token.content in special or known.get(token.content, token).special
+    tokens.sort(key=lambda pair: pair[0] or 0)
+    present = known.keys() | {token.content for _, token in tokens}
+    more = {content: value for value in (*named, *extra) for content in _contents([value]) if content not in present}
+    for content, value in more.items():
+        if own is None and content not in vocabulary:
             raise BadInputError(
                 f"{checkpoint} names the special token {content!r} without an id",
                 expected="each special token in added_tokens_decoder (tokenizer_config.json), "
                 f"{ADDED_TOKENS_NAME} or vocab.json",
                 remedy=_REMEDY,
             )
-        tokens.append((vocabulary[content], _token(checkpoint, content, special=True)))
-    _check_ids(tokens, vocabulary, checkpoint)
-    return sorted(tokens, key=lambda pair: pair[0])
+        flags = {name: value[name] for name in _FLAGS[:4] if name in value} if isinstance(value, dict) else {}
+        tokens.append((vocabulary.get(content), _token(checkpoint, content, special=True, **flags)))
+    check_ids(tokens, vocabulary, checkpoint)
+    return tokens
 
 
-def _role_tokens(checkpoint: Path, settings: Mapping[str, Any]) -> set[str]:
-    path = checkpoint / SPECIAL_TOKENS_MAP_NAME
-    sources = [settings]
-    if path.is_file():
-        sources.append(json_object_from_file(path, remedy=_REMEDY))
-    return {content for source in sources for content in _contents(source)}
+def _extra_tokens(settings: Mapping[str, Any]) -> list[Any]:
+    """Return the special tokens without a role. The newer of the two names takes precedence."""
+    found = settings.get(_LISTS[0]) or settings.get(_LISTS[1])
+    return found if isinstance(found, list) else []
 
 
-def _contents(source: Mapping[str, Any]) -> Iterable[str]:
+def _contents(values: Iterable[Any]) -> Iterable[str]:
     """Yield the texts of tokens. A token is written as its text or as an object with `content`."""
-    values = [value for name, value in source.items() if name.endswith("_token")]
-    for name in _LISTS:
-        listed = source.get(name)
-        values += listed if isinstance(listed, list) else []
     for value in values:
         content = value.get("content") if isinstance(value, dict) else value
         if isinstance(content, str) and content:
             yield content
 
 
-def _tokens_from_decoder(
-    settings: Mapping[str, Any], roles: set[str], checkpoint: Path
-) -> Iterable[tuple[int, AddedToken]]:
-    decoder = settings.get("added_tokens_decoder", {})
+def _tokens_from_decoder(settings: Mapping[str, Any], checkpoint: Path) -> Iterable[tuple[int, AddedToken]]:
+    decoder = settings.get(_DECODER, {})
     if not isinstance(decoder, dict):
         raise _not_a_token(checkpoint, f"added_tokens_decoder = {decoder!r}")
     for key, entry in decoder.items():
@@ -79,9 +114,7 @@ def _tokens_from_decoder(
         is_id = key.isascii() and key.isdigit() and len(key) <= len(str(MAX_TOKEN_ID))
         if not is_id or flags is None or any(not isinstance(flag, bool) for flag in flags.values()):
             raise _not_a_token(checkpoint, f"added_tokens_decoder[{key!r}] = {entry!r}")
-        content = entry.get("content")
-        special = flags.pop("special", False) or content in roles
-        yield int(key), _token(checkpoint, content, special=special, **flags)
+        yield int(key), _token(checkpoint, entry.get("content"), **flags)
 
 
 def _tokens_from_file(checkpoint: Path, roles: set[str]) -> Iterable[tuple[int, AddedToken]]:
@@ -91,7 +124,7 @@ def _tokens_from_file(checkpoint: Path, roles: set[str]) -> Iterable[tuple[int, 
     for content, token_id in json_object_from_file(path, remedy=_REMEDY).items():
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             raise _not_a_token(checkpoint, f"{ADDED_TOKENS_NAME}: {content!r}: {token_id!r}")
-        yield token_id, _token(checkpoint, content, special=content in roles)
+        yield token_id, _token(checkpoint, content, special=content in roles, normalized=content not in roles)
 
 
 def _token(checkpoint: Path, content: Any, **flags: bool) -> AddedToken:
@@ -104,11 +137,14 @@ def _token(checkpoint: Path, content: Any, **flags: bool) -> AddedToken:
     return token
 
 
-def _check_ids(tokens: Iterable[tuple[int, AddedToken]], vocabulary: Mapping[str, int], checkpoint: Path) -> None:
+def check_ids(tokens: Iterable[tuple[int | None, AddedToken]], vocabulary: Mapping[str, int], checkpoint: Path) -> None:
+    """Raise BadInputError unless each token has one id, also in `vocabulary`, and each id one token."""
     ids = dict(vocabulary)
     owners = {token_id: content for content, token_id in vocabulary.items()}
     for token_id, token in tokens:
         content = token.content
+        if token_id is None:
+            continue
         if not 0 <= token_id <= MAX_TOKEN_ID:
             raise _not_a_token(checkpoint, f"the added token {content!r} with the id {token_id}")
         if ids.setdefault(content, token_id) != token_id:

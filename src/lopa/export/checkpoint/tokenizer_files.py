@@ -1,29 +1,33 @@
 """Tokenizer of a checkpoint, converted to the tokenizer files of a bundle and the special token ids.
 
-tokenizer.json and tokenizer_config.json are read as data, and without a tokenizer.json also vocab.json and merges.txt.
-No code of the checkpoint runs.
+All files are read as data, with the meaning that AutoTokenizer of transformers gives them. Without a tokenizer.json the
+tokenizer is made from vocab.json and merges.txt. No code of the checkpoint runs.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from lopa.export.checkpoint.added_tokens import added_tokens_from_checkpoint, check_ids, settings_with_special_tokens
 from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig
 from lopa.export.checkpoint.tokenizer_from_vocabulary import MERGES_NAME, VOCABULARY_NAME, tokenizer_from_vocabulary
+from lopa.export.checkpoint.tokenizer_settings import check_tokenizer_settings
 from lopa.export.json_file import json_object_from_file
 from lopa.runtime.bundle.manifest import ROLES, SpecialTokens, find_role_errors, reasons_against_tokens
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.untrusted_input import bytes_from_file, errors_as_bad_input
-from lopa.runtime.text.chat_template import check_template, template_from_file
-from lopa.runtime.text.tokenizer import special_token_texts
+from lopa.runtime.text.chat_template import template_from_file
+from lopa.runtime.text.tokenizer import Tokenizer as BundleTokenizer
 from lopa.runtime.text.tokenizer_text import tokenizer_from_text
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+_MORE_TEMPLATES = "additional_chat_templates"
 _COPY_AGAIN = "copy the checkpoint again"
 _TOKENIZER_FILE = "a file of the tokenizers library"
 _MAX_SETTINGS_BYTES = 2**24
@@ -35,12 +39,16 @@ class TokenizerFiles:
     """Tokenizer files of the bundle, and the token ids that the decoder needs."""
 
     tokenizer: bytes
-    """Content of tokenizer.json, copied from the checkpoint or made from its vocabulary files."""
+    """Content of tokenizer.json: the checkpoint's, with the tokens of its other files, or made from a vocabulary."""
     tokenizer_config: bytes
     """Content of tokenizer_config.json, including the chat template."""
     special_tokens: SpecialTokens
     assumed_mask: bool
     """True if no file names the mask token. Its id is then the default of the family's reference code."""
+    adds_bos: bool = False
+    """True if the tokenizer puts its beginning-of-text token before each text."""
+    notes: tuple[str, ...] = ()
+    """Warnings about entries that have no effect in the bundle."""
 
 
 def tokenizer_files_from_checkpoint(
@@ -55,29 +63,61 @@ def tokenizer_files_from_checkpoint(
     Raises BadInputError for a missing or broken tokenizer, for an invalid `chat_template`, and for token ids that are
     missing, contradictory or outside the vocabulary.
     """
-    settings = _settings_with_chat_template(checkpoint)
+    settings = settings_with_special_tokens(checkpoint, _settings_with_chat_template(checkpoint))
     if chat_template is not None:
         settings["chat_template"] = template_from_file(chat_template)
-        check_template(
-            settings["chat_template"], special_token_texts(settings), name=f"the chat template {chat_template}"
-        )
     path = checkpoint / TOKENIZER_NAME
     if path.is_file():
         text = bytes_from_file(path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
         tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+        own, listed = tokenizer.get_added_tokens_decoder(), repr(tokenizer.get_added_tokens_decoder())
+        added = added_tokens_from_checkpoint(checkpoint, settings, tokenizer.get_vocab(), own)
+        tokenizer.add_tokens([token for _, token in added])
+        if repr(tokenizer.get_added_tokens_decoder()) != listed:
+            added += tokenizer.get_added_tokens_decoder().items()
+            text = tokenizer.to_str().encode("utf-8")
+            tokenizer = tokenizer_from_text(text, path, expected=_TOKENIZER_FILE, remedy=_COPY_AGAIN)
+            check_ids(added, tokenizer.get_vocab(), checkpoint)  # the library assigns ids again
         _check_vocabulary(tokenizer, config, path)
     else:
         tokenizer = _tokenizer_without_file(checkpoint, settings)
         text = tokenizer.to_str().encode("utf-8")
         _check_vocabulary(tokenizer, config, checkpoint)
         _check_config_ids(tokenizer, config, checkpoint)
-    special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint)
+    notes = check_tokenizer_settings(checkpoint, settings, tokenizer)
+    first = _first_token(tokenizer, settings, path)
+    special_tokens, assumed_mask = _special_tokens(config, tokenizer, settings, checkpoint, first)
+    opened = BundleTokenizer(tokenizer, settings, None, source=str(checkpoint))
+    try:
+        if opened.has_chat_template:
+            opened.check_chat_template(f"the chat template {chat_template or f'of {checkpoint}'}")
+    except BadInputError as error:
+        if chat_template is not None or error.__cause__ is None:  # one that fails says so in every chat
+            raise
     return TokenizerFiles(
         tokenizer=text,
         tokenizer_config=json.dumps(settings, indent=2, ensure_ascii=False).encode("utf-8") + b"\n",
         special_tokens=special_tokens,
         assumed_mask=assumed_mask,
+        adds_bos=first is not None,
+        notes=notes,
     )
+
+
+def _first_token(tokenizer: Tokenizer, settings: Mapping[str, Any], path: Path) -> int | None:
+    """Return the token that the tokenizer puts before each text, or None.
+
+    Raises BadInputError for a tokenizer that adds other tokens, which a prompt for diffusion must not have.
+    """
+    hints = {"expected": "at most a beginning-of-text token before the text", "remedy": f"correct {path.name}"}
+    with errors_as_bad_input(f"the post_processor of {path} failed", **hints):
+        plain, whole = (tokenizer.encode("a", add_special_tokens=each).ids for each in (False, True))
+    added, bos = whole[: len(whole) - len(plain)], _id(tokenizer, settings, "bos")
+    if whole != [*added, *plain] or len(added) > 1 or (added and bos not in (None, *added)):
+        raise BadInputError(f"{path} adds tokens to a text: {plain} becomes {whole}; bos_token is {bos}", **hints)
+    if not path.is_file():  # a tokenizer.json alone decides, as in transformers
+        return bos if settings.get("add_bos_token") else None
+    return added[0] if added else None
 
 
 def _tokenizer_without_file(checkpoint: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -120,20 +160,28 @@ def _check_vocabulary(tokenizer: Tokenizer, config: CheckpointConfig, path: Path
 def _settings_with_chat_template(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / TOKENIZER_CONFIG_NAME
     settings = json_object_from_file(path, remedy=_COPY_AGAIN, max_bytes=_MAX_SETTINGS_BYTES) if path.is_file() else {}
-    template = checkpoint / CHAT_TEMPLATE_NAME
-    if template.is_file():
-        hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
-        text = bytes_from_file(template, max=_MAX_TEMPLATE_BYTES, **hints)
-        with errors_as_bad_input(str(template), **hints):
-            settings["chat_template"] = text.decode("utf-8")
+    more = sorted((checkpoint / _MORE_TEMPLATES).glob("*.jinja"))
+    files = {"default": checkpoint / CHAT_TEMPLATE_NAME, **{path.stem: path for path in more}}
+    given = settings.get("chat_template")
+    found = {name: _template(path) for name, path in files.items() if path.is_file()} or given
+    if isinstance(found, dict):
+        listed = [{"name": name, "template": template} for name, template in found.items()]
+        settings["chat_template"] = found["default"] if [*found] == ["default"] else listed
     return settings
 
 
+def _template(path: Path) -> str:
+    hints = {"expected": "a chat template in UTF-8", "remedy": _COPY_AGAIN}
+    text = bytes_from_file(path, max=_MAX_TEMPLATE_BYTES, **hints)
+    with errors_as_bad_input(str(path), **hints):
+        return text.decode("utf-8")
+
+
 def _special_tokens(
-    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path
+    config: CheckpointConfig, tokenizer: Tokenizer, settings: dict[str, Any], checkpoint: Path, first: int | None
 ) -> tuple[SpecialTokens, bool]:
-    """Return the special tokens, and True if no file names the mask token."""
-    from_config = config.token_ids
+    """Return the special tokens, and True if no file names the mask token. `first` is the one before each text."""
+    from_config = config.token_ids if first is None else {**config.token_ids, "bos": first}
     from_tokenizer = {name: found for name in ROLES if (found := _id(tokenizer, settings, name)) is not None}
     expand = from_config.get(
         "expand", from_tokenizer.get("expand", _id_by_text(config.family.expand_tokens, tokenizer))
@@ -187,7 +235,7 @@ def _id_by_text(texts: tuple[str, ...], tokenizer: Tokenizer) -> int | None:
     return next((added[text] for text in texts if text in added), None)
 
 
-def _id(tokenizer: Tokenizer, settings: dict[str, Any], name: str) -> int | None:
+def _id(tokenizer: Tokenizer, settings: Mapping[str, Any], name: str) -> int | None:
     """Return the id of the token under `name`, e.g. mask_token, or None. It is a string or an object with `content`."""
     token = settings.get(f"{name}_token")
     content = token.get("content") if isinstance(token, dict) else token

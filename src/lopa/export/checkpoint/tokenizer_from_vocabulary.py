@@ -41,13 +41,13 @@ def tokenizer_from_vocabulary(checkpoint: Path, settings: Mapping[str, Any]) -> 
     """Return the tokenizer of the folder `checkpoint`; `settings` is the content of its tokenizer_config.json.
 
     Its ids equal the ids of Qwen2Tokenizer in transformers, and added tokens keep the ids and flags of the files.
-    Raises BadInputError for another tokenizer class and for settings that change the algorithm. Raises it also when one
-    of the two files is missing or broken, and when they do not fit each other.
+    Raises BadInputError for another tokenizer class, when one of the two files is missing or broken, and when they do
+    not fit each other.
     """
     _check_kind(checkpoint, settings)
     vocabulary = _vocabulary(checkpoint / VOCABULARY_NAME)
     added = added_tokens_from_checkpoint(checkpoint, settings, vocabulary)
-    contents = {token.content: token_id for token_id, token in added}
+    contents = {token.content: token_id for token_id, token in added if token_id is not None}
     merges = _merges(checkpoint / MERGES_NAME, vocabulary)
     _check_tokens_have_merges(checkpoint / MERGES_NAME, vocabulary, merges, exempt=contents.keys())
     # Added tokens must be in the model's vocabulary too, because the library assigns ids from its length to tokens
@@ -79,13 +79,6 @@ def _check_kind(checkpoint: Path, settings: Mapping[str, Any]) -> None:
             remedy="make a tokenizer.json with the checkpoint's own tokenizer and add it to the checkpoint; its code "
             "never runs here",
         )
-    for name in ("add_prefix_space", "split_special_tokens"):
-        if settings.get(name):
-            raise BadInputError(
-                f"{checkpoint} has {name} = {settings[name]!r} in tokenizer_config.json",
-                expected=f"{name} false, as in Qwen2's tokenizer",
-                remedy="make a tokenizer.json with the checkpoint's own tokenizer and add it to the checkpoint",
-            )
 
 
 def _vocabulary(path: Path) -> dict[str, int]:

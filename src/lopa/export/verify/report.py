@@ -15,6 +15,7 @@ from lopa.export.progress import ProgressCallback, silent
 from lopa.export.verify.differences import FLOAT16_SUMS, OutputError
 from lopa.export.verify.origin import check_origin
 from lopa.export.verify.session_check import CachedReference, NumpyReference, Reference, Report, report_from_session
+from lopa.export.verify.tokenizer_check import check_tokenizer
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.bundle.quantized_form import cpu_form
@@ -49,9 +50,9 @@ def report_from_bundle(
     dequantized weights, which separates rounding from computing. `before_engine` is called after the check of the files
     and before an engine is opened.
 
-    Raises CheckFailedError for altered files, for another checkpoint or adapter than the bundle's, and when the engine
-    fails. Errors beyond tolerance are only reported. Raises MissingBackendError if transformers is needed and absent.
-    Raises BadInputError for a missing argument and for folders that are not a checkpoint or an adapter.
+    Raises CheckFailedError for altered files, for another checkpoint, adapter or tokenizer than the bundle's, and when
+    the engine fails. Errors beyond tolerance are only reported. Raises MissingBackendError if transformers is needed
+    and absent. Raises BadInputError for a missing argument and for folders that are not a checkpoint or an adapter.
     """
     if checkpoint is None and lora is not None:
         raise BadInputError(
@@ -70,6 +71,7 @@ def report_from_bundle(
     if checkpoint is not None:
         progress("digests of the checkpoint", 0, 0)
         check_origin(bundle.manifest.origin, checkpoint, lora)
+        check_tokenizer(bundle, checkpoint)
         progress("loading the checkpoint", 0, 0)
         reference, weight_errors = _reference_from_checkpoint(bundle, checkpoint, lora)
         references.append(reference)

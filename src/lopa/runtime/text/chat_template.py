@@ -44,6 +44,8 @@ ROLES = frozenset(
     }
 )
 """Roles that a template may turn into a special token ("<|user|>"). Any other role is plain text, like content."""
+_NO_TOOLS: Mapping[str, Any] = MappingProxyType({"tools": None, "documents": None, "add_generation_prompt": True})
+"""Variables of every template, for a chat without tools."""
 _SAMPLE = "What is 2 + 3?"
 _MAX_DEPTH = 40
 _CALLS = ("tool_calls", "function_call")
@@ -66,8 +68,9 @@ def text_from_messages(
 ) -> str:
     """Return the prompt text of a chat, up to the start of the assistant's answer.
 
-    `messages` have {"role", "content"} and further fields. Content parts of text are joined; content may be None with
-    tool calls. `special_tokens` are texts by name, e.g. "bos_token"; `source` names the template in errors. `tools` are
+    `messages` have {"role", "content"} and further fields. Content parts of text are joined, and a template that loops
+    over parts gets them as one part; content may be None with tool calls. `special_tokens` are texts by name, e.g.
+    "bos_token"; `source` names the template in errors. `tools` are
     definitions of functions in OpenAI's form. `chat_template_kwargs` are further variables, e.g. enable_thinking.
     lopa.runtime.template.text.get_marks returns which characters came from messages, tools and variables. Raises
     BadInputError for invalid messages and for a template that rejects them, fails or exceeds its budget, and
@@ -95,7 +98,9 @@ def check_template(template: str, special_tokens: Mapping[str, str], *, name: st
     if _SAMPLE not in text:
         received = f"{name} renders the message {_SAMPLE!r} as {shown(str(text))}"
         raise BadInputError(
-            received, expected="a prompt that contains the message", remedy="use a file with the template itself"
+            received,
+            expected="a prompt that contains the message",
+            remedy="use a file with another template (--chat-template)",
         )
 
 
@@ -112,6 +117,8 @@ def _render(
 ) -> str:
     plain, characters = _check_messages(messages)
     sizes: list[int] = []
+    tokens = tuple(sorted(special_tokens.items()))
+    plain = [_in_parts(each) if _takes_only_parts(template, tokens, each["role"]) else each for each in plain]
     with _errors_of_argument("tools"):
         plain_tools = [_mark_texts(each, sizes, f"tool {number}") for number, each in enumerate(tools or ())]
     with _errors_of_argument("chat_template_kwargs"):
@@ -121,13 +128,44 @@ def _render(
         **plain_kwargs,
         **special_tokens,
         **template_functions(budget),
+        **_NO_TOOLS,
         "messages": plain,
         "tools": plain_tools or None,
-        "documents": None,
-        "add_generation_prompt": True,
     }
     with errors_as_bad_input(f"{name} failed", expected=expected, remedy=remedy):
         return TemplateRun(budget, names).text(_parse(template))
+
+
+@lru_cache(maxsize=64)
+def _takes_only_parts(template: str, special_tokens: tuple[tuple[str, str], ...], role: str) -> bool:
+    """Return whether `template` loses the text of a message of `role` unless its content is a list of parts.
+
+    A role that the template rejects in a short chat is treated like the user's.
+    """
+    if role not in ROLES:
+        return _takes_only_parts(template, special_tokens, "user")
+    user_in_parts = role != "user" and _takes_only_parts(template, special_tokens, "user")
+    other = (_in_parts if user_in_parts else dict)({"role": "user", "content": "Hello"})
+    before = [] if role in ("user", "system", "developer") else [other]
+    after = [] if role == "user" else [other]
+    for form in (dict, _in_parts):
+        found = set()
+        for sample in (_SAMPLE, _SAMPLE[::-1]):
+            budget = Budget(messages=3, characters=len(sample))
+            chat = [*before, form({"role": role, "content": sample}), *after]
+            names = {**dict(special_tokens), **template_functions(budget), **_NO_TOOLS, "messages": chat}
+            with suppress(Exception):  # the error is raised where the template is used
+                found.add(TemplateRun(budget, names).text(_parse(template)))
+        if len(found) > 1:
+            return form is not dict
+    return user_in_parts
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `message` with its content as a list of one text part."""
+    content = message.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": parts}
 
 
 def template_from_file(path: Path) -> str:

@@ -386,9 +386,9 @@ class Tokenizer:
             )
         return found
 
-    def check_chat_template(self) -> None:
-        """Raise BadInputError unless there is a template that renders a user's message."""
-        check_template(self.chat_template(), special_token_texts(self._settings), name="the given chat template")
+    def check_chat_template(self, name: str = "the given chat template") -> None:
+        """Raise BadInputError unless there is a template that renders a user's message. `name` is for errors."""
+        check_template(self.chat_template(), special_token_texts(self._settings), name=name)
 
 
 def special_token_texts(settings: Mapping[str, Any]) -> dict[str, str]:

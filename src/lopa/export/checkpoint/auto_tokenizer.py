@@ -1,0 +1,69 @@
+"""Tokenizer of a checkpoint as transformers reads it, and texts that show how two tokenizers differ."""
+
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from lopa.export.checkpoint.config import CONFIG_NAME
+from lopa.export.extra import export_extra_needed
+from lopa.export.json_file import json_object_from_file
+from lopa.runtime.files.untrusted_input import errors_as_bad_input
+
+_PIECES = (
+    *("a", "The", "naïve", "e\u0301", "ﬁ", "Ｆull", "ß", "привет", "今天", "한국", "مرحبا", "👩‍👩‍👧", "🇩🇪", "\ue000"),
+    *("1", "2345", "½", "²", "٣", "'s", "'RE", "n't", "'", "-", "...", "!?", "_", "▁", "Ġ", "<", "|>", '{"a":', "#"),
+    *(" ", " ", "  ", "\t", "\n", "\n\n", "\r\n", "\u00a0", "\u3000", "\u2028", "\x85", "\ufeff", "\u200b"),
+)
+"""Pieces of text from all classes of characters that tokenizers treat separately."""
+_RANDOM_TEXTS = 200
+
+
+def auto_tokenizer(checkpoint: Path) -> Any:
+    """Return AutoTokenizer of the folder `checkpoint`, which runs no code of it.
+
+    The class is the one that the files name. One that only the checkpoint's code has is replaced by the class of all
+    tokenizer.json files, or by Qwen2's without such a file. Raises BadInputError for what transformers cannot read, and
+    MissingBackendError if it is not installed.
+    """
+    with export_extra_needed("reading a tokenizer with transformers"):
+        from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast, Qwen2Tokenizer
+    values = json_object_from_file(checkpoint / CONFIG_NAME, remedy="copy the checkpoint again")
+    named = values.get("tokenizer_class")
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    with errors_as_bad_input(
+        f"transformers cannot read the tokenizer of {checkpoint}",
+        expected="tokenizer files that AutoTokenizer.from_pretrained accepts",
+        remedy="copy the tokenizer's files again",
+    ):
+        try:
+            config = PreTrainedConfig(tokenizer_class=named if isinstance(named, str) else None)
+            return AutoTokenizer.from_pretrained(checkpoint, config=config, **options)
+        except ValueError:  # a class in the checkpoint's own code, or none
+            other = PreTrainedTokenizerFast if (checkpoint / "tokenizer.json").is_file() else Qwen2Tokenizer
+            return other.from_pretrained(checkpoint, **options)
+
+
+def find_difference(tokenizer: Tokenizer, theirs: Any) -> str | None:
+    """Return the first text that `tokenizer` and transformers' tokenizer encode or decode differently, or None."""
+    backends = (tokenizer, theirs.backend_tokenizer)
+    added = {token.content: 0 for each in backends for token in each.get_added_tokens_decoder().values()}
+    for text in sample_texts(added):
+        found, ids = tokenizer.encode(text, add_special_tokens=False), theirs(text, add_special_tokens=False).input_ids
+        if found.ids != ids:
+            return f"the text {text!r} becomes {found.ids}, in transformers {ids}"
+        shown, expected = (each.decode(ids, skip_special_tokens=True) for each in (tokenizer, theirs))
+        if shown != expected:
+            return f"the ids {ids} become {shown!r}, in transformers {expected!r}"
+    return None
+
+
+def sample_texts(added: Iterable[str]) -> Iterator[str]:
+    """Yield texts of all classes of characters, and with each token of `added` in several surroundings."""
+    for token in added:
+        yield from (token, f"a{token}b", f" a \n {token} \n b", f"{token}{token} {token}", token.upper(), token[:-1])
+    draw = random.Random(0)
+    for _ in range(_RANDOM_TEXTS):
+        yield "".join(draw.choices(_PIECES, k=draw.randint(1, 12)))
