@@ -13,16 +13,13 @@ from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.exact_schema import exact_schema
 from lopa.runtime.grammar.grammar_reading import Reading, initial_reading
 from lopa.runtime.grammar.llguidance_library import library
 from lopa.runtime.grammar.reasoning_budget import reasoning_grammar
+from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.grammar.vocabulary import Vocabulary
 from lopa.runtime.plan import GRAMMARS
-
-_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON style unless the schema specifies another. With a single style, much of the text is forced."""
-_STRICTNESS = {"lenient": False, "coerce_one_of": False}
-"""Settings that reject a schema with features that the library would otherwise ignore."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +90,12 @@ def _option_errors(request: GrammarRequest) -> Iterator[None]:
 
 
 def _from_schema(text: str) -> str:
-    made: str = library().LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE, overrides=_STRICTNESS)
+    made: str = library().LLMatcher.grammar_from_json_schema(exact_schema(text))
     return made
 
 
 def _from_regex(text: str) -> str:
+    check_set_operations(text)
     made: str = library().LLMatcher.grammar_from_regex(text)
     return made
 
