@@ -75,12 +75,16 @@ def _spacing(own: dict[str, Any]) -> dict[str, Any]:
         except (ValueError, TypeError):
             is_json = False
         if not is_json:
-            raise _error("x-guidance", f"{name} {own[name]!r:.100}", f"texts of {_SPACING[name]}")
+            raise _error(
+                "x-guidance",
+                f"{name} {own[name]!r:.100}, which allows text that is not JSON",
+                f"texts of {_SPACING[name]}",
+            )
     return made
 
 
 def _error(keyword: str, found: str, expected: str) -> BadInputError:
-    return BadInputError(f"{keyword}: {found}", expected=expected, remedy=f"change or remove {keyword}")
+    return BadInputError(f"json_schema has {keyword} {found}", expected=expected, remedy=f"change or remove {keyword}")
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class _Exact:
 
 def _draft(made: dict[str, Any]) -> None:
     if str(made.get("$schema")).rstrip("#") == _DRAFT_3:
-        raise _error("$schema", "draft 3", "draft 4, 6, 7, 2019-09 or 2020-12")
+        raise _error("$schema", "of draft 3", "draft 4, 6, 7, 2019-09 or 2020-12")
 
 
 def _array(made: dict[str, Any]) -> None:
@@ -142,9 +146,9 @@ def _keys(made: dict[str, Any]) -> None:
             if both == either or more is True:
                 continue
             if more is not False and either != f"{both[:-1]}\\n?$":
-                raise _error("patternProperties", f"{pattern!r} beside additionalProperties", _PLAIN)
+                raise _error("patternProperties", f"{pattern!r:.100}, whose keys differ by ECMA-262 and Python", _PLAIN)
             if not all(name.isascii() and name.isprintable() for name in named):
-                raise _error("patternProperties", f"{pattern!r} beside names that are not ASCII", _PLAIN)
+                raise _error("patternProperties", f"{pattern!r:.100} beside names that are not ASCII", _PLAIN)
             if more is not False:
                 exact[f"{both[:-1]}\\n$"] = False
         made["patternProperties"] = exact
@@ -230,7 +234,7 @@ def _check_multiples(schema: dict[str, Any]) -> None:
         scale = max(0, *(-int(each.as_tuple().exponent) for each in found))
         scaled = [int(each.scaleb(scale)) for each in found]
         if math.lcm(*scaled) * max(scaled) >= _MAX_MULTIPLE:
-            raise _error("multipleOf", "several large factors", "factors with a common multiple below 2**32")
+            raise _error("multipleOf", "several times with large factors", "factors with a common multiple below 2**32")
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
@@ -252,9 +256,15 @@ def _constants(made: dict[str, Any]) -> None:
             number = Decimal(repr(value + 0)).normalize()
             _, digits, exponent = number.as_tuple()
             if abs(number) > _MAX_EXACT or int("".join(map(str, digits))) > _MAX_EXACT or int(exponent) < -22:
-                raise _error("const or enum", f"{value}, which no float holds", "numbers up to 2**53 with 15 digits")
+                raise _error(
+                    "const or enum",
+                    f"{value}, which the grammar cannot write exactly",
+                    "numbers up to 2**53 with 15 digits",
+                )
         elif isinstance(value, str) and re.search(r"[\x00-\x07\x0b\x0e-\x1f\x7f]", value):
-            raise _error("const or enum", f"{value!r:.100}", "no control characters but \\b, \\f, \\n, \\r and \\t")
+            raise _error(
+                "const or enum", f"{value!r:.100}", "text without control characters but \\b, \\f, \\n, \\r, \\t"
+            )
 
 
 def _strings(made: dict[str, Any]) -> None:

@@ -124,7 +124,7 @@ def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
     """
     patterns: list[str] = []
     numbers: list[bytes] = []
-    waiting: list[Any] = [json.loads(text)]
+    waiting: list[Any] = [json.loads(exact_schema(text))]
     while waiting and len(patterns) < _MAX_HINTS:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -140,12 +140,9 @@ def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
 
 def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
     """Return the smallest multiple that an integer schema allows, if it has `multipleOf` and a minimum."""
-    factor, minimum, exclusive_minimum = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
-    if isinstance(factor, int) and factor > 0:
-        if isinstance(minimum, int):
-            return [str(-(-minimum // factor) * factor).encode()]
-        if isinstance(exclusive_minimum, int):
-            return [str((exclusive_minimum // factor + 1) * factor).encode()]
+    factor, minimum = schema.get("multipleOf"), schema.get("minimum")
+    if isinstance(factor, int) and factor > 0 and isinstance(minimum, int):
+        return [str(-(-minimum // factor) * factor).encode()]
     return []
 
 
