@@ -102,8 +102,36 @@ def _from_regex(text: str) -> str:
 
 def _from_grammar(text: str) -> str:
     """Return the library's form of a Lark grammar, or of a GBNF grammar, which has ::= and no start."""
-    made: str = library().grammar_from("grammar", text)
+    made: str = library().grammar_from("grammar", text if _LARK.search(text) else _GBNF_PART.sub(_plain_part, text))
     return made
+
+
+_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
+_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*"|\[\^?(?:\\.|[^\]\\])*\]|\.', re.DOTALL)
+_GBNF_CHARACTER = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])", re.DOTALL
+)
+
+
+def _plain_part(part: re.Match[str]) -> str:
+    """Return a literal or a class of GBNF in the escapes that the library reads as llama.cpp does."""
+    text = part[0]
+    if text == ".":
+        return f"[\\x00-{chr(0x10FFFF)}]"
+    if text[0] == "#":
+        return text
+    begin = 2 if text.startswith("[^") else 1
+    made = text[:begin] + _GBNF_CHARACTER.sub(_plain_character, text[begin:-1]) + text[-1]
+    if text[0] == "[":
+        check_set_operations(made)
+    return made
+
+
+def _plain_character(found: re.Match[str]) -> str:
+    number = found[1] or found[2] or found[3]
+    letter = chr(int(number, 16)) if number else {"n": "\n", "r": "\r", "t": "\t"}.get(found[4], found[4]) or found[5]
+    is_plain = found[0] == "-" or letter.isalnum() or letter > "\x7f"
+    return letter if is_plain else f"\\x{ord(letter):02x}"
 
 
 _CONVERSIONS = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
@@ -187,8 +215,14 @@ def _grammar_error(name: str, text: str, message: str) -> BadInputError:
             expected=_EXPECTED[name],
             remedy=f"rewrite {name} with fewer nested repeats",
         )
+    if name == "grammar" and not _LARK.search(text):
+        message = _CONVERTED.sub("", message)
     what = f"{name} {shown(text)}: {_regex_message(message) if name == 'regex' else message.strip()}"
     return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
+
+
+_CONVERTED = re.compile(r"^ *\d+ \|.*\n?|^ *\^+ *$|^(?:at )?\d+\(\d+\): ", re.MULTILINE)
+"""Places and lines of the grammar that a GBNF grammar is converted to."""
 
 
 def _regex_message(message: str) -> str:

@@ -69,9 +69,9 @@ def check_set_operations(expression: str) -> None:
     for each in _SET.finditer(expression):
         if any(operation[1] for operation in _OPERATION.finditer(each[1] or "")):
             raise BadInputError(
-                f"regex has the class {each[0]!r:.200}, which Rust's syntax reads as an operation on sets",
+                f"the class {each[0]!r:.200} is an operation on sets in Rust's syntax",
                 expected="a class without nested classes, &&, -- and ~~",
-                remedy="escape these characters with a backslash",
+                remedy=r"write these characters as \x5b, \x26, \x2d and \x7e",
             )
 
 
