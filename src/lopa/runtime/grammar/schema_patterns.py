@@ -11,7 +11,7 @@ from lopa.runtime.errors import BadInputError
 _SPACE = r"\t\n\x0b\x0c\r\x20\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _BOTH = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACE}
 """Characters of \\d, \\w and \\s by both rules."""
-_EITHER = {"d": r"\p{Nd}", "w": r"\p{Alphabetic}\p{M}\p{N}\p{Pc}\p{Join_Control}", "s": _SPACE + r"\x1c-\x1f\x85\ufeff"}
+_EITHER = {"d": r"\p{Nd}", "w": r"\p{L}\p{N}_", "s": _SPACE + r"\x1c-\x1f\x85\ufeff"}
 """Characters of \\d, \\w and \\s by one of the rules at least."""
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 _ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[pP]\{\w+\}|[dDwWsStnrfv]|[^0-9A-Za-z])"
