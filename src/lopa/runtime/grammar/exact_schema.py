@@ -9,6 +9,7 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_DOWN, Context, Decimal
 from typing import Any
+from urllib.parse import unquote
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.grammar.llguidance_library import is_empty, lark_from_regex
@@ -55,8 +56,12 @@ def exact_schema(text: str, *, lenient: bool = False) -> str:
     schema = json.loads(text)
     written = json.dumps(schema)
     # A reference may lead to schemas below any keyword.
-    refs = frozenset(re.split("[/#]", "/".join(re.findall(r'"\$ref": "([^"]*)"', written))))
-    made = _exact(schema, refs, lenient)
+    paths = re.findall(r'"\$ref": "([^"]*)"', written)
+    refs = frozenset(unquote(each).replace("~1", "/") for path in paths for each in re.split("[/#]", path))
+    try:
+        made = _exact(schema, refs, lenient)
+    except RecursionError as error:
+        raise _error("a depth", "beyond Python's recursion limit", "fewer nested schemas") from error
     if not lenient:
         _check_document(schema, written)
     own = made.get("x-guidance")
@@ -85,7 +90,11 @@ def _spacing(own: dict[str, Any]) -> dict[str, Any]:
     made = dict(own)
     for name in _SPACING.keys() & own.keys():
         made[name] = str(own[name]).replace("\\s", "[ \\t\\r\\n]")
-        if not is_empty(f"{lark_from_regex(made[name]).strip()} & ~/{_SPACING[name]}/"):
+        try:
+            is_json = is_empty(f"{lark_from_regex(made[name]).strip()} & ~/{_SPACING[name]}/")
+        except ValueError:
+            is_json = False
+        if not is_json:
             raise _error("x-guidance", f"{name} {own[name]!r}", "white space of JSON")
     return made
 
@@ -224,4 +233,5 @@ def _is_writable(value: Any) -> bool:
         return not re.search(r"[\x00-\x07\x0b\x0e-\x1f\x7f]", value)
     number = Decimal(repr(value + 0 if isinstance(value, int | float) else 0)).normalize()
     _, digits, exponent = number.as_tuple()
-    return max(abs(number), int("".join(map(str, digits)))) <= _MAX_EXACT and int(exponent) >= -22
+    mantissa = int("".join(map(str, digits)))
+    return abs(number) <= _MAX_EXACT and mantissa <= _MAX_EXACT and int(exponent) >= -22
