@@ -107,7 +107,7 @@ def _from_grammar(text: str) -> str:
 
 
 _LARK = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
-_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*"|\[\^?(?:\\.|[^\]\\])*\]|\.', re.DOTALL)
+_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*(?:"|\Z)|\[\^?(?:\\.|[^\]\\])*(?:\]|\Z)|\.', re.DOTALL)
 _GBNF_CHARACTER = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])", re.DOTALL
 )
@@ -203,7 +203,7 @@ _HINTS = {"json_schema": _schema_hints, "regex": _no_hints, "grammar": _grammar_
 """Functions by option that return texts which help to find endings."""
 _EXPECTED = {
     "json_schema": "a JSON schema with features of llguidance (docs/how-to/structured-output.md)",
-    "regex": "a regular expression in the syntax of Rust's regex crate, without look-around and back-references",
+    "regex": "a regular expression of Rust's regex crate without look-around, back-references and set operations",
     "grammar": "a grammar in llguidance's Lark or llama.cpp's GBNF syntax",
 }
 

@@ -23,7 +23,7 @@ _TOKEN = re.compile(
     r"|(?P<brace>\{(?!\d*,?\d*\}))|(?P<char>[^\\\[({*+?])",
     re.DOTALL,
 )
-_SET = re.compile(r"\\.|\[\^?\]?((?:\[:\^?\w+:\]|\\.|[^\\\]])*)\]", re.DOTALL)
+_SET = re.compile(r"\\.|\[\^?\]?((?:\[:\^?\w+:\]|\\.|[^\\\]])*)(?:\]|\Z)", re.DOTALL)
 _OPERATION = re.compile(r"\\.|(\[(?!:\^?\w+:\])|&&|--|~~)", re.DOTALL)
 
 
