@@ -76,3 +76,82 @@ def _object(rng: random.Random, depth: int) -> dict[str, Any]:
         "required": [name for name in names if rng.random() < 0.7],
         **rng.choice(others),
     }
+
+
+def wide_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    """Return a schema of any type with all keywords of grammars, including combinations that are refused."""
+    makers = [_wide_string, _wide_number, _constant, _enum]
+    if depth:
+        makers += [_wide_object, _wide_object, _wide_array, _combined]
+    made = rng.choice(makers)(rng, depth)
+    return {key: value for key, value in made.items() if key != "type"} if rng.random() < 0.1 else made
+
+
+_WIDE_PATTERNS = (
+    *_PATTERNS,
+    *(r"^\d+$", r"\w", r"^\W+$", "^.{1,3}$", r"\s", r"^\S{2}$", "a|b$", "^x_", "[^a-f]", r"^[\w.-]+@\w+$"),
+    *(r"^[^\s\d]{1,4}$", "(?i)yes|no", "^$", "[&&]", "[a[b]", "[.]", "(^a|b)c", r"^-?\d+(\.\d{1,2})?$"),
+)
+_WIDE_FORMATS = (*_FORMATS, "ipv6", "email", "uri", "duration")
+_BOUNDS = (0, 1, -1, 0.1, 1e-7, 99.99, -0.01, 123456.789, 10**15, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 1e20)
+_FACTORS = (2, 5, 7, 0.5, 0.25, 0.01, 1.5, 3.0, 10**6)
+_KEYS = ("a", "b", "é", "a b", 'q"', "x_1", "0")
+
+
+def _sometimes(rng: random.Random, choices: dict[str, Any], share: float) -> dict[str, Any]:
+    """Return each of the keywords with the probability `share`, in a random order."""
+    made = [(key, value() if callable(value) else value) for key, value in choices.items() if rng.random() < share]
+    rng.shuffle(made)
+    return dict(made)
+
+
+def _wide_string(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
+    minimum = rng.randint(0, 4)
+    choices = {
+        "minLength": minimum,
+        "maxLength": minimum + rng.randint(0, 6),
+        "pattern": rng.choice(_WIDE_PATTERNS),
+        "format": rng.choice(_WIDE_FORMATS),
+    }
+    return {"type": "string", **_sometimes(rng, choices, 0.3)}
+
+
+def _wide_number(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: ARG001
+    names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    choices = {
+        name: rng.choice((rng.randint(-20, 20), round(rng.uniform(-5, 5), 3), rng.choice(_BOUNDS))) for name in names
+    }
+    factor = {"multipleOf": rng.choice(_FACTORS)} if rng.random() < 0.2 else {}
+    return {"type": rng.choice(["integer", "number"]), **_sometimes(rng, choices, 0.3), **factor}
+
+
+def _wide_object(rng: random.Random, depth: int) -> dict[str, Any]:
+    names = rng.sample(_KEYS, rng.randint(0, 3))
+    choices = {
+        "properties": lambda: {name: wide_schema(rng, depth - 1) for name in names},
+        "required": [name for name in names if rng.random() < 0.6],
+        "additionalProperties": lambda: rng.choice([False, True, wide_schema(rng, 0)]),
+        "patternProperties": lambda: {rng.choice(_WIDE_PATTERNS): wide_schema(rng, 0)},
+        "minProperties": rng.randint(0, 4),
+        "maxProperties": rng.randint(1, 4),
+        "allOf": lambda: [wide_schema(rng, 0)],
+    }
+    return {"type": "object", **_sometimes(rng, choices, 0.4)}
+
+
+def _wide_array(rng: random.Random, depth: int) -> dict[str, Any]:
+    choices = {
+        "items": lambda: rng.choice([False, wide_schema(rng, depth - 1)]),
+        "prefixItems": lambda: [wide_schema(rng, depth - 1)],
+        "additionalItems": lambda: rng.choice([False, wide_schema(rng, 0)]),
+        "minItems": rng.randint(0, 2),
+        "maxItems": rng.randint(2, 4),
+        "allOf": lambda: [wide_schema(rng, 0)],
+    }
+    return {"type": "array", **_sometimes(rng, choices, 0.4)}
+
+
+def _combined(rng: random.Random, depth: int) -> dict[str, Any]:
+    maker, keyword = rng.choice([_wide_number, _wide_string, _wide_object]), rng.choice(["allOf", "anyOf", "oneOf"])
+    parts = [maker(rng, 0) if keyword == "allOf" else wide_schema(rng, depth - 1) for _ in range(2)]
+    return {keyword: parts, **(wide_schema(rng, 0) if rng.random() < 0.3 else {})}

@@ -76,7 +76,7 @@ def test_documents_with_holes_satisfy_their_schemas(decoder: Decoder, seed: int)
         assert result.filled_text == "".join(next(fills) if isinstance(part, Hole) else part for part in parts)
         filled += 1
     assert filled >= 2
-    assert tried - filled <= 1
+    assert tried - filled <= 2
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

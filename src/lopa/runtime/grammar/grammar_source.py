@@ -13,16 +13,13 @@ from lopa.runtime.errors import BadInputError, LopaError
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.bounded import BoundedExpression
+from lopa.runtime.grammar.exact_schema import exact_schema
 from lopa.runtime.grammar.grammar_reading import Reading, initial_reading
 from lopa.runtime.grammar.llguidance_library import library
 from lopa.runtime.grammar.reasoning_budget import reasoning_grammar
+from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.grammar.vocabulary import Vocabulary
 from lopa.runtime.plan import GRAMMARS
-
-_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON style unless the schema specifies another. With a single style, much of the text is forced."""
-_STRICTNESS = {"lenient": False, "coerce_one_of": False}
-"""Settings that reject a schema with features that the library would otherwise ignore."""
 
 
 @dataclass(frozen=True)
@@ -93,19 +90,48 @@ def _option_errors(request: GrammarRequest) -> Iterator[None]:
 
 
 def _from_schema(text: str) -> str:
-    made: str = library().LLMatcher.grammar_from_json_schema(text, defaults=_JSON_STYLE, overrides=_STRICTNESS)
+    made: str = library().LLMatcher.grammar_from_json_schema(exact_schema(text))
     return made
 
 
 def _from_regex(text: str) -> str:
+    check_set_operations(text)
     made: str = library().LLMatcher.grammar_from_regex(text)
     return made
 
 
 def _from_grammar(text: str) -> str:
     """Return the library's form of a Lark grammar, or of a GBNF grammar, which has ::= and no start."""
-    made: str = library().grammar_from("grammar", text)
+    made: str = library().grammar_from("grammar", text if _LARK.search(text) else _GBNF_PART.sub(_plain_part, text))
     return made
+
+
+_LARK = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
+_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*(?:"|\Z)|\[\^?(?:\\.|[^\]\\])*(?:\]|\Z)|\.', re.DOTALL)
+_GBNF_CHARACTER = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])", re.DOTALL
+)
+
+
+def _plain_part(part: re.Match[str]) -> str:
+    """Return a literal or a class of GBNF in the escapes that the library reads as llama.cpp does."""
+    text = part[0]
+    if text == ".":
+        return f"[\\x00-{chr(0x10FFFF)}]"
+    if text[0] == "#":
+        return text
+    begin = 2 if text.startswith("[^") else 1
+    made = text[:begin] + _GBNF_CHARACTER.sub(_plain_character, text[begin:-1]) + text[-1]
+    if text[0] == "[":
+        check_set_operations(made)
+    return made
+
+
+def _plain_character(found: re.Match[str]) -> str:
+    number = found[1] or found[2] or found[3]
+    letter = chr(int(number, 16)) if number else {"n": "\n", "r": "\r", "t": "\t"}.get(found[4], found[4]) or found[5]
+    is_plain = found[0] == "-" or letter.isalnum() or letter > "\x7f"
+    return letter if is_plain else f"\\x{ord(letter):02x}"
 
 
 _CONVERSIONS = {"json_schema": _from_schema, "regex": _from_regex, "grammar": _from_grammar}
@@ -126,7 +152,7 @@ def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
     """
     patterns: list[str] = []
     numbers: list[bytes] = []
-    waiting: list[Any] = [json.loads(text)]
+    waiting: list[Any] = [json.loads(exact_schema(text))]
     while waiting and len(patterns) < _MAX_HINTS:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -142,12 +168,9 @@ def _schema_hints(text: str, vocabulary: Vocabulary) -> tuple[bytes, ...]:
 
 def _least_multiple(schema: dict[str, Any]) -> list[bytes]:
     """Return the smallest multiple that an integer schema allows, if it has `multipleOf` and a minimum."""
-    factor, minimum, exclusive_minimum = (schema.get(name) for name in ("multipleOf", "minimum", "exclusiveMinimum"))
-    if isinstance(factor, int) and factor > 0:
-        if isinstance(minimum, int):
-            return [str(-(-minimum // factor) * factor).encode()]
-        if isinstance(exclusive_minimum, int):
-            return [str((exclusive_minimum // factor + 1) * factor).encode()]
+    factor, minimum = schema.get("multipleOf"), schema.get("minimum")
+    if isinstance(factor, int) and factor > 0 and isinstance(minimum, int):
+        return [str(-(-minimum // factor) * factor).encode()]
     return []
 
 
@@ -180,7 +203,7 @@ _HINTS = {"json_schema": _schema_hints, "regex": _no_hints, "grammar": _grammar_
 """Functions by option that return texts which help to find endings."""
 _EXPECTED = {
     "json_schema": "a JSON schema with features of llguidance (docs/how-to/structured-output.md)",
-    "regex": "a regular expression in the syntax of Rust's regex crate, without look-around and back-references",
+    "regex": "a regular expression of Rust's regex crate without look-around, back-references and set operations",
     "grammar": "a grammar in llguidance's Lark or llama.cpp's GBNF syntax",
 }
 
@@ -192,8 +215,14 @@ def _grammar_error(name: str, text: str, message: str) -> BadInputError:
             expected=_EXPECTED[name],
             remedy=f"rewrite {name} with fewer nested repeats",
         )
+    if name == "grammar" and not _LARK.search(text):
+        message = _CONVERTED.sub("", message)
     what = f"{name} {shown(text)}: {_regex_message(message) if name == 'regex' else message.strip()}"
     return BadInputError(what, expected=_EXPECTED[name], remedy=f"correct {name}")
+
+
+_CONVERTED = re.compile(r"^ *\d+ \|.*\n?|^ *\^+ *$|^(?:at )?\d+\(\d+\): ", re.MULTILINE)
+"""Places and lines of the grammar that a GBNF grammar is converted to."""
 
 
 def _regex_message(message: str) -> str:

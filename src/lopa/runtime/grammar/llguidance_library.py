@@ -87,6 +87,13 @@ def matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
     return made
 
 
+def is_empty(expression: str) -> bool:
+    """Return whether no text matches an expression in Lark syntax. Raises ValueError with the library's message."""
+    found = matcher(byte_tokenizer(), library().LLMatcher.grammar_from_lark(f"start: MATCH\nMATCH: {expression}\n"))
+    found.compute_bitmask()
+    return bool(found.is_error())
+
+
 def check_matcher(used: "LLMatcher") -> None:
     """Raise BadInputError for a failed matcher.
 

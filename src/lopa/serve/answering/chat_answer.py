@@ -18,6 +18,7 @@ from lopa.runtime.errors import (
 )
 from lopa.runtime.generation_config import GenerationConfig
 from lopa.runtime.grammar.llguidance_library import lark_from_regex
+from lopa.runtime.grammar.schema_patterns import check_set_operations
 from lopa.runtime.plan import GRAMMARS
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.runtime.text.tokenizer import Tokenizer
@@ -208,6 +209,7 @@ def _expression(option: str, text: str, with_tools: bool) -> str:
     if option == "json_schema":
         return json_expression(text)
     if option == "regex":
+        check_set_operations(text)
         try:
             return lark_from_regex(text).strip()
         except MissingBackendError:

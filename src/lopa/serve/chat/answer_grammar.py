@@ -9,14 +9,13 @@ import json
 from collections.abc import Callable
 from typing import Literal
 
+from lopa.runtime.grammar.exact_schema import exact_schema
 from lopa.runtime.text.reasoning_marks import CLOSING, OPENING
 from lopa.serve.chat.call_format import CallFormat
 from lopa.serve.chat.tool_definition import Tool, ToolRequest
 
 Reasoning = Literal["none", "possible", "open"]
 """Reasoning of an answer: the model has none, the answer may begin with <think>, or the prompt ended with it."""
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON style of arguments and structured output, so that much of the text is forced."""
 _TEXT = "/(?s:.*)/"
 _BLANK = "/\\n{0,2}/"
 IsToken = Callable[[str], bool]
@@ -66,12 +65,9 @@ def answer_grammar(
 def json_expression(schema: str, *, lenient: bool = False) -> str:
     """Return the Lark expression of a JSON value with the schema `schema`, given as text.
 
-    With `lenient` the schema's features that grammars lack are ignored, otherwise they are errors.
+    With `lenient` the schema's features that grammars lack are ignored, otherwise they raise BadInputError.
     """
-    made = json.loads(schema)
-    own = made.get("x-guidance")
-    style = {**JSON_STYLE, **(own if isinstance(own, dict) else {}), "lenient": lenient, "coerce_one_of": lenient}
-    return "%json " + json.dumps({**made, "x-guidance": style})
+    return "%json " + exact_schema(schema, lenient=lenient)
 
 
 def _calls(tools: ToolRequest, written: CallFormat) -> str:

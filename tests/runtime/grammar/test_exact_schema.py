@@ -1,0 +1,160 @@
+"""Answers to JSON schemas, compared with the package jsonschema: drawn from the grammar, and changed at random."""
+
+import json
+import random
+import re
+from decimal import Decimal, localcontext
+from typing import Any
+
+import jsonschema
+import pytest
+from tools.random_schemas import wide_schema
+
+from lopa.runtime.errors import BadInputError
+from lopa.runtime.grammar.byte_order import rank_bytes
+from lopa.runtime.grammar.exact_schema import exact_schema
+from lopa.runtime.grammar.grammar_source import GrammarRequest, library_grammar
+from lopa.runtime.grammar.llguidance_library import byte_tokenizer, matcher
+
+pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # of Python's re, about [&&]
+TOKENIZER = byte_tokenizer()
+NAMES = ("a", "b", "é", "a b", 'q"', "x_1", "0")
+TEXTS = ("\n", "\r", "\u2028", "٣", "\ufeff", "\x85", "\x1c", "2023-02-29", "0000-01-01", "a\n", "12:00:60Z", "K", "&")
+STRING, NUMBER = r'"(?:[^"\\]|\\.)*"', r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+MEMBER = re.compile(rf"{STRING}: (?:{STRING}|{NUMBER}|true|false|null)")
+SHIFTS = ("0", "1e-30", "-1e-30", "1e-12", "-1e-12", "1", "-1", "0.01", "-0.01", "0.5")
+
+
+def grammar_of(schema: dict[str, Any]) -> Any:
+    return matcher(TOKENIZER, library_grammar(GrammarRequest("json_schema", json.dumps(schema), 0)))
+
+
+def accepts(grammar: Any, text: str) -> bool:
+    position, content = grammar.deep_copy(), list(text.encode())
+    return position.try_consume_tokens(content) == len(content) and bool(position.is_accepting())
+
+
+def drawn(grammar: Any, rng: random.Random) -> str | None:
+    """Return a text drawn byte by byte among those that the grammar allows, or None if it becomes too long."""
+    position, content, stop = grammar.deep_copy(), b"", rng.choice([0.1, 0.5, 0.9])
+    while len(content) < 200:
+        allowed = rank_bytes(position.compute_bitmask())
+        if position.is_accepting() and (not allowed or rng.random() < stop):
+            return content.decode()
+        content += bytes([rng.choice(list(allowed))])
+        assert position.try_consume_tokens([content[-1]]) == 1
+    return None
+
+
+def changed(text: str, rng: random.Random, schema: dict[str, Any]) -> str:
+    """Return `text` with a repeated member, another string, an escaped one, or a number near one of the schema."""
+    members, tokens = list(MEMBER.finditer(text)), list(re.finditer(f"{STRING}|{NUMBER}", text))
+    if members and rng.random() < 0.3:
+        place = rng.choice(members).end()
+        return f"{text[:place]}, {rng.choice(members)[0]}{text[place:]}"
+    if not tokens:
+        return text
+    found = rng.choice(tokens)
+    if found[0].startswith('"'):
+        other = rng.choice((*TEXTS, *NAMES))
+        is_escaped = rng.random() < 0.25
+        escaped = "".join("\\u" + format(ord(each), "04x") for each in other)
+        new = f'"{escaped}"' if is_escaped else json.dumps(other, ensure_ascii=False)
+    else:
+        with localcontext(prec=80):
+            bound = Decimal(rng.choice(["0", *re.findall(NUMBER, json.dumps(schema))]))
+            new = format(bound + Decimal(rng.choice(SHIFTS)), "f")
+    return text[: found.start()] + new + text[found.end() :]
+
+
+def faults(schema: dict[str, Any], text: str) -> list[str]:
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    found = jsonschema.Draft202012Validator(schema, format_checker=checker).iter_errors(json.loads(text))
+    return [f"{schema} got {text!r}: {error.message}" for error in found]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_and_changed_answers_are_valid(seed: int) -> None:
+    rng, read, accepted = random.Random(seed), 0, 0
+    while read < 60:
+        schema = wide_schema(rng)
+        try:
+            grammar = grammar_of(schema)
+        except (BadInputError, ValueError):
+            continue
+        read += 1
+        for text in filter(None, (drawn(grammar, rng) for _ in range(4))):
+            for answer in (text, *(changed(text, rng, schema) for _ in range(10))):
+                is_infinite = re.search(
+                    r"[eE][+]?[1-9]\d{2}", answer
+                )  # Python's reading, which jsonschema cannot divide
+                if not is_infinite and accepts(grammar, answer):
+                    accepted += 1
+                    assert not faults(schema, answer)
+    assert accepted > 300
+
+
+INTEGER, ANY_OBJECT = {"type": "integer"}, {"type": "object"}
+NAMED = {**ANY_OBJECT, "properties": {"a": INTEGER}, "additionalProperties": {"type": "boolean"}}
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (NAMED, ['{"a": 1, "b": true}', '{"b": true, "b": false}'], ['{"\\u0061": true}', '{"a": true}']),
+        ({**ANY_OBJECT, "minProperties": 1}, ['{"a": 1}', '{"a": 1, "a": 2}'], ["{}"]),
+        ({"type": "number", "exclusiveMaximum": 5}, ["4.9", "4.999999", "-7.25"], ["5", "4." + "9" * 30]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, ["0.1", "0.5", "0.000001"], ["0", "0.51"]),
+        ({"type": "integer", "exclusiveMinimum": 4.5, "exclusiveMaximum": 7}, ["5", "6"], ["4", "7"]),
+        ({"minimum": 5, "anyOf": [{}], "exclusiveMinimum": True, "type": "integer"}, ["6"], ["5"]),
+        ({"type": "integer", "minimum": 2**53 + 1}, ["9007199254750000"], ["9007199254740992"]),
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["9000000000000000000", "-7"], [str(2**63)]),
+        ({"type": "number", "multipleOf": 0.5}, ["1.5", "-2"], ["0.25"]),
+        (
+            {"type": "array", "prefixItems": [{"const": 1}], "items": INTEGER, "additionalItems": {}},
+            ["[1, 2]"],
+            ["[2]"],
+        ),
+        ({**DRAFT_7, "items": [INTEGER], "allOf": [{}], "additionalItems": False}, ["[1]"], ["[1, 2]"]),
+        ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
+        ({"format": "time", "type": "string"}, ['"23:59:59.5Z"'], ['"23:59:60Z"']),
+        ({"format": "date-time", "type": "string"}, ['"2024-02-29T00:00:00Z"'], ['"2023-02-29T00:00:00Z"']),
+        ({"format": "hostname", "type": "string"}, ['"a.b"'], [json.dumps("a." * 127 + "a")]),
+        ({"$ref": "#/components/x", "components": {"x": {"type": "number", "exclusiveMinimum": 1}}}, ["1.5"], ["1"]),
+        ({"type": "array", "x-guidance": {"item_separator": r"\s?,\s"}}, ["[1 ,\n2]"], ["[1,\u00a02]"]),
+    ],
+    ids=str,
+)
+def test_exact_keywords(schema: dict[str, Any], right: list[str], wrong: list[str]) -> None:
+    grammar = grammar_of(schema)
+    assert [text for text in right if not accepts(grammar, text)] == []
+    assert [text for text in wrong if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({**ANY_OBJECT, "additionalProperties": INTEGER, "minProperties": 3}, "minProperties 3"),
+        ({"const": 12345678901234567890}, "const or enum 12345678901234567890"),
+        ({"enum": [{"a": [1e23]}]}, "const or enum 1e"),
+        ({"const": "\x1b"}, "const or enum"),
+        ({"type": "number", "multipleOf": 0.01}, "multipleOf 0.01"),
+        ({"allOf": [{**INTEGER, "multipleOf": 86400}, {"multipleOf": 86400}]}, "multipleOf 86400"),
+        ({"patternProperties": {r"^\w+$": INTEGER}, "additionalProperties": {"type": "string"}}, "patternProperties"),
+        ({"$schema": "http://json-schema.org/draft-03/schema#"}, "draft-03"),
+        ({"x-guidance": {"item_separator": ";"}}, "item_separator"),
+        ({"type": "string", "format": "color"}, "Unknown format: color"),
+    ],
+    ids=str,
+)
+def test_keywords_that_grammars_cannot_guarantee_are_refused_by_name(schema: dict[str, Any], keyword: str) -> None:
+    with pytest.raises((BadInputError, ValueError), match=keyword):
+        grammar_of(schema)
+
+
+def test_lenient_schema_keeps_what_grammars_cannot_guarantee() -> None:
+    schema = json.dumps({"type": "object", "minProperties": 3, "required": 5, "uniqueItems": True})
+    made = json.loads(exact_schema(schema, lenient=True))
+    assert made["minProperties"] == 3
+    assert made["x-guidance"]["lenient"]
