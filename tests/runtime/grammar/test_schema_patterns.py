@@ -100,7 +100,16 @@ def test_gbnf_is_read_as_llama_cpp_does(gbnf: str, right: list[str], wrong: list
         assert all(accepts(grammar, text) == is_right for text in texts)
 
 
-@pytest.mark.parametrize("gbnf", ["root ::= [a--c]", r'root ::= "\ud83d"', "root ::= [z-a]", "root ::= other"])
+@pytest.mark.parametrize(
+    "gbnf",
+    [
+        "root ::= [a--c]",
+        r'root ::= "\ud83d"',
+        "root ::= [z-a]",
+        "root ::= other",
+        'root ::= "' + '[\\"' * 20_000 + "\\",
+    ],
+)
 def test_errors_of_gbnf_do_not_show_its_conversion(vocabulary: Vocabulary, gbnf: str) -> None:
     with pytest.raises(BadInputError) as error:
         reading_from_request(GrammarRequest("grammar", gbnf, 0), vocabulary)

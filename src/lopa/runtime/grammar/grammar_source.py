@@ -107,7 +107,8 @@ def _from_grammar(text: str) -> str:
 
 
 _LARK = re.compile(r"^\s*(%llguidance\b|start\s*:)", re.MULTILINE)
-_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*(?:"|\Z)|\[\^?(?:\\.|[^\]\\])*(?:\]|\Z)|\.', re.DOTALL)
+# Every alternative matches from its first character on, so that no text takes quadratic time.
+_GBNF_PART = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*(?:"|\\?\Z)|\[\^?(?:\\.|[^\]\\])*(?:\]|\\?\Z)|\.', re.DOTALL)
 _GBNF_CHARACTER = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nrt\\\"\[\]]))|([^\\])", re.DOTALL
 )
