@@ -220,8 +220,8 @@ def test_headers_that_are_not_the_hubs_are_refused_and_write_nothing(
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"": {"id": BASE, "sha": "../../../../outside"}}, "the Hub answers with the commit '../../../../outside'"),
-        ({"": {"id": BASE}}, "the Hub answers with the commit None"),
+        ({"": {"id": BASE, "sha": "../../../../outside"}}, "the revision has the commit '../../../../outside'"),
+        ({"": {"id": BASE}}, "the revision has the commit None"),
         ({"/tree/{commit}": 5}, "answers otherwise than a Hub: 'int' object is not iterable"),
         ({"/tree/{commit}": [{"type": "file"}]}, "answers otherwise than a Hub: 'path' is missing"),
         (
@@ -244,7 +244,7 @@ def test_lists_that_are_not_the_hubs_are_refused_by_what_is_wrong(
 def test_another_commit_than_the_requested_is_refused(hub: HubServer, run: Run) -> None:
     commit = hub.state.branches[BASE, "main"]
     hub.state.answers[f"/api/models/{BASE}/revision/{commit}"] = {"id": BASE, "sha": "1" * 40}
-    assert f"the Hub answers with the commit '{'1' * 40}'" in run("sources", f"{BASE}@{commit}", code=2).stderr
+    assert f"the revision has the commit '{'1' * 40}'" in run("sources", f"{BASE}@{commit}", code=2).stderr
 
 
 def test_http_to_another_machine_has_to_be_allowed(hub: HubServer, run: Run, tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ The library joins the ETag and the commit of an answer to its cache folder, and 
 anyone on the way of an unencrypted one, could otherwise write a file anywhere.
 """
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +16,6 @@ from lopa.runtime.hub.hub_id import COMMIT
 
 ALLOW_HTTP = "LOPA_HUB_ALLOW_HTTP"
 """Environment variable that allows addresses without encryption when it is 1."""
-REMEDY = "check HF_ENDPOINT and the network's proxy, and use an endpoint that you trust"
 _LIBRARY = "lopa-export"
 _DIGEST = re.compile(r'(W/)?"?([0-9a-f]{40}|[0-9a-f]{64})"?', re.ASCII)
 _REQUESTED = re.compile(rf"; commit/({COMMIT.pattern})", re.ASCII)
@@ -24,7 +23,7 @@ _REQUESTED = re.compile(rf"; commit/({COMMIT.pattern})", re.ASCII)
 
 
 def checked_api(commit: str | None = None) -> Any:
-    """Return an HfApi. Its requests raise BadInputError for an address or an answer that must not be used.
+    """Return an HfApi whose requests raise BadInputError for an unsafe address and ValueError for an unsafe answer.
 
     Answers with another commit than `commit` are among them. The library has one HTTP client per process, whose other
     users are not checked.
@@ -32,23 +31,16 @@ def checked_api(commit: str | None = None) -> Any:
     from huggingface_hub import HfApi, get_session
     from huggingface_hub.utils import _http
 
-    if not isinstance(_http._GLOBAL_CLIENT_FACTORY, _CheckedClients):  # set_client_factory() would close the client
-        _http._GLOBAL_CLIENT_FACTORY = _CheckedClients(_http._GLOBAL_CLIENT_FACTORY)
-    _add_checks(get_session())
+    factory = _http._GLOBAL_CLIENT_FACTORY  # set_client_factory() would close the client
+    if getattr(factory, "func", None) is not _checked_client:
+        _http._GLOBAL_CLIENT_FACTORY = partial(_checked_client, factory)
+    _checked_client(get_session)
     return HfApi(library_name=_LIBRARY, user_agent=commit and f"commit/{commit}")
 
 
-class _CheckedClients:
-    """A factory of the library's clients, which it replaces after a lost connection."""
-
-    def __init__(self, factory: Callable[[], Any]) -> None:
-        self._factory = factory
-
-    def __call__(self) -> Any:
-        return _add_checks(self._factory())
-
-
-def _add_checks(client: Any) -> Any:
+def _checked_client(factory: Callable[[], Any]) -> Any:
+    """Return a client of the library's, which makes a new one after a lost connection, with the checks."""
+    client = factory()
     for event, check in (("request", _check_request), ("response", _check_answer)):
         if check not in client.event_hooks[event]:
             client.event_hooks[event].append(check)
@@ -71,22 +63,16 @@ def _check_request(request: Any) -> None:
 
 
 def _check_answer(response: Any) -> None:
-    """Raise BadInputError for an ETag that is no digest and a commit that is none or another than the requested."""
+    """Raise ValueError for an ETag that is no digest and a commit that is none or another than the requested."""
     request, headers = response.request, response.headers
     if not _is_own(request):
         return
     commit, requested = headers.get("X-Repo-Commit"), _REQUESTED.search(request.headers["User-Agent"])
     if commit is not None and (not COMMIT.fullmatch(commit) or (requested and requested[1] != commit)):
-        raise _error(request, f"the commit {commit!r:.100}", "the requested commit, as 40 hexadecimal digits")
+        raise ValueError(f"{request.url.path} has the commit {commit!r:.100}")
     etag = headers.get("X-Linked-Etag") or headers.get("ETag")  # the library takes the first that is not empty
     if request.method == "HEAD" and response.status_code < 400 and etag is not None and not _DIGEST.fullmatch(etag):
-        raise _error(request, f"the ETag {etag!r:.100}", "a SHA-1 or SHA-256 of the file, in hexadecimal digits")
-
-
-def _error(request: Any, received: str, expected: str) -> BadInputError:
-    return BadInputError(
-        f"{request.url.host} answers {request.url.path} with {received}", expected=expected, remedy=REMEDY
-    )
+        raise ValueError(f"{request.url.path} has the ETag {etag!r:.100}")
 
 
 def _is_own(request: Any) -> bool:
@@ -94,7 +80,4 @@ def _is_own(request: Any) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host, re.ASCII) is not None

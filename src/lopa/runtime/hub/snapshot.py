@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.files.output_file import replace_file
-from lopa.runtime.files.untrusted_input import error_text
-from lopa.runtime.hub.checked_api import REMEDY, checked_api
+from lopa.runtime.hub.checked_api import checked_api
 from lopa.runtime.hub.hub_id import COMMIT, HubId
 
 CHECKPOINT_FILES = ("*.json", "*.txt", "*.jinja", "model*.safetensors")
@@ -50,6 +48,7 @@ def download_snapshot(
     """
     with extra_needed("hub", _MODULES, "huggingface_hub"):
         from huggingface_hub import constants
+        from huggingface_hub.file_download import _cache_commit_hash_for_specific_revision
         from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     arguments: dict[str, Any] = {
         "repo_id": hub_id.repository,
@@ -73,7 +72,9 @@ def download_snapshot(
                 _check_disk(hub_id, sum(each.file_size or 0 for each in needed), Path(constants.HF_HUB_CACHE))
                 new = [each.filename for each in needed]
                 path = Path(api.snapshot_download(**arguments))
-                _write_ref(path.parent.parent / "refs" / (hub_id.revision or constants.DEFAULT_REVISION), commit)
+                with suppress(OSError):  # a read-only cache
+                    revision = hub_id.revision or constants.DEFAULT_REVISION
+                    _cache_commit_hash_for_specific_revision(str(path.parent.parent), revision, commit)
     finally:
         if hides:
             enable_progress_bars()
@@ -92,22 +93,8 @@ def _commit_on_hub(hub_id: HubId) -> str | None:
         return None
     requested = hub_id.revision if COMMIT.fullmatch(hub_id.revision or "") else commit
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or commit != requested:
-        raise BadInputError(
-            f"{hub_id}: the Hub answers with the commit {commit!r:.100}",
-            expected="the requested commit, as 40 hexadecimal digits",
-            remedy=REMEDY,
-        )
+        raise ValueError(f"the revision has the commit {commit!r:.100}")
     return commit
-
-
-def _write_ref(path: Path, commit: str) -> None:
-    """Write the commit of a branch or tag where huggingface_hub finds it offline, unless the cache is read-only."""
-    if path.name == commit:
-        return
-    with suppress(LopaError, OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text() != commit:
-            replace_file(path, commit.encode())
 
 
 def _check_disk(hub_id: HubId, needed: int, cache: Path) -> None:
@@ -201,8 +188,8 @@ def hub_errors(hub_id: HubId) -> Iterator[None]:
     except (AssertionError, AttributeError, InvalidURL, LookupError, RecursionError, TypeError, ValueError) as error:
         raise BadInputError(
             f"{hub_id}: {constants.ENDPOINT} answers otherwise than a Hub: {_line(error)}",
-            expected="the answers of the Hub's API, with a name inside the repository for each file",
-            remedy=REMEDY,
+            expected="the requested commit, SHA-1 or SHA-256 digests as ETags, and names inside the repository",
+            remedy="check HF_ENDPOINT and the network's proxy, and use an endpoint that you trust",
         ) from error
     except (HfHubHTTPError, HTTPError, OSError, RuntimeError) as error:
         raise BadInputError(
@@ -216,7 +203,6 @@ def _line(error: BaseException) -> str:
     """Return the line of a message that says most: the last of an HTTP error, the first of another."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    text = error_text(error) if isinstance(error, RecursionError) else str(error)
-    text = f"{text} is missing" if isinstance(error, KeyError) else text
+    text = f"{error} is missing" if isinstance(error, KeyError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[-isinstance(error, HfHubHTTPError)] if lines else type(error).__name__)[:300]
