@@ -74,6 +74,7 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
         routes=[
             Route("/", page),
             Route("/v1/models", endpoints.models),
+            Route("/v1/models/", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
             Route(CHATS, endpoints.answer, methods=["POST"]),
             Route(COMPLETIONS, endpoints.answer, methods=["POST"]),
