@@ -514,7 +514,7 @@ def test_too_long_prompt_is_named_by_its_number(unbounded: Server) -> None:
         assert error["message"].startswith("prompt 1 (counted from 0): the prompt has 2040 tokens")
     error = refused(unbounded, "/v1/completions", {**body, "prompt": long, "n": 2, "temperature": 1.0})
     assert error["message"].startswith("the prompt has 2040 tokens"), "a single prompt has no number"
-    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": long})
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [6] * 2048})
     assert "(max_tokens: 256)" in error["message"], "the default length has its usual name"
     error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [5] * 3000, "max_tokens": 5000})
     assert error["param"] == "max_tokens"

@@ -74,7 +74,6 @@ def app_from_pending(pending: PendingService, origin_policy: OriginPolicy) -> AS
         routes=[
             Route("/", page),
             Route("/v1/models", endpoints.models),
-            Route("/v1/models/", endpoints.models),
             Route("/v1/models/{name:path}", endpoints.model),
             Route(CHATS, endpoints.answer, methods=["POST"]),
             Route(COMPLETIONS, endpoints.answer, methods=["POST"]),
@@ -124,8 +123,10 @@ class _Endpoints:
         return JSONResponse({"object": "list", "data": list(self._service.cards.values())})
 
     async def model(self, request: Request) -> Response:
-        self._authenticate(request)
         name = request.path_params["name"]
+        if not name:  # /v1/models/
+            return await self.models(request)
+        self._authenticate(request)
         self._check_model(name, self._service.cards)
         return JSONResponse(self._service.cards[name])
 
