@@ -251,7 +251,7 @@ class _HubHandler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _send(self, code: int, body: bytes = b"", **headers: str) -> None:
+    def _send(self, code: int, body: bytes = b"", /, **headers: str) -> None:
         self.send_response(code)
         for key, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(key, self.state.headers.get(key, value))

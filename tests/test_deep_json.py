@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_nested_json_never_exceeds_the_recursion_limit(readers: dict[str, Read],
 
 
 def test_objects_of_any_content_have_at_most_200_levels() -> None:
-    texts = {"expected": "", "remedy": "", "source": "x"}
+    texts: dict[str, Any] = {"expected": "", "remedy": "", "source": "x"}
     for deepest in ("1", "[]", "{}"):
         inner = 198 if deepest == "1" else 197
         deep = "[" * (inner + 1) + deepest + "]" * (inner + 1)

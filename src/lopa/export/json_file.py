@@ -23,7 +23,7 @@ def json_object_from_file(path: Path, *, remedy: str, max_bytes: int = MAX_JSON_
     Raises BadInputError with `remedy` for a file that is missing, unreadable, larger than `max_bytes`, not JSON or not
     an object. Raises it also for objects that are nested too deeply to print.
     """
-    hints = {"expected": "a JSON object in a readable file", "remedy": remedy}
+    hints: dict[str, Any] = {"expected": "a JSON object in a readable file", "remedy": remedy}
     value = object_from_json(bytes_from_file(path, max=max_bytes, **hints), source=str(path), **hints)
     if is_deep(value, _MAX_DEPTH):
         raise BadInputError(f"{path} is nested too deeply", **hints)

@@ -92,8 +92,9 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
 
 def check_build_folder(source: Path, job: AscendJob) -> None:
     """Raise BadInputError unless `source` has the commands, the graph and the weights of `job`."""
-    path, hints = source / COMMANDS_NAME, {"expected": "a folder written by --dry-run", "remedy": "check the path"}
-    found = value_from_json(bytes_from_file(path, **hints), dict[str, list[list[str]]], source=str(path), **hints)
+    path, expected, remedy = source / COMMANDS_NAME, "a folder written by --dry-run", "check the path"
+    text = bytes_from_file(path, expected=expected, remedy=remedy)
+    found = value_from_json(text, dict[str, list[list[str]]], source=str(path), expected=expected, remedy=remedy)
     again = "run --dry-run again with the current options, or pass the options of that folder"
     if found.get("commands") != job.commands:
         raise BadInputError(

@@ -279,7 +279,7 @@ def _address(client: tuple[str, int] | None) -> str:
     return "unknown" if client is None else f"{client[0]}:{client[1]}"
 
 
-def _unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+def _unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> Any:
     """Return `app` with streams that end with the connection, since HTTP/1.0 has no chunks."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
