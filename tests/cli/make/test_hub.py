@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -238,6 +239,20 @@ def test_lists_that_are_not_the_hubs_are_refused_by_what_is_wrong(
     for path, answer in answers.items():
         hub.state.answers[f"/api/models/{BASE}{path.format(commit=commit)}"] = answer
     assert message in run("sources", BASE, "-o", "bundle", code=2).stderr
+    assert not list(tmp_path.rglob("outside*"))
+
+
+@pytest.mark.parametrize("part", ["lfs", "xetHash"])
+def test_a_file_of_xet_is_named_by_a_digest(hub: HubServer, run: Run, tmp_path: Path, part: str) -> None:
+    """List a file with a path as its digest. For files of Xet, huggingface_hub takes the name from the list."""
+    entry: dict[str, Any] = {"type": "file", "path": "model.safetensors", "size": 9, "oid": "0" * 40}
+    outside = str(tmp_path / "outside" / "blob")
+    entry |= {"lfs": {"oid": "1" * 64, "size": 9, "pointerSize": 130}, "xetHash": "2" * 64}
+    entry |= {"xetHash": outside} if part == "xetHash" else {"lfs": {**entry["lfs"], "oid": outside}}
+    commit = hub.state.branches[BASE, "main"]
+    hub.state.answers[f"/api/models/{BASE}/tree/{commit}"] = [entry]
+    for arguments in (("sources", BASE), ("inspect", f"hf://{BASE}")):
+        assert "'model.safetensors' has the digest" in run(*arguments, code=2, HF_HUB_DISABLE_XET="0").stderr
     assert not list(tmp_path.rglob("outside*"))
 
 

@@ -17,7 +17,9 @@ from lopa.runtime.hub.hub_id import COMMIT
 ALLOW_HTTP = "LOPA_HUB_ALLOW_HTTP"
 """Environment variable that allows addresses without encryption when it is 1."""
 _LIBRARY = "lopa-export"
-_DIGEST = re.compile(r'(W/)?"?([0-9a-f]{40}|[0-9a-f]{64})"?', re.ASCII)
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.ASCII)
+"""SHA-1 or SHA-256, by which the library names a file in its cache."""
+_ETAG = re.compile(rf'(W/)?"?({DIGEST.pattern})"?', re.ASCII)
 _REQUESTED = re.compile(rf"; commit/({COMMIT.pattern})", re.ASCII)
 """The commit in the User-Agent of a request, which redirects keep."""
 
@@ -71,7 +73,7 @@ def _check_answer(response: Any) -> None:
     if commit is not None and (not COMMIT.fullmatch(commit) or (requested and requested[1] != commit)):
         raise ValueError(f"{request.url.path} has the commit {commit!r:.100}")
     etag = headers.get("X-Linked-Etag") or headers.get("ETag")  # the library takes the first that is not empty
-    if request.method == "HEAD" and response.status_code < 400 and etag is not None and not _DIGEST.fullmatch(etag):
+    if request.method == "HEAD" and response.status_code < 400 and etag is not None and not _ETAG.fullmatch(etag):
         raise ValueError(f"{request.url.path} has the ETag {etag!r:.100}")
 
 

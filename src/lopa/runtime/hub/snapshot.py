@@ -15,7 +15,7 @@ from typing import Any
 
 from lopa.runtime.errors import BadInputError
 from lopa.runtime.extra import extra_needed
-from lopa.runtime.hub.checked_api import checked_api
+from lopa.runtime.hub.checked_api import DIGEST, checked_api
 from lopa.runtime.hub.hub_id import COMMIT, HubId
 
 CHECKPOINT_FILES = ("*.json", "*.txt", "*.jinja", "model*.safetensors")
@@ -67,11 +67,12 @@ def download_snapshot(
                 path = Path(cached)
             else:
                 api, arguments = checked_api(commit), {**arguments, "revision": commit}
+                known = _check_tree(api, hub_id.repository, commit)
                 planned: Any = api.snapshot_download(**arguments, dry_run=True)
                 needed = [each for each in planned if each.will_download]
                 _check_disk(hub_id, sum(each.file_size or 0 for each in needed), Path(constants.HF_HUB_CACHE))
                 new = [each.filename for each in needed]
-                path = Path(api.snapshot_download(**arguments))
+                path = Path(api.snapshot_download(**arguments, local_files_only=not known))
                 with suppress(OSError):  # a read-only cache
                     revision = hub_id.revision or constants.DEFAULT_REVISION
                     _cache_commit_hash_for_specific_revision(str(path.parent.parent), revision, commit)
@@ -95,6 +96,32 @@ def _commit_on_hub(hub_id: HubId) -> str | None:
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or commit != requested:
         raise ValueError(f"the revision has the commit {commit!r:.100}")
     return commit
+
+
+def _check_tree(api: Any, repository: str, commit: str) -> bool:
+    """Check the digests of a commit's files, by which the library names them, and keep them where it reads them first.
+
+    Returns whether they are kept, which a read-only cache does not do. Raises ValueError for what is no digest.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub._tree_cache import TreeCacheEntry, read_tree_cache, write_tree_cache
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.hf_api import RepoFile
+
+    cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
+    folder = str(cache / repo_folder_name(repo_id=repository, repo_type="model"))
+    files = read_tree_cache(folder, commit) or {
+        each.path: TreeCacheEntry(
+            each.size, each.blob_id, each.lfs and each.lfs.sha256, each.lfs and each.lfs.size, each.xet_hash
+        )
+        for each in api.list_repo_tree(repository, recursive=True, revision=commit)
+        if isinstance(each, RepoFile)
+    }
+    for name, file in files.items():
+        if not all(each is None or DIGEST.fullmatch(each) for each in (file.lfs_sha256, file.xet_hash)):
+            raise ValueError(f"the file {name!r:.100} has the digest {file.lfs_sha256!r:.100}")
+    write_tree_cache(folder, commit, files)
+    return read_tree_cache(folder, commit) is not None
 
 
 def _check_disk(hub_id: HubId, needed: int, cache: Path) -> None:
