@@ -110,7 +110,8 @@ def _check_tree(api: Any, repository: str, commit: str) -> bool:
 
     cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
     folder = str(cache / repo_folder_name(repo_id=repository, repo_type="model"))
-    files = read_tree_cache(folder, commit) or {
+    kept = read_tree_cache(folder, commit)
+    files = kept or {
         each.path: TreeCacheEntry(
             each.size, each.blob_id, each.lfs and each.lfs.sha256, each.lfs and each.lfs.size, each.xet_hash
         )
@@ -120,7 +121,8 @@ def _check_tree(api: Any, repository: str, commit: str) -> bool:
     for name, file in files.items():
         if not all(each is None or DIGEST.fullmatch(each) for each in (file.lfs_sha256, file.xet_hash)):
             raise ValueError(f"the file {name!r:.100} has the digest {file.lfs_sha256!r:.100}")
-    write_tree_cache(folder, commit, files)
+    if not kept:
+        write_tree_cache(folder, commit, files)
     return read_tree_cache(folder, commit) is not None
 
 

@@ -109,11 +109,8 @@ def chat_prompt(engine: Engine | Decoder, requested: AnswerRequest, config: Gene
     if begun is None:
         return ids
     if config.has_grammar or begun.get("reasoning_content") or engine.tokenizer.is_in_reasoning(ids):
-        raise BadInputError(
-            "the last message is the assistant's, and cannot be continued with structured output or thinking",
-            expected="a user's message at the end, or an answer without structured output and thinking",
-            remedy="remove the last message, the schema, or the thinking",
-        )
+        received = "the last message is the assistant's, and cannot be continued with structured output or thinking"
+        raise BadInputError(received, expected="a user's message at the end", remedy="remove one of these")
     return ids + engine.tokenizer.encode(begun["content"], add_bos=False, special_tokens=bool(config.special_tokens))
 
 
