@@ -35,6 +35,10 @@ class HubState:
     """Bytes after which the next answers with a file break off, by the file's name."""
     wrong: set[str] = field(default_factory=set)
     """Names of files whose last byte is altered."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Values of headers that replace the right ones, by name."""
+    answers: dict[str, Any] = field(default_factory=dict)
+    """JSON that replaces the right one, by the path of a request."""
     stored: dict[str, bytes] = field(default_factory=dict)
     """Large files by SHA-256."""
     log: list[tuple[str, str, str | None]] = field(default_factory=list)
@@ -247,15 +251,16 @@ class _HubHandler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _send(self, code: int, body: bytes = b"", **headers: str) -> None:
+    def _send(self, code: int, body: bytes = b"", /, **headers: str) -> None:
         self.send_response(code)
         for key, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key, value)
+            self.send_header(key, self.state.headers.get(key, value))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def _json(self, value: Any, code: int = 200) -> None:
+        value = self.state.answers.get(self.path.partition("?")[0], value)
         self._send(code, json.dumps(value).encode(), **{"Content-Type": "application/json"})
 
     def _error(self, code: int, word: str, text: str = "") -> None:

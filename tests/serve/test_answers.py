@@ -1,5 +1,6 @@
 """Unmodified official client against a real server: non-streamed answers and rejected requests."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -277,7 +278,9 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         ({"n": 9}, "n"),
         ({"n": "2"}, "n"),
         ({"stop": 100 * ["x"]}, "stop"),
-        ({"stop": [""]}, "stop"),
+        ({"stop": [3]}, "stop"),
+        ({"seed": -2}, "seed"),
+        ({"seed": True}, "seed"),
         ({"stop": 5}, "stop"),
         ({"stop": ["x" * 5000]}, "stop"),
         ({"stream": "yes"}, "stream"),
@@ -382,6 +385,51 @@ def test_unknown_fields_are_ignored(server: Server) -> None:
     assert answer.status_code == 200
 
 
+def test_values_that_many_clients_send_are_accepted(server: Server) -> None:
+    """Accept a seed of -1, a byte-order mark and a slash, as vLLM does, and stop strings that stop nothing."""
+    fields: Any = {"model": "tiny", "prompt": QUESTIONS[0], "max_tokens": 40}
+    usual = server.client.completions.create(**fields).choices[0].text
+    for stop in ("", [""], ["", "no such text"], []):
+        assert server.client.completions.create(**fields, stop=stop).choices[0].text == usual
+    sampled: Any = {**fields, "temperature": 1.0, "seed": -1}
+    seeds = {server.client.completions.create(**sampled).choices[0].lopa["seed"] for _ in range(2)}
+    assert len(seeds) == 2
+    assert min(seeds) >= 0
+    marked = server.http.post("/v1/completions", content=b"\xef\xbb\xbf" + json.dumps(fields).encode())
+    assert marked.json()["choices"][0]["text"] == usual
+    assert server.http.get("/v1/models/").json() == server.http.get("/v1/models").json()
+
+
+def test_compressed_bodies_and_repeated_keys_are_refused(server: Server) -> None:
+    fields = {"model": "tiny", "prompt": "x", "max_tokens": 1}
+    packed = gzip.compress(json.dumps(fields).encode())
+    refused = server.http.post("/v1/completions", content=packed, headers={"Content-Encoding": "gzip"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_encoding")
+    plain = server.http.post("/v1/completions", json=fields, headers={"Content-Encoding": "identity"})
+    assert plain.status_code == 200
+    for body in (
+        '{"model": "tiny", "prompt": "x", "prompt": "y"}',
+        '{"model": "tiny", "lopa": {"steps": 1, "steps": 2}}',
+    ):
+        refused = server.http.post("/v1/completions", content=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_json")
+        assert "occurs twice" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("length", [1792, 1793, 2000, 2047])
+def test_without_max_tokens_the_answer_has_what_the_prompt_leaves(unbounded: Server, length: int) -> None:
+    fields = {"model": "tiny", "prompt": [[5] * length, [5, 6]], "lopa": {"stop_at_eos": False}}
+    answer = unbounded.http.post("/v1/completions", json=fields).json()
+    assert [each["lopa"]["tokens"] for each in answer["choices"]] == [min(256, 2048 - length), 256]
+    for given in ({"max_tokens": 256}, {"max_completion_tokens": 256}, {"lopa": {"max_new_tokens": 256}}):
+        given_length = unbounded.http.post("/v1/completions", json={**fields, "prompt": [5] * length, **given})
+        assert given_length.status_code == (200 if length == 1792 else 400)
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "x y " * (length // 5)}]}
+    assert unbounded.http.post("/v1/chat/completions", json=chat).status_code == 200
+    response = {"model": "tiny", "input": "x y " * (length // 5)}
+    assert unbounded.http.post("/v1/responses", json=response).status_code == 200
+
+
 def test_too_large_body_is_rejected(server: Server) -> None:
     body = json.dumps({"model": "tiny", "prompt": "x" * 200_000}).encode()
     for content in (body, iter([body[:100_000], body[100_000:]])):  # with Content-Length, and in chunks
@@ -466,7 +514,7 @@ def test_too_long_prompt_is_named_by_its_number(unbounded: Server) -> None:
         assert error["message"].startswith("prompt 1 (counted from 0): the prompt has 2040 tokens")
     error = refused(unbounded, "/v1/completions", {**body, "prompt": long, "n": 2, "temperature": 1.0})
     assert error["message"].startswith("the prompt has 2040 tokens"), "a single prompt has no number"
-    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": long})
+    error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [6] * 2048})
     assert "(max_tokens: 256)" in error["message"], "the default length has its usual name"
     error = refused(unbounded, "/v1/completions", {"model": "tiny", "prompt": [5] * 3000, "max_tokens": 5000})
     assert error["param"] == "max_tokens"

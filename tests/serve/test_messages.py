@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.serve.servers import WAIT, Server
+
+from lopa.runtime import Decoder
 
 anthropic = pytest.importorskip("anthropic")
 httpx = pytest.importorskip("httpx2")
@@ -134,6 +137,26 @@ def test_calls_and_results_go_back_as_they_came(client: Any) -> None:
         ]
         assert results or turn % 2
         messages.append({"role": "user", "content": [*results[::-1], {"type": "text", "text": "And now?"}]})
+
+
+def test_a_last_message_of_the_assistant_is_continued(thinking: Any, text_bundle: Path) -> None:
+    begun = "Answer: 9 x"
+    fields: dict[str, Any] = {"messages": [*CHAT, {"role": "assistant", "content": begun}], "max_tokens": 40}
+    with Decoder.open(text_bundle, threads=1) as decoder:
+        ids = decoder.prompt_from_messages(CHAT) + decoder.tokenizer.encode(begun, add_bos=False)
+        expected = decoder.generate(ids, max_new_tokens=40)
+    message = _create(thinking, **fields)
+    assert (message.content[0].text, message.usage.input_tokens) == (expected.text, len(ids))
+    del fields["max_tokens"]
+    assert thinking.messages.count_tokens(model="tiny", **fields).input_tokens == len(ids)
+    thought = {"type": "thinking", "thinking": "hm", "signature": "unsigned"}
+    schema = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    for changed in (
+        {**fields, "output_config": schema},
+        {"messages": [*CHAT, {"role": "assistant", "content": [thought, {"type": "text", "text": begun}]}]},
+    ):
+        with pytest.raises(anthropic.BadRequestError, match="cannot be continued"):
+            _create(thinking, **changed)
 
 
 def test_a_stop_sequence_is_named(thinking: Any) -> None:

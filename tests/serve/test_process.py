@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -369,6 +370,29 @@ def test_idle_server_reports_every_series(chat_bundle: Path) -> None:
         for path, reason in (("/v1/nothing", "not_found"), ("/v1/completions", "method_not_allowed")):
             server.http.get(path)
             assert server.metric(f'lopa_rejected_total{{model="tiny",reason="{reason}"') == 1
+
+
+def test_without_descriptors_accepting_pauses(chat_bundle: Path) -> None:
+    with serving(chat_bundle) as server:
+        folder = Path(f"/proc/{server.process.pid}/fd")
+        server.http.get("/ready")
+        limit = max(int(each.name) for each in folder.iterdir()) + 5
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+        begin = time.monotonic()
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+        server.until(lambda: max(int(each.name) for each in folder.iterdir()) >= limit - 1)
+        time.sleep(0.2)
+        for each in idle:
+            each.close()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        code, output = server.stop()
+        lines = output.splitlines()
+    assert code == 0
+    assert "Traceback" not in output
+    assert 1 <= sum("no connection accepted" in line for line in lines) <= time.monotonic() - begin + 1
+    assert len(lines) <= time.monotonic() - begin + 3
 
 
 def test_no_temporary_files_are_left(chat_bundle: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.runtime.errors import BadInputError
-from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES, bytes_from_file, object_from_json
+from lopa.runtime.files.untrusted_input import MAX_JSON_BYTES, bytes_from_file, is_deep, object_from_json
 
 MAX_NUMBER = 2**31 - 1
 """Upper limit of sizes, counts and ids, which fit into signed 32-bit integers."""
@@ -23,9 +23,9 @@ def json_object_from_file(path: Path, *, remedy: str, max_bytes: int = MAX_JSON_
     Raises BadInputError with `remedy` for a file that is missing, unreadable, larger than `max_bytes`, not JSON or not
     an object. Raises it also for objects that are nested too deeply to print.
     """
-    hints = {"expected": "a JSON object in a readable file", "remedy": remedy}
+    hints: dict[str, Any] = {"expected": "a JSON object in a readable file", "remedy": remedy}
     value = object_from_json(bytes_from_file(path, max=max_bytes, **hints), source=str(path), **hints)
-    if _is_deep(value):
+    if is_deep(value, _MAX_DEPTH):
         raise BadInputError(f"{path} is nested too deeply", **hints)
     return value
 
@@ -110,17 +110,3 @@ class JsonValues:
     def error_for(self, name: str, value: object, expected: str) -> BadInputError:
         """Return the error for a bad value found under `name`."""
         return BadInputError(f"{self.source} has {name} = {shown(value)}", expected=expected, remedy=self.remedy)
-
-
-def _is_deep(value: dict[str, Any]) -> bool:
-    level: list[Any] = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True

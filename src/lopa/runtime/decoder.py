@@ -379,10 +379,13 @@ class Decoder:
         drafts: bool = False,
         on_step: Callable[[Step], None] | None = None,
         cache_salt: str | None = None,
+        shortens: bool = False,
         is_wanted: Callable[[], bool] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Job:
         """Return a checked request by `config` with `options` changed; `deadline` is in seconds from now.
+
+        With `shortens` an answer that is too long for the prompt has what the prompt leaves.
 
         Preparing its grammar stops once `is_wanted` returns False, with PreparationStoppedError, or once the deadline
         has passed, without an error. Raises as `stream` does, and for an invalid deadline.
@@ -422,7 +425,15 @@ class Decoder:
             )
         check_editing(plan, self.bundle.manifest.prediction_shift)
         choices = self._choices(config, plan)
-        ids = self._prompt_ids(prompt, plan, choices) if holes is None else holes.ids
+        ids = (
+            self._prompt_ids(prompt, replace(plan, positions=1) if shortens else plan, choices)
+            if holes is None
+            else holes.ids
+        )
+        left = self.bundle.manifest.dimensions.max_positions - len(ids)
+        if shortens and holes is None and left < plan.positions:
+            config = _changed_config(config, {"max_new_tokens": left})
+            plan = self.plan(config)
         due = None if deadline is None else submitted + deadline
         _LOG.debug("a request with %s", plan)
         return Job(

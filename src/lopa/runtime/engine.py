@@ -320,6 +320,7 @@ class Engine:
                     drafts=drafts,
                     on_step=None if on_step is None else partial(on_step, number),
                     cache_salt=own.cache_salt,
+                    shortens=own.shortens,
                     is_cancelled=lambda: reservation is not None and reservation.cancelled,
                 )
             except BadInputError as error:
@@ -462,6 +463,7 @@ class Engine:
         drafts: bool,
         on_step: Callable[[Step], None] | None,
         cache_salt: str | None = None,
+        shortens: bool = False,
         is_cancelled: Callable[[], bool] = lambda: False,
         **options: Unpack[GenerationOptions],
     ) -> Job:
@@ -474,6 +476,7 @@ class Engine:
                 drafts=drafts,
                 on_step=on_step,
                 cache_salt=cache_salt,
+                shortens=shortens,
                 is_wanted=lambda: not (self._closed or is_cancelled()),
                 **options,
             )

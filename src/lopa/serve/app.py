@@ -123,8 +123,10 @@ class _Endpoints:
         return JSONResponse({"object": "list", "data": list(self._service.cards.values())})
 
     async def model(self, request: Request) -> Response:
-        self._authenticate(request)
         name = request.path_params["name"]
+        if not name:  # /v1/models/
+            return await self.models(request)
+        self._authenticate(request)
         self._check_model(name, self._service.cards)
         return JSONResponse(self._service.cards[name])
 

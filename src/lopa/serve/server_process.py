@@ -1,6 +1,8 @@
 """The server process: its socket, uvicorn and shutdown. This module does not depend on endpoints."""
 
 import asyncio
+import errno
+import logging
 import os
 import signal
 import socket
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from ipaddress import ip_address
+from typing import Any
 
 import uvicorn
 
@@ -29,6 +32,8 @@ _POLL_SECONDS = 0.25
 _SWITCH_SECONDS = 0.001
 """Seconds after which a thread that prepares a request lets the engine's thread run, several times a step."""
 _BACKLOG = 2048
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_LOG = logging.getLogger(__name__)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -118,14 +123,17 @@ async def _serve(
             log_config=None,
             access_log=False,
             server_header=False,
+            backlog=1,  # asyncio accepts as many connections at once, and logs as many errors without descriptors
             timeout_graceful_shutdown=_WRITE_SECONDS,
         )
     )
     drained = False
+    asyncio.get_running_loop().set_exception_handler(_log_loop_error)
     with _stop_signals() as stop:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         while not server.started and not serving.done():
             await asyncio.sleep(_POLL_SECONDS / 10)
+        listening.listen(_BACKLOG)  # uvicorn has set it to its own
         try:
             if not serving.done():
                 pending.service = await _opened_service(start_opening(), serving, stop, on_stop)
@@ -139,6 +147,16 @@ async def _serve(
     if failure is not None:
         raise failure
     return drained
+
+
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS:  # asyncio tries again after a second
+        _LOG.warning(
+            "no connection accepted for a second: %s; raise the limit of open files (ulimit -n)", error.strerror
+        )
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _opened_service(

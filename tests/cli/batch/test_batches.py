@@ -76,6 +76,7 @@ BAD = {
     "NUL": b"\0\0\0",
     "no object": b'"text"',
     "no prompt": b'{"id": 1}',
+    "a key twice": b'{"prompt": "x", "max_new_tokens": 3, "max_new_tokens": 4}',
     "two prompts": b'{"prompt": "x", "prompt_ids": [1]}',
     "unknown": b'{"prompt": "x", "max_tokens": 3}',
     "wrong kind": b'{"prompt": {"a": 1}}',

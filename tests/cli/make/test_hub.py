@@ -1,6 +1,7 @@
 """Ids of the Hugging Face Hub with huggingface_hub unmodified, in processes of their own, against a hub on loopback."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -190,6 +192,102 @@ def test_a_file_with_another_digest_is_removed(hub: HubServer, run: Run, name: s
     assert name not in cached(hub, BASE)
     hub.state.wrong.clear()
     run("sources", BASE, "-o", "bundle")
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "message"),
+    [
+        ("ETag", '"{tmp}/outside"', "the ETag"),
+        ("X-Linked-Etag", '"../../../../outside"', "the ETag"),
+        ("ETag", '"0123"', "the ETag"),
+        ("X-Repo-Commit", "../../../../../../outside", "the commit"),
+        ("X-Repo-Commit", "0" * 40, "the commit"),
+        ("Location", "file://{tmp}/hub-home", "is not encrypted"),
+        ("Location", "http://192.0.2.1/model", "http://192.0.2.1/model is not encrypted"),
+        ("X-Linked-Size", "3", "file should be of size 3 but has size"),
+    ],
+)
+def test_headers_that_are_not_the_hubs_are_refused_and_write_nothing(
+    hub: HubServer, run: Run, tmp_path: Path, header: str, value: str, message: str
+) -> None:
+    hub.state.headers[header] = value.format(tmp=tmp_path)
+    arguments = ("inspect", f"hf://{BASE}") if header == "ETag" else ("sources", BASE, "-o", "bundle")
+    assert message in run(*arguments, code=2).stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"hub-home", "work"}
+    assert not list(tmp_path.rglob("outside*"))
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"": {"id": BASE, "sha": "../../../../outside"}}, "the revision has the commit '../../../../outside'"),
+        ({"": {"id": BASE}}, "the revision has the commit None"),
+        ({"/tree/{commit}": 5}, "answers otherwise than a Hub: 'int' object is not iterable"),
+        ({"/tree/{commit}": [{"type": "file"}]}, "answers otherwise than a Hub: 'path' is missing"),
+        (
+            {"/tree/{commit}": [{"type": "file", "path": "C:a.json", "size": 1, "oid": "0" * 40}]},
+            "Invalid filename",
+        ),
+        ({"/tree/{commit}": [{"type": "file", "path": "a\0.json", "size": 1, "oid": "0" * 40}]}, "null byte"),
+    ],
+)
+def test_lists_that_are_not_the_hubs_are_refused_by_what_is_wrong(
+    hub: HubServer, run: Run, tmp_path: Path, answers: dict[str, object], message: str
+) -> None:
+    commit = hub.state.branches[BASE, "main"]
+    for path, answer in answers.items():
+        hub.state.answers[f"/api/models/{BASE}{path.format(commit=commit)}"] = answer
+    assert message in run("sources", BASE, "-o", "bundle", code=2).stderr
+    assert not list(tmp_path.rglob("outside*"))
+
+
+@pytest.mark.parametrize("part", ["lfs", "xetHash"])
+def test_a_file_of_xet_is_named_by_a_digest(hub: HubServer, run: Run, tmp_path: Path, part: str) -> None:
+    """List a file with a path as its digest. For files of Xet, huggingface_hub takes the name from the list."""
+    entry: dict[str, Any] = {"type": "file", "path": "model.safetensors", "size": 9, "oid": "0" * 40}
+    outside = str(tmp_path / "outside" / "blob")
+    entry |= {"lfs": {"oid": "1" * 64, "size": 9, "pointerSize": 130}, "xetHash": "2" * 64}
+    entry |= {"xetHash": outside} if part == "xetHash" else {"lfs": {**entry["lfs"], "oid": outside}}
+    commit = hub.state.branches[BASE, "main"]
+    hub.state.answers[f"/api/models/{BASE}/tree/{commit}"] = [entry]
+    for arguments in (("sources", BASE), ("inspect", f"hf://{BASE}")):
+        assert "'model.safetensors' has the digest" in run(*arguments, code=2, HF_HUB_DISABLE_XET="0").stderr
+    assert not list(tmp_path.rglob("outside*"))
+
+
+def test_another_commit_than_the_requested_is_refused(hub: HubServer, run: Run) -> None:
+    commit = hub.state.branches[BASE, "main"]
+    hub.state.answers[f"/api/models/{BASE}/revision/{commit}"] = {"id": BASE, "sha": "1" * 40}
+    assert f"the revision has the commit '{'1' * 40}'" in run("sources", f"{BASE}@{commit}", code=2).stderr
+
+
+def test_http_to_another_machine_has_to_be_allowed(hub: HubServer, run: Run, tmp_path: Path) -> None:
+    elsewhere = {"HF_ENDPOINT": "http://192.0.2.1:9", "HF_HUB_ETAG_TIMEOUT": "1"}
+    for arguments in (("sources", BASE), ("inspect", f"hf://{BASE}")):
+        refused = run(*arguments, **elsewhere, code=2)
+        assert "http://192.0.2.1/api/models/org/base is not encrypted" in refused.stderr
+        assert "LOPA_HUB_ALLOW_HTTP=1" in refused.stderr
+    tried = run("sources", BASE, **elsewhere, HTTP_PROXY="http://127.0.0.1:9", LOPA_HUB_ALLOW_HTTP="1", code=2)
+    assert "is not encrypted" not in tried.stderr
+
+
+def test_weak_etags_and_the_hub_s_own_clients_keep_working(hub: HubServer, run: Run) -> None:
+    digest = hashlib.sha256((CHECKPOINT / "model.safetensors").read_bytes()).hexdigest()
+    hub.state.headers["X-Linked-Etag"] = f'W/"{digest}"'
+    run("sources", BASE, "-o", "bundle")
+    code = (
+        "import sys; from lopa.runtime.hub.checked_api import checked_api; import huggingface_hub as hub\n"
+        "checked_api(); checked_api(); print(hub.get_session().event_hooks)\n"
+        "print(hub.get_hf_file_metadata(sys.argv[1]).etag)"
+    )
+    hub.state.headers["X-Linked-Etag"] = '"any-text"'
+    url = f"{hub.environment['HF_ENDPOINT']}/{BASE}/resolve/main/model.safetensors"
+    done = subprocess.run(
+        [sys.executable, "-c", code, url], env={**os.environ, **hub.environment}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "any-text", done.stderr  # another user of the library in the process
+    assert done.stdout.count("_check_answer") == 1
 
 
 def test_offline_without_the_files_and_without_a_connection(hub: HubServer, run: Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from lopa.runtime.bundle import Bundle
@@ -101,6 +102,42 @@ def test_link_outside_the_folder_raises(copy: Path) -> None:
     (copy / "tokenizer.json").symlink_to(outside)
     with pytest.raises(BadInputError, match=r"names the file 'tokenizer\.json'"):
         Bundle.open(copy)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_snapshot_in_the_hub_s_cache_opens_with_its_links(tiny_bundle: Path, tmp_path: Path, shared: bool) -> None:
+    """Make the folder that huggingface_hub.snapshot_download returns, whose files are links to blobs."""
+    snapshot, blobs = tmp_path / "models--org--tiny/snapshots/abc", tmp_path / "models--org--tiny/blobs"
+    stored = tmp_path / "blobs/ab" if shared else blobs
+    for folder in (snapshot, blobs, stored):
+        folder.mkdir(parents=True, exist_ok=True)
+    for path in tiny_bundle.iterdir():
+        shutil.copyfile(path, stored / f"{path.name}-digest")
+        if shared:
+            (blobs / f"{path.name}-digest").symlink_to(f"../../blobs/ab/{path.name}-digest")
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}-digest")
+    bundle = Bundle.open(snapshot)
+    assert bundle.altered_files() == []
+    assert onnxruntime.InferenceSession(bundle.graph).get_inputs()  # the weights are a link too
+    for outside in (tmp_path / "models--org--tiny" / "file", tmp_path / "models--org--other" / "blobs" / "file"):
+        outside.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(tiny_bundle / "tokenizer.json", outside)
+        (snapshot / "tokenizer.json").unlink()
+        (snapshot / "tokenizer.json").symlink_to(outside)
+        with pytest.raises(BadInputError, match=r"names the file 'tokenizer\.json'"):
+            Bundle.open(snapshot)
+
+
+def test_blobs_beside_another_folder_are_outside(copy: Path) -> None:
+    for name in ("models--org--tiny/other/bundle", "other/snapshots/bundle"):
+        folder = copy.parent / name
+        shutil.copytree(copy, folder)
+        blobs = folder.parents[1] / "blobs"
+        blobs.mkdir()
+        shutil.move(folder / "tokenizer.json", blobs / "blob")
+        (folder / "tokenizer.json").symlink_to("../../blobs/blob")
+        with pytest.raises(BadInputError, match=r"names the file 'tokenizer\.json'"):
+            Bundle.open(folder)
 
 
 def test_altered_files_compares_digests(copy: Path) -> None:

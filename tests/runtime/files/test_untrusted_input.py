@@ -33,6 +33,21 @@ class Points(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
+    "text", [b'{"a": 1, "a": 1}', b'{"x": [{"b": {}, "a": 1, "a": 2}]}', b'{"\\u0061": 1, "a": 2}']
+)
+def test_a_key_that_occurs_twice_is_refused_where_it_matters(text: bytes) -> None:
+    assert object_from_json(text, source="body", **TEXTS)
+    with pytest.raises(BadInputError, match="body: the key 'a' occurs twice"):
+        object_from_json(text, source="body", **TEXTS, unique=True)
+
+
+def test_equal_keys_of_different_objects_are_unique() -> None:
+    text = '{"a": {"a": [{"a": 1}, {"a": 123456789012345678901234567890}]}}'
+    found = object_from_json(text, source="body", **TEXTS)
+    assert object_from_json(text, source="body", **TEXTS, unique=True) == found
+
+
+@pytest.mark.parametrize(
     "text",
     [
         b"",

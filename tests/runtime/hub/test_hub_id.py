@@ -19,6 +19,8 @@ from lopa.runtime.hub.hub_id import HubId, hub_id_from_path, hub_id_from_uri
         ("hf://org/name/file", None),
         ("hf://org/name@", None),
         ("hf://../name", None),
+        ("hf://org/name@../../main", None),
+        ("hf://org/name@refs/../main", None),
         ("out/bundle", None),
     ],
 )

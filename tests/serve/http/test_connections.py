@@ -289,6 +289,45 @@ def test_upgrade_header_is_ignored(server: Server) -> None:
             assert [next_answer(received) for _ in range(together)] == [(200, {"status": "ready"})] * together
 
 
+@pytest.mark.parametrize("upgrade", ["HTTP2-Settings: AAMAAABkAARAAAAA\r\nUpgrade: h2c", "Upgrade: TLS/1.0"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_requests_with_an_upgrade_header_keep_their_body(server: Server, upgrade: str, chunked: bool) -> None:
+    """Send what Java's HttpClient and curl --http2 send: the body in a part of its own, or not."""
+    lines = (f"Connection: Upgrade, HTTP2-Settings\r\n{upgrade}", "Content-Type: application/json")
+    sent = head(len(GOOD), *lines)
+    body = GOOD
+    if chunked:
+        sent = sent.replace(b"Content-Length: %d" % len(GOOD), b"Transfer-Encoding: chunked")
+        body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+    with open_connection(server) as client, client.makefile("rb") as received:
+        for parts in ((sent + body,), (sent, body), (sent[:90], sent[90:] + body[:9], body[9:]), ((sent + body) * 2,)):
+            for part in parts:
+                client.sendall(part)
+                time.sleep(0.05)
+            for _ in range(b"".join(parts).count(b"POST")):
+                status, answer = next_answer(received)
+                assert (status, answer["object"]) == (200, "text_completion")
+
+
+def test_a_stream_to_an_http_1_0_client_has_no_chunks(server: Server) -> None:
+    def sent(version: bytes, **fields: Any) -> tuple[bytes, bytes]:
+        body = json.dumps({**json.loads(GOOD), **fields}).encode()
+        with open_connection(server) as client:
+            client.sendall(head(len(body), "Connection: close").replace(b"HTTP/1.1", version) + body)
+            received, _, content = until_end(client).partition(b"\r\n\r\n")
+            return received.lower(), content
+
+    old_head, old = sent(b"HTTP/1.0", stream=True)
+    assert b"transfer-encoding" not in old_head
+    assert b"content-length" not in old_head
+    assert all(line.startswith((b"data: ", b": ")) for line in old.splitlines() if line)
+    assert old.endswith(b"data: [DONE]\n\n")
+    assert b"transfer-encoding: chunked" in sent(b"HTTP/1.1", stream=True)[0]
+    whole_head, whole = sent(b"HTTP/1.0")
+    assert b"content-length: %d" % len(whole) in whole_head
+    assert json.loads(whole)["object"] == "text_completion"
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("tokens", [4, 600], ids=["short", "long"])
 def test_half_closed_client_is_answered(server: Server, stream: bool, tokens: int) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from lopa.bench.forward.machine_rates import MachineRates
 from lopa.bench.forward.work import ForwardShape
 from lopa.bench.gpu.device import GpuMachine
@@ -17,8 +15,8 @@ from lopa.bench.gpu.token_agreement import TokenAgreement
 from lopa.bench.machine import date_now
 from lopa.bench.report import json_from_report
 from lopa.export.weights.plan import Dtype
-from lopa.runtime.errors import BadInputError
 from lopa.runtime.files.output_file import write_atomically
+from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 Stage: TypeAlias = Literal["checkpoint", "export", "engine", "check", "decode", "forward"]
 STAGES: tuple[Stage, ...] = ("checkpoint", "export", "engine", "check", "decode", "forward")
@@ -139,16 +137,13 @@ _FIELDS_OF_STAGE = {"open": ("opened",), "check": ("checks",), "decode": ("decod
 
 def results_from_file(path: Path) -> GpuResults | None:
     """Return the results of an earlier run, or None. Raises BadInputError for a file of another program."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=GpuResults)
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except msgspec.MsgspecError as error:
-        raise BadInputError(
-            f"{path} is not a GPU report of this version: {error}",
-            expected="a report of this version, or no file",
-            remedy=f"remove {path} and keep the checkpoint and bundles next to it",
-        ) from error
+    expected = "a report of this version, or no file"
+    remedy = f"remove {path} and keep the checkpoint and bundles next to it"
+    text = bytes_from_file(path, expected=expected, remedy=remedy)
+    source = f"{path} is not a GPU report of this version"
+    return value_from_json(text, GpuResults, source=source, expected=expected, remedy=remedy)
 
 
 def with_record(results: GpuResults, record: Record) -> GpuResults:

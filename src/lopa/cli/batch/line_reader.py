@@ -130,4 +130,4 @@ def _object_of_line(line: RawLine) -> dict[str, Any]:
         raise BadInputError(
             f"more than {MAX_LINE_BYTES} bytes in one line", expected="a shorter line", remedy="shorten the prompt"
         )
-    return object_from_json(line.content, source="not a JSON object", expected=_EXPECTED, remedy=_REMEDY)
+    return object_from_json(line.content, source="not a JSON object", expected=_EXPECTED, remedy=_REMEDY, unique=True)

@@ -1,6 +1,7 @@
 """lopa-export push: uploads a bundle to the Hugging Face Hub."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from lopa.runtime.bundle.buckets import BUCKETS_NAME
 from lopa.runtime.bundle.manifest import MANIFEST_NAME, Manifest
 from lopa.runtime.errors import BadInputError, CheckFailedError
 from lopa.runtime.extra import extra_needed
+from lopa.runtime.hub.checked_api import checked_api
 from lopa.runtime.hub.hub_bundle import check_own_bundle
 from lopa.runtime.hub.hub_id import HubId, hub_id_from_uri
 from lopa.runtime.hub.snapshot import hub_errors
@@ -56,12 +58,12 @@ def command(bundle: Path, repository: str, private: bool, license_id: str | None
 def _upload(bundle: Bundle, hub_id: HubId, *, private: bool, license_id: str | None, overwrite_card: bool) -> str:
     """Upload the files and the card, and return the commit's address."""
     with extra_needed("hub", {"huggingface_hub"}, "huggingface_hub"):
-        from huggingface_hub import CommitOperationAdd, HfApi
-    api = HfApi()
+        from huggingface_hub import CommitOperationAdd
+    api = checked_api()
     with hub_errors(hub_id):
         api.create_repo(hub_id.repository, private=private or None, exist_ok=True)
         if not overwrite_card:
-            _check_card(hub_id)
+            _check_card(api, hub_id)
         license_id = license_id or _license_of_source(bundle.manifest)
         card = _metadata(bundle.manifest, license_id) + card_text(bundle.manifest, hub_id.repository, license_id)
         files = {name: bundle.path / name for name in _names(bundle)}
@@ -79,13 +81,12 @@ def _names(bundle: Bundle) -> list[str]:
     return [MANIFEST_NAME, *listed, *(name for name in optional if (bundle.path / name).is_file())]
 
 
-def _check_card(hub_id: HubId) -> None:
+def _check_card(api: Any, hub_id: HubId) -> None:
     """Raise BadInputError if the repository has a card that a person wrote or changed."""
-    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        card = Path(hf_hub_download(hub_id.repository, _CARD)).read_text(encoding="utf-8")
+        card = Path(api.hf_hub_download(hub_id.repository, _CARD)).read_text(encoding="utf-8")
     except EntryNotFoundError:
         return
     if not is_unchanged(card):
@@ -98,12 +99,10 @@ def _check_card(hub_id: HubId) -> None:
 
 def _license_of_source(manifest: Manifest) -> str | None:
     """Return the licence in the card of the checkpoint's repository, or None."""
-    from huggingface_hub import HfApi
-
     source = manifest.origin.checkpoint_hub
     if source is None:
         return None
-    found = HfApi().model_info(source.repository).card_data
+    found = checked_api().model_info(source.repository).card_data
     return None if found is None else found.get("license")
 
 

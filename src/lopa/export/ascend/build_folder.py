@@ -13,6 +13,7 @@ from lopa.export.ascend.job import INT8_GRAPH, AscendJob
 from lopa.export.staging import Product, staged_folder
 from lopa.runtime.bundle import sha256_of_file
 from lopa.runtime.errors import BadInputError
+from lopa.runtime.files.untrusted_input import bytes_from_file, value_from_json
 
 COMMANDS_NAME = "commands.json"
 _FOLDER = Product("build folder", COMMANDS_NAME)
@@ -91,12 +92,9 @@ def build_folder_from_job(job: AscendJob, destination: Path) -> None:
 
 def check_build_folder(source: Path, job: AscendJob) -> None:
     """Raise BadInputError unless `source` has the commands, the graph and the weights of `job`."""
-    try:
-        found = msgspec.json.decode((source / COMMANDS_NAME).read_bytes(), type=dict[str, list[list[str]]])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadInputError(
-            f"{source / COMMANDS_NAME}: {error}", expected="a folder written by --dry-run", remedy="check the path"
-        ) from error
+    path, expected, remedy = source / COMMANDS_NAME, "a folder written by --dry-run", "check the path"
+    text = bytes_from_file(path, expected=expected, remedy=remedy)
+    found = value_from_json(text, dict[str, list[list[str]]], source=str(path), expected=expected, remedy=remedy)
     again = "run --dry-run again with the current options, or pass the options of that folder"
     if found.get("commands") != job.commands:
         raise BadInputError(

@@ -18,9 +18,21 @@ def listed_file_path(folder: Path, name: str, *, whole: str, remedy: str) -> Pat
     with errors_as_bad_input(received, expected=expected, remedy=remedy):
         parts = PurePosixPath(name)
         path = folder.joinpath(*parts.parts)
-        if parts.is_absolute() or ".." in parts.parts or not path.resolve().is_relative_to(folder.resolve()):
+        inside = any(path.resolve().is_relative_to(each) for each in _folders_of_files(folder.resolve()))
+        if parts.is_absolute() or ".." in parts.parts or not inside:
             raise BadInputError(received, expected=expected, remedy=f"do not use this {whole}; {remedy}")
     return path
+
+
+def _folders_of_files(folder: Path) -> tuple[Path, ...]:
+    """Return the folders that may contain the targets of links in `folder`: itself, and in the Hub's cache the blobs.
+
+    A snapshot at CACHE/models--ORG--NAME/snapshots/COMMIT has links to the blobs of its repository, which may in turn
+    be links to those that all repositories share.
+    """
+    if folder.parent.name != "snapshots" or not folder.parents[1].name.startswith("models--"):
+        return (folder,)
+    return (folder, folder.parents[1] / "blobs", folder.parents[2] / "blobs")
 
 
 def check_listed_file(folder: Path, name: str, size: int, *, whole: str, remedy: str) -> Stamp:

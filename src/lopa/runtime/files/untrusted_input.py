@@ -1,7 +1,9 @@
 """Bounded reading of untrusted files and JSON. Every failure is a BadInputError."""
 
+import json
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,8 @@ MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
 tokenizer about 20 MB.
 """
+_MAX_DEPTH = 200
+"""Maximum levels of nested objects and lists. Printing many more may exceed Python's recursion limit."""
 _MAX_CHARACTERS = 300
 """Maximum number of characters of a library's message."""
 
@@ -83,10 +87,28 @@ def value_from_json(text: bytes | str, kind: type[Kind], *, source: str, expecte
     """
     with errors_as_bad_input(source, expected=expected, remedy=remedy):
         try:
-            return msgspec.json.decode(text, type=kind)
+            value = msgspec.json.decode(text, type=kind)
+            if is_deep(value, _MAX_DEPTH):
+                raise RecursionError
+            return value
         except msgspec.ValidationError as error:
             found = _rejected_value(text, str(error))
             raise BadInputError(f"{source}: {error}{found}", expected=expected, remedy=remedy) from error
+
+
+def is_deep(value: object, max_depth: int) -> bool:
+    """Return whether `value` has more than `max_depth` levels of nested objects and lists."""
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(max_depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _rejected_value(text: bytes | str, message: str) -> str:
@@ -104,6 +126,20 @@ def _rejected_value(text: bytes | str, message: str) -> str:
     return "" if isinstance(value, list | dict) else f", where it has {repr(value)[:_MAX_CHARACTERS]}"
 
 
-def object_from_json(text: bytes | str, *, source: str, expected: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in `text`, with any content. Raises BadInputError for anything else."""
-    return value_from_json(text, dict[str, Any], source=source, expected=expected, remedy=remedy)
+def object_from_json(
+    text: bytes | str, *, source: str, expected: str, remedy: str, unique: bool = False
+) -> dict[str, Any]:
+    """Return the JSON object in `text`, with any content. Raises BadInputError for anything else.
+
+    With `unique`, it does so also for an object that has a key twice, of which others may read the other value.
+    """
+    value = value_from_json(text, dict[str, Any], source=source, expected=expected, remedy=remedy)
+    if unique:
+        with errors_as_bad_input(source, expected=expected, remedy=remedy):
+            json.loads(text, object_pairs_hook=_check_unique, parse_int=str)
+    return value
+
+
+def _check_unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} occurs twice")

@@ -53,7 +53,11 @@ def _linked_folder(snapshot: Snapshot) -> Path:
     """Return a folder with hard links to the files of `snapshot`, or copies on other file systems."""
     target = snapshot.path.parent.parent / "lopa" / snapshot.commit
     names = [each.relative_to(snapshot.path) for each in sorted(snapshot.path.rglob("*")) if each.is_file()]
-    if all((target / name).is_file() for name in names) and target.is_dir():
+
+    def is_complete() -> bool:
+        return target.is_dir() and all((target / name).is_file() for name in names)
+
+    if is_complete():
         return target
     try:
         target.parent.mkdir(exist_ok=True)
@@ -66,9 +70,12 @@ def _linked_folder(snapshot: Snapshot) -> Path:
                     os.link(file, place)
                 except OSError:
                     shutil.copyfile(file, place)
-            shutil.rmtree(target, ignore_errors=True)
-            folder.rename(target)
+            if not is_complete():
+                shutil.rmtree(target, ignore_errors=True)
+                folder.rename(target)
     except OSError as error:
+        if is_complete():  # by another process meanwhile
+            return target
         raise BadInputError(
             f"{target}: {error}", expected="a writable cache with enough space", remedy="check HF_HOME and the disk"
         ) from error

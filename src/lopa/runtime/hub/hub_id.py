@@ -6,7 +6,7 @@ from pathlib import Path
 
 COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _NAME = r"[A-Za-z0-9][\w.-]{0,95}"
-_REVISION = r"[\w.][\w./-]{0,250}"
+_REVISION = r"(?!\S*\.\.)[\w.][\w./-]{0,250}"  # Git has no revision with two dots
 _ID = re.compile(rf"({_NAME}/{_NAME})(?:@({_REVISION}))?", re.ASCII)
 _URI = re.compile(rf"hf:/{{1,2}}({_NAME}/{_NAME})(?:@({_REVISION}))?", re.ASCII)
 _PAGE = re.compile(

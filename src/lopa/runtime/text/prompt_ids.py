@@ -54,6 +54,8 @@ class PromptRequest:
     cache_salt: str | None = None
     """Requests with different values share no rows of the prefix cache. Equal prompts of two users are then not
     visible in the speed of their answers."""
+    shortens: bool = False
+    """True if a prompt may leave less than max_new_tokens, for an answer of what is left."""
 
 
 def check_cache_salt(value: Any) -> str | None:

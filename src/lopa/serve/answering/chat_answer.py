@@ -27,6 +27,7 @@ from lopa.serve.chat.answer_parser import AnswerForm
 from lopa.serve.chat.call_format import CallFormat, format_from_template
 from lopa.serve.chat.chat_options import has_reasoning, kwargs_for_template
 from lopa.serve.openai.body_config import GrammarUnsupportedError
+from lopa.serve.openai.body_options import MESSAGES
 from lopa.serve.openai.field_error import FieldError, field_errors
 from lopa.serve.protocols.answer_request import AnswerRequest
 
@@ -95,15 +96,30 @@ def chat_prompt(engine: Engine | Decoder, requested: AnswerRequest, config: Gene
         # Marking and rendering takes far longer than this check.
         engine.tokenizer.check_length(sum(len(msgspec.json.encode(each).decode()) for each in tools or ()))
     param = requested.param_name("reasoning_effort")
+    messages, begun = _begun_answer(requested)
     try:
-        return engine.prompt_from_messages(
-            requested.messages,
+        ids = engine.prompt_from_messages(
+            messages,
             special_tokens=config.special_tokens,
             tools=tools,
             chat_template_kwargs=kwargs_for_template(chat, _template(engine, requested), param=param),
         )
     except TemplateArgumentError as error:
         raise FieldError(error.argument, error.received, expected=error.expected, remedy=error.remedy) from error
+    if begun is None:
+        return ids
+    if config.has_grammar or begun.get("reasoning_content") or engine.tokenizer.is_in_reasoning(ids):
+        received = "the last message is the assistant's, and cannot be continued with structured output or thinking"
+        raise BadInputError(received, expected="a user's message at the end", remedy="remove one of these")
+    return ids + engine.tokenizer.encode(begun["content"], add_bos=False, special_tokens=bool(config.special_tokens))
+
+
+def _begun_answer(requested: AnswerRequest) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Return the messages before the answer, and the message that it continues: Anthropic's last one with text."""
+    *messages, last = requested.messages
+    if requested.endpoint != MESSAGES or last["role"] != "assistant" or last.get("tool_calls"):
+        return requested.messages, None
+    return messages, last
 
 
 def _template(engine: Engine | Decoder, requested: AnswerRequest) -> str:

@@ -22,7 +22,7 @@ from lopa.serve.answering.service import Service
 from lopa.serve.chat.answer_parser import AnswerForm
 from lopa.serve.http.disconnect import watch_disconnect
 from lopa.serve.openai.body_config import choice_errors, config_from_options, grammar_errors
-from lopa.serve.openai.prompt_error import number_prompt_errors, prompt_errors
+from lopa.serve.openai.prompt_error import LENGTH, number_prompt_errors, prompt_errors
 from lopa.serve.protocols.answer_request import AnswerRequest
 from lopa.serve.tracing.request_trace import trace_handles, trace_request
 
@@ -117,7 +117,10 @@ def _submit(
             prompts, config, form, chat_tokens = (answer.ids,), answer.config, answer.form, len(answer.ids)
         # Sampled choices get distinct seeds. Greedy choices are equal, so the engine decodes them once.
         configs = [_with_shifted_seed(config, copy) if samples else config for copy in range(requested.copies)]
-        requests = [PromptRequest(prompt, each, requested.cache_salt) for prompt in prompts for each in configs]
+        shortens = LENGTH not in requested.options.params
+        requests = [
+            PromptRequest(prompt, each, requested.cache_salt, shortens) for prompt in prompts for each in configs
+        ]
         handles = service.engine.submit_many(
             requests,
             deadline=requested.deadline,

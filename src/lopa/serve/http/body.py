@@ -1,6 +1,7 @@
 """Request body as a JSON object, read within limits of size and time. This module does not interpret the fields."""
 
 import asyncio
+import codecs
 from typing import Any
 
 from starlette.requests import Request
@@ -20,17 +21,21 @@ async def object_from_body(request: Request, limits: ServeLimits) -> dict[str, A
     content = await bytes_from_body(request, limits)
     try:
         return object_from_json(
-            content,
+            content.removeprefix(codecs.BOM_UTF8),  # as Python's json and most servers do
             source="request body",
             expected="a JSON object",
             remedy="send JSON with Content-Type: application/json",
+            unique=True,
         )
     except BadInputError as error:
         raise ApiError(400, str(error), code="invalid_json") from error
 
 
 async def bytes_from_body(request: Request, limits: ServeLimits) -> bytes:
-    """Return the request body. Raises ApiError 408 for a body that takes too long, 413 for one that is too large."""
+    """Return the request body. Raises ApiError 408 for a body that takes too long, 413 for one that is too large, and
+    415 for one that is compressed."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise ApiError(415, "compressed request body; send it without Content-Encoding", code="unsupported_encoding")
     try:
         async with asyncio.timeout(limits.stall_seconds):
             return await _content(request, limits.max_body)

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
 from typing import Any
 
 import httptools
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lopa.serve.http.disconnect import HALF_CLOSED
@@ -25,6 +27,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FIRST_PROBE = 0.5
 """Seconds between a client's half-close and the first probe. Most answers are complete by then."""
 _POLL_SECONDS = 0.25
+_UNBOUNDED: Any = math.inf
+"""Length of a stream. uvicorn subtracts the bytes that it sends."""
 
 
 def protocol_with_timeouts(seconds: float, on_invalid: Callable[[], None]) -> type[HttpToolsProtocol]:
@@ -88,14 +92,19 @@ class _BoundedProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as request:
-                # The server ignores Upgrade headers, as RFC 9110 allows, but the parser stops at them.
-                data = data[request.args[0] :]
+                # The server ignores Upgrade headers, as RFC 9110 allows. The parser ends such a request at its head.
+                data = self._head_without_upgrade() + data[request.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn's parser
                 continue
             except httptools.HttpParserError as error:
                 self._reject(error)
             return
+
+    def _head_without_upgrade(self) -> bytes:
+        first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        headers = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join((first, *headers, b"", b""))
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio: True keeps the transport open
         """Keep the connection open while complete requests are unanswered.
@@ -146,9 +155,11 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._stop_read_timer()
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("method CONNECT is not supported")
+        if self.parser.should_upgrade():
+            return  # the head is parsed again, without the header
+        self._stop_read_timer()
         self.url = _target_with_path(self.url)
         super().on_headers_complete()
         self._in_body = True
@@ -161,6 +172,8 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self.transport.unread = self._in_body = False
         if self._read_timer is not None:  # the rest was read, so the next request may follow
             self._stop_read_timer()
@@ -176,7 +189,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, _unchunked(app, cycle) if cycle.scope["http_version"] == "1.0" else app)
 
     def _reject(self, error: Exception) -> None:
         """Answer 400 to invalid HTTP, or close the connection if the 400 could be mistaken for part of another answer.
@@ -264,3 +277,19 @@ def _target_with_path(target: bytes) -> bytes:
 
 def _address(client: tuple[str, int] | None) -> str:
     return "unknown" if client is None else f"{client[0]}:{client[1]}"
+
+
+def _unchunked(app: ASGIApp, cycle: RequestResponseCycle) -> Any:
+    """Return `app` with streams that end with the connection, since HTTP/1.0 has no chunks."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_unchunked(message: Message) -> None:
+            if message["type"] == "http.response.start" and b"content-length" not in dict(message["headers"]):
+                cycle.chunked_encoding, cycle.expected_content_length = False, _UNBOUNDED
+            elif cycle.expected_content_length == _UNBOUNDED and not message.get("more_body", False):
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_unchunked)
+
+    return run

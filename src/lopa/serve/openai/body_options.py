@@ -203,7 +203,14 @@ def _check_top_logprobs(options: BodyOptions) -> None:
 
 
 def _stop_list(value: Any) -> dict[str, Any]:
-    return {"stop": [value] if isinstance(value, str) else value}
+    """Return the option of a text or a list. Empty texts, which many clients send, stop nothing."""
+    texts = [value] if isinstance(value, str) else value
+    return {"stop": [each for each in texts if each != ""] if isinstance(texts, list) else texts}
+
+
+def _seed(value: Any) -> dict[str, Any]:
+    """Return the option of a seed; -1 means a random one, as in vLLM and llama.cpp."""
+    return {"seed": None if type(value) is int and value == -1 else value}
 
 
 def _logprobs_of_completion(value: Any) -> dict[str, Any]:
@@ -213,6 +220,7 @@ def _logprobs_of_completion(value: Any) -> dict[str, Any]:
 
 
 _CONVERSIONS: dict[tuple[str, str], Callable[[Any], dict[str, Any]]] = {
+    ("", "seed"): _seed,
     ("", "stop"): _stop_list,
     ("prompt", "logprobs"): _logprobs_of_completion,
 }

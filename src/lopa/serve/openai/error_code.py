@@ -19,6 +19,7 @@ ErrorCode = Literal[
     "queue_full",
     "thread_unsupported_request",
     "timeout",
+    "unsupported_encoding",
 ]
 """`code` of an error. Most errors of a field have no code and name the field as `param`."""
 ERROR_CODES: tuple[ErrorCode, ...] = get_args(ErrorCode)
