@@ -28,10 +28,10 @@ from lopa.bench.forward.work import ForwardShape
 from lopa.bench.progress import show_progress
 from lopa.bench.report import check_output, files_of_report
 from lopa.bench.table import show_table
-from lopa.runtime.bundle.quantized_form import free_memory
 from lopa.runtime.errors import BadInputError, MissingBackendError
 from tools.checkpoint.likeness import LIKENESSES, Likeness, shallower
 from tools.cli_errors import exit_on_error
+from tools.peers.free_memory import free_memory
 from tools.peers.materials import BUNDLES, Materials, check_prepared, prepare_materials, remove_models
 from tools.peers.measured import Peaks
 from tools.peers.opening_plan import OPENINGS, OpeningPlan, plan_of_openings

@@ -51,7 +51,6 @@ SIDES = (
     Side("ours int8 packed", OURS, "int8", "f32", "int8", weights="packed"),
     Side("ours int4", OURS, "int4", "f32", None),
     Side("ours int4 mapped", OURS, "int4", "f32", "int4", weights="mapped"),
-    Side("ours int4 unpacked", OURS, "int4", "f32", "int8", weights="unpacked"),
     Side("ours int4 packed", OURS, "int4", "f32", "int4", weights="packed"),
     Side("llama.cpp F32", "llama.cpp", "f32", "f32", "f32"),
     Side("llama.cpp Q8_0", "llama.cpp", "int8", "q8_0", "q8_0"),

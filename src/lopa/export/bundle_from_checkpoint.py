@@ -205,7 +205,6 @@ def _write_graphs(
                     graph=name,
                     source=graph.name,
                     source_sha256=digest,
-                    unpacked=form == "unpacked",
                     mapped=form == "mapped",
                 )
             )

@@ -94,18 +94,6 @@ def test_int8_decodes_equal_those_of_onnxruntime(tiny_quantized: Path, monkeypat
 
 
 @needs_kernels
-@pytest.mark.parametrize("tiny_quantized", ["int4"], indirect=True)
-def test_int4_is_nearer_to_the_numbers_than_rounded_rows(tiny_quantized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = Bundle.open(tiny_quantized)
-    exact = statistics(bundle, "numpy").topk_logprobs
-    errors = {}
-    for form in ("mapped", "unpacked"):
-        monkeypatch.setenv(quantized_form.VARIABLE, form)
-        errors[form] = float(np.abs(statistics(bundle).topk_logprobs - exact).mean())
-    assert 0 < errors["mapped"] < errors["unpacked"]
-
-
-@needs_kernels
 @both
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's list of mapped memory")
 def test_matrices_are_read_in_the_mapped_file(tiny_quantized: Path) -> None:

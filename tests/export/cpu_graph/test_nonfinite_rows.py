@@ -96,7 +96,7 @@ def _with_number(bundle: Path, target: Path, tensor: str, place: int, value: flo
     dtype = np.float16 if record.dtype == "float16" else np.float32
     content[record.offset : record.offset + record.length].view(dtype)[place] = value
     content.flush()
-    return opened
+    return Bundle.open(target)
 
 
 def _broken(bundle: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Bundle]]:

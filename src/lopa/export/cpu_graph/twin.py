@@ -10,7 +10,6 @@ from lopa.export.cpu_graph.nonfinite_rows import NonFiniteRowsPass
 from lopa.export.cpu_graph.rounded_rows import RoundedRowsPass
 from lopa.export.cpu_graph.row_scales import RowScalesPass
 from lopa.export.cpu_graph.sampled_rows import SampledRowsPass
-from lopa.export.cpu_graph.unpacked_int4 import UnpackedInt4Pass
 from lopa.export.cpu_graph.vocabulary_statistics import VocabularyStatisticsPass
 from lopa.export.graph.expert_forms import with_expert_operators
 from lopa.export.graph.quantized_experts import expert_nodes
@@ -51,10 +50,6 @@ def twins_for_cpu(model: ir.Model, of: TwinOf) -> dict[CpuForm, ir.Model]:
         modified.append(_apply_passes(with_expert_operators(packed, "standard"), of))
     if any([*modified, NonFiniteRowsPass()(packed).modified]):
         twins["packed"] = packed
-    unpacked = _copied(model)
-    if not expert_nodes(model) and UnpackedInt4Pass()(unpacked).modified:
-        _apply_passes(unpacked, of)
-        twins["unpacked"] = unpacked
     if any(
         [MappedExpertsPass()(mapped).modified, MappedInt4Pass()(mapped).modified, MappedInt8Pass()(mapped).modified]
     ):

@@ -27,9 +27,6 @@ from lopa.runtime.sessions.session import Session, open_session
 from lopa.runtime.tensorrt.tensorrt_library import is_tensorrt
 from lopa.runtime.tensorrt.tensorrt_session import engine_from_device, session_from_engine
 
-UNPACKED = "cpu-unpacked"
-"""Prefix of the output names of the graph with unpacked int4 matrices."""
-
 
 def report_from_bundle(
     bundle: Bundle,
@@ -83,10 +80,8 @@ def report_from_bundle(
     errors, cases = [*weight_errors], 0
     for name, one in graphs.items():
         stage = f"comparing the {name} graph" if name else "comparing"
-        if _is_exact(one, device):
-            judged = msgspec.structs.replace(one.manifest, quantization=None)
-        else:
-            judged = _int8_manifest(one.manifest) if name == UNPACKED else one.manifest
+        exact = _is_exact(one, device)
+        judged = msgspec.structs.replace(one.manifest, quantization=None) if exact else one.manifest
         report = _report_from_graph(one, device, judged, references, stage, progress)
         errors += [replace(error, output=f"{name}/{error.output}" if name else error.output) for error in report.errors]
         cases += report.cases
@@ -124,12 +119,6 @@ def _is_exact(bundle: Bundle, device: str) -> bool:
     if not is_cpu or manifest.quantization is None or manifest.cpu_graphs:
         return False
     return manifest.dialect == "portable" or manifest.quantization.activation == "none"
-
-
-def _int8_manifest(manifest: Manifest) -> Manifest:
-    """Return `manifest` with int8's tolerance: products of unpacked int4 matrices also round the other factor."""
-    quantization = manifest.quantization and msgspec.structs.replace(manifest.quantization, kind="int8")
-    return msgspec.structs.replace(manifest, quantization=quantization)
 
 
 def _report_from_graph(

@@ -248,7 +248,7 @@ class CpuGraph(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     source_sha256: Sha256
     """SHA-256 of the source file. A session uses the twin only in place of this exact file."""
     unpacked: bool = False
-    """True if int4 matrices are int8 here. A session unpacks them when it opens."""
+    """True for a twin of earlier versions, whose int4 matrices are int8. No session opens it."""
     mapped: bool = False
     """True if quantized matrices are factors of lopa's own operators (lopa.runtime.cpu_kernels)."""
 

@@ -2,8 +2,7 @@
 
 ONNX Runtime's WebGPU provider does not fuse DequantizeLinear and MatMul. It would write every matrix as floats in each
 forward. The twin of a quantized portable graph multiplies by MatMulNBits, whose matrices have another order than the
-weights file. They are computed from the mapped file when a session opens (lopa.runtime.bundle.unpacked_int4 does
-the same for CPUs).
+weights file. They are computed from the mapped file when a session opens.
 """
 
 from collections.abc import Collection, Iterator

@@ -18,7 +18,6 @@ import onnxruntime as ort
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.graph_signature import check_signature
 from lopa.runtime.bundle.quantized_form import cpu_form
-from lopa.runtime.bundle.unpacked_int4 import UnpackedMatrices, unpack_matrices
 from lopa.runtime.contract.model_part import ModelPart
 from lopa.runtime.cpu_kernels.kernel_library import kernel_library
 from lopa.runtime.denormals import can_change, denormals_as_zero
@@ -52,21 +51,18 @@ def open_part_graph(
     """
     providers = _providers_from_device(device)
     check_types(bundle, device)
-    graph, make_matrices, has_split_experts = bundle.graph, None, bundle.manifest.dimensions.moe is not None
+    graph, has_split_experts = bundle.graph, bundle.manifest.dimensions.moe is not None
     is_portable = bundle.manifest.dialect == "portable"
     exact = exact or is_portable
     if providers[0][0] == CPU_PROVIDER and not exact:
         form = cpu_form(bundle)
         graph = bundle.cpu_graph(form) or bundle.graph
-        if form == "unpacked":
-            make_matrices = partial(unpack_matrices, bundle, part)
         has_split_experts = has_split_experts and form != "mapped"
     opening = partial(
         _open_graph,
         exact=exact,
         multiplies_integers=not is_portable,
         reuse_memory=not has_split_experts,
-        make_matrices=make_matrices,
     )
     session = _shared_graph(
         graph, bundle.weights, providers, _threading_from_device(device, threads), opening, exact=exact
@@ -198,15 +194,14 @@ def _open_graph(
     exact: bool,
     multiplies_integers: bool,
     reuse_memory: bool,
-    make_matrices: Callable[[], UnpackedMatrices] | None,
 ) -> ort.InferenceSession:
     """Open the graph from its file, so that its external data is found and mapped.
 
     `exact` leaves activations unrounded in products with dequantized matrices. `multiplies_integers` is False for a
     graph that dequantizes all matrices of integers.
 
-    `make_matrices` returns the matrices that are not stored in a file. Without `reuse_memory`, activations take more
-    memory, and graphs with a product per expert open three to 18 times as fast.
+    Without `reuse_memory`, activations take more memory, and graphs with a product per expert open three to 18 times as
+    fast.
 
     Arena and memory patterns are off. The arena keeps the memory of the largest batch until the process ends.
     Patterns are kept for every shape of the inputs, without limit. Forwards take the same time without both
@@ -228,10 +223,6 @@ def _open_graph(
         options.intra_op_num_threads = threads.threads
     if threads.affinities is not None:
         options.add_session_config_entry("session.intra_op_thread_affinities", threads.affinities)
-    matrices = None if make_matrices is None else make_matrices()
-    if matrices is not None:
-        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in matrices.arrays.items()}
-        options.add_external_initializers(list(values), list(values.values()))
     if can_change():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     kernels = kernel_library()
@@ -246,10 +237,6 @@ def _open_graph(
             expected="a graph made by this version of lopa-export",
             remedy="check the bundle with lopa-export verify, or export the checkpoint again",
         ) from error
-    if matrices is not None:
-        # ONNX Runtime has packed copies of some matrices and reads the others in place.
-        matrices.release_memory()
-        weakref.finalize(session, matrices.arrays.clear)
     return session
 
 
