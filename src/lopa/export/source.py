@@ -18,13 +18,8 @@ from lopa.export.checkpoint.lora import (
     adapter_from_folder,
 )
 from lopa.export.checkpoint.packed_weights import with_packed_weights
-from lopa.export.checkpoint.tensors import (
-    INDEX_NAME,
-    CheckpointTensor,
-    have_equal_values,
-    tensors_from_checkpoint,
-    with_single_experts,
-)
+from lopa.export.checkpoint.stacked_experts import with_single_experts
+from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, have_equal_values, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
 from lopa.export.families.family import Architecture
 from lopa.export.weights.plan import WeightPlan, check_stored_tensors, source_shapes, weight_plan_from_network
@@ -80,9 +75,8 @@ def source_from_checkpoint(
         check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
-    stored = with_packed_weights(
-        with_single_experts(tensors_from_checkpoint(checkpoint)), config.packed, str(checkpoint)
-    )
+    single = with_single_experts(tensors_from_checkpoint(checkpoint))
+    stored = with_packed_weights(single, config.packed, str(checkpoint))
     if config.tied_embeddings:
         stored = _with_tied_head(stored, config.architecture)
     network = network_from_dimensions(config.dimensions)

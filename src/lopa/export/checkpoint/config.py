@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa.export.checkpoint.family_choice import family_of_config
-from lopa.export.checkpoint.packed_weights import (
-    PACKING_FIELDS,
-    QUANTIZER_FILES,
-    PackedFormat,
-    packed_format_from_config,
-)
+from lopa.export.checkpoint.packed_weights import PACKING_FIELDS, PackedFormat, packed_format_from_config
 from lopa.export.families.family import Architecture, Family
 from lopa.export.families.harmless_fields import unknown_fields
 from lopa.export.families.settings import FOR_ALL_FAMILIES, check_settings
@@ -24,7 +19,8 @@ ADAPTER_CONFIG_NAME = "adapter_config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 _MAX_BYTES = 2**20
 _MAX_ENDS = 64
-_ID_FIELDS = tuple(f"{role}_token_id" for role in ROLES)
+_QUANTIZER_FILES = ("quantize_config.json", "quant_config.json")
+"""Files of quantizers with entries of quantization_config."""
 _REMEDY = "check that this is the checkpoint's folder and that its files are complete"
 
 
@@ -74,7 +70,10 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     generation = _values_of(path) if path.is_file() else JsonValues({}, str(path), _REMEDY)
     more = _ids(generation, "eos", found, dimensions.vocab_size) if found.more_ends else []
     ends = list(dict.fromkeys([*ids["eos"], *more]))
-    _add_mask(ids, _ids(generation, "mask", found, dimensions.vocab_size), generation)
+    mask = _ids(generation, "mask", found, dimensions.vocab_size) or ids["mask"]
+    if mask != (ids["mask"] or mask):
+        raise generation.error_for("mask_token_id", mask[0], f"{ids['mask'][0]}, as in {CONFIG_NAME}")
+    ids["mask"] = mask
     packed, unknown_packing = _packed_format(config, dimensions, checkpoint)
     return CheckpointConfig(
         family=found,
@@ -84,7 +83,7 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
         stops=tuple(ends[1:] if ids["eos"] else ends),
         block_size=_block_size(config, found),
         packed=packed,
-        warnings=_warnings(config, _used_fields(found)) + _warnings(generation, _ID_FIELDS) + unknown_packing,
+        warnings=_warnings(config, _used_fields(found)) + unknown_packing,
     )
 
 
@@ -94,9 +93,10 @@ def _values_of(path: Path) -> JsonValues:
 
 def _used_fields(family: Family) -> Collection[str]:
     """Return the names of the entries of config.json that the export reads or compares."""
-    names = {"model_type", "architectures", "quantization_config", family.tied, family.block_size, family.marker}
+    names = ("model_type", "architectures", "quantization_config", family.tied, family.block_size, family.marker)
     settings = (setting.name for setting in (*family.settings, *FOR_ALL_FAMILIES))
-    return {name for name in (*names, *_ID_FIELDS, *family.reads, *settings) if name is not None}
+    ids = (f"{role}_token_id" for role in ROLES)
+    return {name for name in (*names, *ids, *family.reads, *settings) if name is not None}
 
 
 def _warnings(config: JsonValues, used: Collection[str]) -> tuple[str, ...]:
@@ -113,13 +113,6 @@ def _check_adapter_folder(checkpoint: Path, family: Family) -> None:
         )
 
 
-def _add_mask(ids: dict[str, list[int]], mask: list[int], generation: JsonValues) -> None:
-    """Add the mask token of generation_config.json to `ids`. Raises BadInputError if config.json has another one."""
-    if mask and ids["mask"] and mask != ids["mask"]:
-        raise generation.error_for("mask_token_id", mask[0], f"{ids['mask'][0]}, as in {CONFIG_NAME}")
-    ids["mask"] = ids["mask"] or mask
-
-
 def _packed_format(
     config: JsonValues, dimensions: ModelDimensions, checkpoint: Path
 ) -> tuple[PackedFormat | None, tuple[str, ...]]:
@@ -134,7 +127,7 @@ def _packed_format(
     if found is None:
         return None, ()
     given = config.values["quantization_config"]
-    for path in (checkpoint / name for name in QUANTIZER_FILES):
+    for path in (checkpoint / name for name in _QUANTIZER_FILES):
         if path.is_file():
             both = {"quantization_config": {**given, **_values_of(path).values}}
             if packed_format_from_config(JsonValues(both, str(path), _REMEDY)) != found:

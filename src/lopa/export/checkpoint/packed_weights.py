@@ -41,21 +41,22 @@ _OTHER_FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "lm_head": lambda value: isinstance(value, bool),
 }
 """Entries of quantization_config that may select another packing, and whether a value selects the usual one."""
+_WITHOUT_EFFECT = """
+act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent dataset desc_act
+disable_exllama do_fuse exllama_config fuse_max_seq_len max_input_length meta model_file_base_name model_name_or_path
+model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse modules_to_not_convert mse
+offload_to_disk pad_token_id static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama zero_point
+"""
+"""Names of entries that tell how the matrices were made, and of those that their tensors show."""
 PACKING_FIELDS = frozenset(
     (
-        *(*_LAYOUTS, *_OTHER_FIELDS, "quant_method", "bits", "w_bit", "group_size", "q_group_size"),
-        # The tensors show symmetry, the order of inputs and unconverted modules. The others tell how it was made.
-        *("desc_act", "sym", "zero_point", "modules_to_not_convert", "modules_in_block_to_quantize"),
-        *("act_group_aware", "batch_size", "block_name_to_quantize", "cache_block_outputs", "damp_auto_increment"),
-        *("damp_percent", "dataset", "do_fuse", "exllama_config", "fuse_max_seq_len", "max_input_length", "meta"),
-        *("max_response_length", "model_file_base_name", "model_name_or_path", "model_seqlen", "modules_to_fuse"),
-        *("module_name_preceding_first_block", "mse", "offload_to_disk", "pad_token_id", "quantizer", "static_groups"),
-        *("tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama", "disable_exllama", "parallel_packing"),
+        *_LAYOUTS,
+        *_OTHER_FIELDS,
+        *_WITHOUT_EFFECT.split(),
+        *("quant_method", "bits", "w_bit", "group_size", "q_group_size"),
     )
 )
 """Entries of quantization_config that are read, or known to change nothing."""
-QUANTIZER_FILES = ("quantize_config.json", "quant_config.json")
-"""Files of older quantizers with the same entries."""
 _ROWS = 1024
 """Rows of words that are unpacked at a time."""
 _REMEDY = "export the original checkpoint, with --quantize int4 if it should be small"
@@ -174,14 +175,10 @@ def packed_format_from_config(config: JsonValues) -> PackedFormat | None:
     elif group is not None and (type(group) is not int or group < -1):
         what = f"groups of {shown(group)}"
     else:
-        what = next(
-            (
-                f"{name} = {shown(values[name])}"
-                for name, is_supported in _OTHER_FIELDS.items()
-                if name in values and not is_supported(values[name])
-            ),
-            None,
-        )
+        odd = [
+            name for name, is_supported in _OTHER_FIELDS.items() if name in values and not is_supported(values[name])
+        ]
+        what = f"{odd[0]} = {shown(values[odd[0]])}" if odd else None
     if what is not None:
         raise BadInputError(
             f"{config.source} has a quantization_config with {what}",
@@ -235,13 +232,9 @@ def _packed_tensor(
     count = _WORD_BITS // format.bits
     expected = {
         _ZEROS: (zeros.shape, (scales.shape[0], outputs // count)),
-        _SCALES: (scales.shape, (scales.shape[0], outputs)),
+        _SCALES: (scales.shape, (-(-inputs // format.group) if format.group else scales.shape[0], outputs)),
         _GROUPS: ((inputs,) if groups is None else groups.shape, (inputs,)),
     }
-    if format.group is not None and scales.shape[0] != -(-inputs // format.group):
-        raise _wrong(
-            source, f"{module}{_SCALES} has {scales.shape[0]} groups, and config.json groups of {format.group}"
-        )
     for part, (own, right) in expected.items():
         if own != right or (groups is None and inputs % scales.shape[0]):
             raise _wrong(source, f"{module}{part} has the shape {list(own)} beside a matrix of {inputs} inputs")

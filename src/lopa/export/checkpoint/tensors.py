@@ -5,7 +5,6 @@ memory. torch is imported only for reading values, so that a bad checkpoint is r
 """
 
 import math
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +22,6 @@ INDEX_NAME = "model.safetensors.index.json"
 _MATRIX_AXES = 2
 _BLOCK_ITEMS = 1 << 20
 """Numbers that are compared at a time."""
-_STACKED_EXPERTS = re.compile(r"(?P<module>.*\.experts)\.(?P<kind>gate_up|gate|up|down)_proj(\.weight)?")
 _COPY = "copy the checkpoint again; a download may have been interrupted"
 
 
@@ -143,7 +141,7 @@ def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
         if sharded and (odd := sorted(stored.keys() ^ sharded.keys())):
             raise _two_values(odd[0], single, index)
         for name, tensor in sharded.items():
-            _check_equal(stored[name], tensor)
+            check_equal(stored[name], tensor)
         return stored
     if sharded:
         return sharded
@@ -180,7 +178,7 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
     stored = {name: shards[shard][name] for name, shard in weight_map.items()}
     # transformers reads every tensor of every shard, whether the index names it or not.
     for tensor in (tensor for shard in shards.values() for tensor in shard.values()):
-        _check_equal(stored.setdefault(tensor.name, tensor), tensor)
+        check_equal(stored.setdefault(tensor.name, tensor), tensor)
     return stored
 
 
@@ -189,20 +187,19 @@ def have_equal_values(first: CheckpointTensor, second: CheckpointTensor) -> bool
     import torch
 
     first, second = first.as_matrix(), second.as_matrix()
-    if first.shape != second.shape or not first.shape:
-        return first.shape == second.shape and torch.equal(first.read().double(), second.read().double())
     count = max(1, _BLOCK_ITEMS // max(1, math.prod(first.shape[1:])))
-    for start in range(0, first.shape[0], count):
-        size = min(count, first.shape[0] - start)
-        rows = [torch.empty(size, *tensor.shape[1:], dtype=tensor.dtype) for tensor in (first, second)]
-        for tensor, values in zip((first, second), rows, strict=True):
-            tensor.read_rows(start, values)
-        if not torch.equal(rows[0].double(), rows[1].double()):
-            return False
-    return True
+
+    def rows(tensor: CheckpointTensor, start: int) -> "torch.Tensor":
+        values = torch.empty(min(count, tensor.shape[0] - start), *tensor.shape[1:], dtype=tensor.dtype)
+        tensor.read_rows(start, values)
+        return values.double()
+
+    starts = range(0, first.shape[0] if first.shape else 0, count)
+    return first.shape == second.shape and all(torch.equal(rows(first, at), rows(second, at)) for at in starts)
 
 
-def _check_equal(first: StoredTensor, second: StoredTensor) -> None:
+def check_equal(first: StoredTensor, second: StoredTensor) -> None:
+    """Raise BadInputError if two tensors of one name have different values."""
     if first != second and not have_equal_values(first, second):
         raise _two_values(first.name, first.file, second.file)
 
@@ -214,33 +211,6 @@ def _two_values(name: str, first: Path, second: Path) -> BadInputError:
         remedy="remove the files that do not belong to this checkpoint. If both are there, transformers reads "
         f"{SINGLE_NAME} and not the index",
     )
-
-
-def with_single_experts(stored: dict[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Return `stored` with a separate tensor for each expert of stacked ones, and for gate and up of fused ones.
-
-    transformers 5 and VeOmni stack matrices [experts, outputs, inputs]. gate_up_proj has the gate's outputs first.
-    """
-    found = dict[str, StoredTensor]()
-    for name, tensor in stored.items():
-        match = _STACKED_EXPERTS.fullmatch(name)
-        if match is None or len(tensor.shape) != _MATRIX_AXES + 1:
-            _check_equal(found.setdefault(name, tensor), tensor)
-            continue
-        kinds = match["kind"].split("_")
-        experts, outputs, inputs = tensor.shape
-        length = tensor.header.length // (experts * len(kinds))
-        for i in range(experts * len(kinds)):
-            header = replace(
-                tensor.header,
-                shape=(outputs // len(kinds), inputs),
-                offset=tensor.header.offset + i * length,
-                length=length,
-            )
-            part = f"{match['module']}.{i // len(kinds)}.{kinds[i % len(kinds)]}_proj.weight"
-            expert = StoredTensor(part, tensor.file, header)
-            _check_equal(found.setdefault(part, expert), expert)
-    return found
 
 
 def _check_shards(index: Path, paths: list[Path]) -> None:

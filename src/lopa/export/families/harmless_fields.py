@@ -1,4 +1,4 @@
-"""Entries of config.json and generation_config.json that change nothing in a bundle, unless a family reads them."""
+"""Entries of config.json that change nothing in a bundle, unless a family reads them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ _attn_implementation _attn_implementation_autoset _commit_hash _experts_implemen
 attn_implementation auto_map chunk_size_feed_forward decoder_start_token_id dtype finetuning_task id2label
 is_decoder label2id name_or_path output_attentions output_hidden_states prefix problem_type return_dict
 sep_token_id task_specific_params tf_legacy_loss tie_encoder_decoder tokenizer_class torch_dtype torchscript
-transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache _from_model_config
+transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache
 
 attention_dropout embedding_dropout hidden_dropout output_dropout residual_dropout init_cutoff_factor init_device
 init_fn init_std initializer_range precision output_router_logits router_aux_loss_coef router_z_loss_coef
@@ -16,20 +16,10 @@ conplemenrary_mask debug ep_size fuse_cross_entropy micro_forward skip_checkpoin
 
 alibi_bias_max attention_layer_norm_with_affine flash_attention max_window_layers norm_topk_prob
 num_mtp_layers num_nextn_predict_layers pretraining_tp rope_full_precision sliding_window
-
-alg alg_temp assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight assistant_lookbehind
-cache_config cache_implementation compile_config constraints continuous_batching_config disable_compile
-diversity_penalty do_sample dola_layers early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty eps
-epsilon_cutoff eta_cutoff exponential_decay_length_penalty guidance_scale is_assistant length_penalty low_memory
-max_cache_len max_length max_matching_ngram_size max_new_tokens max_time min_length min_new_tokens min_p
-no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups num_beams
-num_return_sequences output_history output_logits output_scores penalty_alpha prefill_chunk_size
-prompt_lookup_num_tokens remove_invalid_values renormalize_logits repetition_penalty return_dict_in_generate
-speculation_type steps target_lookbehind temperature token_healing top_h top_k top_p typical_p use_mtp
 """
 HARMLESS = frozenset(_NAMES.split())
-"""Names of transformers and of the published code: how it loads, trains and caches; parts that are off unless a refused
-entry turns them on; and options of its decoding, in place of which a bundle has those of its family.
+"""Names of transformers and of the published code: how it loads, trains and caches, and parts that are off unless a
+refused entry turns them on.
 """
 
 

@@ -7,14 +7,8 @@ unmasked tokens, which is a decoding option (editing_threshold).
 
 from lopa.export.families.family import EXPERTS, QWEN2_LAYER, Architecture, Family
 from lopa.export.families.settings import fixed, rope_settings
-from lopa.export.families.sizes import (
-    EXPERT_COUNTS,
-    MAX_EXPERTS,
-    TRANSFORMERS_SIZES,
-    num_experts,
-    rope_value,
-    sizes_from_transformers_names,
-)
+from lopa.export.families.sizes import EXPERT_SIZES, MAX_EXPERTS, expert_counts, rope_value
+from lopa.export.families.sizes import sizes_from_transformers_names as transformers_sizes
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -30,16 +24,15 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     values = config.values
     layers = config.get_int("num_hidden_layers", max=MAX_LAYERS)
     dense = config.get_int("first_k_dense_replace", min=0) if values.get("first_k_dense_replace") is not None else 0
-    expert_size, per_token = config.get_int("moe_intermediate_size"), config.get_int("num_experts_per_tok")
+    expert_size, counts = config.get_int("moe_intermediate_size"), expert_counts(config)
     has_shared = values.get("num_shared_experts") is not None
     moe = MixtureOfExperts(
-        experts=num_experts(config),
-        experts_per_token=config.checked_int("num_experts_per_tok", per_token, max=MAX_EXPERTS),
+        **counts,
         expert_size=expert_size,
         shared_size=expert_size * (config.get_int("num_shared_experts", min=0, max=_MAX_SHARED) if has_shared else 0),
         dense_layers=list(range(min(dense, layers))),
         score="sigmoid",
-        normalize=per_token > 1,  # the reference code does not divide the score of a single expert
+        normalize=counts["experts_per_token"] > 1,  # the reference code does not divide the score of a single expert
         bias=True,
         groups=config.get_int("n_group", max=MAX_EXPERTS),
         groups_per_token=config.get_int("topk_group", max=MAX_EXPERTS),
@@ -48,7 +41,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     if values.get("num_key_value_heads") == 0:
         config = config.without("num_key_value_heads")
     head_size = config.get_int("head_dim")
-    return sizes_from_transformers_names(
+    return transformers_sizes(
         config,
         qkv_bias=False,
         qk_norm=True,
@@ -98,9 +91,8 @@ LLADA2_MOE = Family(
     classes=("LLaDA2MoeModelLM",),
     sizes=_sizes,
     reads=(
-        *(*TRANSFORMERS_SIZES, *EXPERT_COUNTS, "num_experts_per_tok", "moe_intermediate_size", "num_shared_experts"),
-        *("first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "rotary_dim"),
-        "partial_rotary_factor",
+        *(*EXPERT_SIZES, "moe_intermediate_size", "num_shared_experts", "first_k_dense_replace", "n_group"),
+        *("topk_group", "routed_scaling_factor", "rotary_dim", "partial_rotary_factor"),
     ),
     settings=(
         fixed("use_bias", False, has="projections without biases"),

@@ -6,13 +6,7 @@ Its model_type is the same as for dense LLaDA, so the class or `num_experts` in 
 from lopa.export.families.family import EXPERTS, QWEN3_LAYER, Architecture, Family
 from lopa.export.families.llada import LLADA
 from lopa.export.families.settings import fixed
-from lopa.export.families.sizes import (
-    EXPERT_COUNTS,
-    MAX_EXPERTS,
-    TRANSFORMERS_SIZES,
-    num_experts,
-    sizes_from_transformers_names,
-)
+from lopa.export.families.sizes import EXPERT_SIZES, expert_counts, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -25,8 +19,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         raise config.error_for("moe_layer_freq", frequencies, f"a list of {layers} numbers, 0 or 1 for each layer")
     dense_layers = [i for i, sparse in enumerate(frequencies) if not sparse]
     moe = MixtureOfExperts(
-        experts=num_experts(config),
-        experts_per_token=config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+        **expert_counts(config),
         expert_size=config.get_int("expert_intermediate_size"),
         dense_layers=dense_layers,
         score="softmax",
@@ -49,10 +42,7 @@ LLADA_MOE = Family(
     marker="num_experts",
     classes=("LLaDAMoEModelLM", "LLaDAMoEModel"),
     sizes=_sizes,
-    reads=(
-        *(*TRANSFORMERS_SIZES, *EXPERT_COUNTS, "num_experts_per_tok", "moe_layer_freq", "qk_layernorm"),
-        *("expert_intermediate_size", "dense_intermediate_size"),
-    ),
+    reads=(*(*EXPERT_SIZES, "moe_layer_freq", "qk_layernorm", "expert_intermediate_size", "dense_intermediate_size"),),
     settings=(
         fixed("attention_bias", False, has="attention without biases"),
         fixed("clip_qkv", has="unclipped queries, keys and values"),

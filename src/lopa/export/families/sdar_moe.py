@@ -2,13 +2,7 @@
 
 from lopa.export.families.family import EXPERTS, QWEN3_LAYER, Architecture, Family
 from lopa.export.families.sdar import SDAR
-from lopa.export.families.sizes import (
-    EXPERT_COUNTS,
-    MAX_EXPERTS,
-    TRANSFORMERS_SIZES,
-    num_experts,
-    sizes_from_transformers_names,
-)
+from lopa.export.families.sizes import EXPERT_SIZES, expert_counts, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -20,8 +14,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     step = config.get_int("decoder_sparse_step") if values.get("decoder_sparse_step") is not None else 1
     dense = config.get_ints("mlp_only_layers", max_count=MAX_LAYERS)
     moe = MixtureOfExperts(
-        experts=num_experts(config),
-        experts_per_token=config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+        **expert_counts(config),
         expert_size=config.get_int("moe_intermediate_size"),
         dense_layers=[i for i in range(layers) if i in dense or (i + 1) % step],
         score="softmax",
@@ -37,10 +30,7 @@ SDAR_MOE = Family(
     classes=("SDARMoeForCausalLM",),
     lookalikes=("qwen3_moe",),
     sizes=_sizes,
-    reads=(
-        *(*TRANSFORMERS_SIZES, *EXPERT_COUNTS, "num_experts_per_tok", "moe_intermediate_size"),
-        *("norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
-    ),
+    reads=(*EXPERT_SIZES, "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
     settings=SDAR.settings,
     block_size="block_size",
     adapter_folder=SDAR.adapter_folder,

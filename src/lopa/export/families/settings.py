@@ -45,15 +45,12 @@ def rope_settings(*, partial: bool) -> tuple[Setting, ...]:
 
     With `partial` they may rotate a part of each head.
     """
-    neutral = {"rope_type": ("default",), "type": ("default",), "factor": (1,), "partial_rotary_factor": (1,)}
+    neutral: dict[str, object] = {"rope_type": "default", "type": "default", "factor": 1, "partial_rotary_factor": 1}
+    read = ("rope_theta", "partial_rotary_factor") if partial else ("rope_theta",)
 
     def is_supported(rope: object) -> bool:
         return isinstance(rope, dict) and all(
-            value is None
-            or name == "rope_theta"
-            or (partial and name == "partial_rotary_factor")
-            or value in neutral.get(name, ())
-            for name, value in rope.items()
+            value is None or name in read or value == neutral.get(name) for name, value in rope.items()
         )
 
     return tuple(Setting(name, _ROPE, is_supported) for name in ("rope_scaling", "rope_parameters"))
@@ -85,10 +82,8 @@ FOR_ALL_FAMILIES = (
     *(fixed(name, False, has="a decoder alone") for name in ("is_encoder_decoder", "add_cross_attention")),
     fixed("pruned_heads", {}, has="all heads"),
     *(fixed(name, has="uncapped scores") for name in ("attn_logit_softcapping", "final_logit_softcapping")),
-    *(
-        fixed(name, 1, 1.0, has="no multipliers")
-        for name in ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
-    ),
+    *(fixed(f"{name}_multiplier", 1, 1.0, has="no multipliers") for name in ("embedding", "attention", "residual")),
+    fixed("logits_scaling", 1, 1.0, has="unscaled logits"),
     fixed(
         "transformers_weights", "model.safetensors", "model.safetensors.index.json", has="weights by their usual name"
     ),

@@ -8,12 +8,13 @@ from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
 MAX_EXPERTS = 4096
-EXPERT_COUNTS = ("num_experts", "num_local_experts")
 TRANSFORMERS_SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "max_position_embeddings", "rope_theta", "rms_norm_eps"),
 )
 """Entries that sizes_from_transformers_names reads."""
+EXPERT_SIZES = ("num_experts", "num_local_experts", "num_experts_per_tok", *TRANSFORMERS_SIZES)
+"""Entries that expert_counts and sizes_from_transformers_names read."""
 
 
 def sizes_from_transformers_names(
@@ -60,12 +61,15 @@ def vocabulary(config: JsonValues, name: str) -> int:
     return config.get_int(name, min=TOP_K)
 
 
-def num_experts(config: JsonValues) -> int:
-    """Return the number of experts, which transformers 5 saves as num_local_experts. Both entries must agree."""
-    first, second = (config.values.get(name) for name in EXPERT_COUNTS)
+def expert_counts(config: JsonValues) -> dict[str, int]:
+    """Return the numbers of experts and of those per token. transformers 5 saves num_experts as num_local_experts."""
+    first, second = (config.values.get(name) for name in EXPERT_SIZES[:2])
     if first is not None and second is not None and first != second:
-        raise config.error_for(EXPERT_COUNTS[1], second, f"{EXPERT_COUNTS[0]}, {shown(first)}")
-    return config.get_int(EXPERT_COUNTS[first is None and second is not None], max=MAX_EXPERTS)
+        raise config.error_for(EXPERT_SIZES[1], second, f"{EXPERT_SIZES[0]}, {shown(first)}")
+    return {
+        "experts": config.get_int(EXPERT_SIZES[first is None and second is not None], max=MAX_EXPERTS),
+        "experts_per_token": config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+    }
 
 
 def rope_theta(config: JsonValues) -> float:
