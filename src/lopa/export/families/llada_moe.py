@@ -53,6 +53,8 @@ LLADA_MOE = Family(
         fixed("router_topk_group", 0, 1, has="a router without groups"),
         fixed("shared_expert_intermediate_size", 0, has="no shared expert"),
         fixed("num_shared_experts", 0, has="no shared expert"),
+        fixed("decoder_sparse_step", 1, has="dense layers named by moe_layer_freq"),
+        fixed("mlp_only_layers", [], has="dense layers named by moe_layer_freq"),
     ),
     mask_tokens=("<|mask|>",),
     mask_id=156895,  # default of generate in the reference code
