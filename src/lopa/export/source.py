@@ -84,11 +84,8 @@ def source_from_checkpoint(
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     check_stored_tensors(planned, shapes, ignored=_zero_biases(stored, planned), source=str(checkpoint))
     tied = config.tied_embeddings and _is_tied(stored, config)
-    adapter = (
-        NO_ADAPTER
-        if lora is None
-        else adapter_from_folder(lora, stored, source_shapes(planned), config.architecture, tied=tied)
-    )
+    base = {name: stored[name] for name in source_shapes(planned)}
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, base, config.architecture, tied=tied)
     return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
 
 
@@ -111,8 +108,7 @@ def _is_tied(stored: Mapping[str, CheckpointTensor], config: CheckpointConfig) -
         return True
     if config.family.tied != "tie_word_embeddings":
         raise BadInputError(
-            f"{head.file} has {head.name} with other values than the embedding, but {CONFIG_NAME} has "
-            f"{config.family.tied} = True",
+            f"{head.file} has a head with other values than the embedding, but {CONFIG_NAME} has {config.family.tied}",
             expected="the same values, or no head",
             remedy=f"set {config.family.tied} to false if the model has its own head",
         )

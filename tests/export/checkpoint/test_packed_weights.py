@@ -144,6 +144,7 @@ def test_an_adapter_is_merged_into_the_values(tmp_path: Path) -> None:
         ({"quant_method": "awq", "bits": 4, "version": "gemm", "format": "gemv"}, "'gemv' and 'gemm'"),
         ({"quant_method": "awq", "bits": 4, "backend": "llm-awq"}, "backend = 'llm-awq'"),
         ({"quant_method": "awq", "w_bit": 8}, "8 bits"),
+        ({"quant_method": ["gptq"], "bits": 4}, "the method"),
     ],
 )
 def test_other_methods_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -168,5 +168,5 @@ def test_lora_of_a_head_of_its_own(tmp_path: Path) -> None:
     tensors = load_file(path)
     tensors["base_model.model.lm_head.base_layer.weight"][3, 4] += 1
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(BadInputError, match=r"lm_head.base_layer.weight, with other values"):
+    with pytest.raises(BadInputError, match=r"lm_head.base_layer.weight, which does not fit"):
         source_from_checkpoint(checkpoint, folder, "dream")

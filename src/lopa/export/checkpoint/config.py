@@ -128,14 +128,13 @@ def _packed_format(
         return None, ()
     given = config.values["quantization_config"]
     for path in (checkpoint / name for name in _QUANTIZER_FILES):
-        if path.is_file():
-            both = {"quantization_config": {**given, **_values_of(path).values}}
-            if packed_format_from_config(JsonValues(both, str(path), _REMEDY)) != found:
-                raise BadInputError(
-                    f"{path} contradicts the quantization_config in {config.source}",
-                    expected="the same method, layout, bits and group size in both",
-                    remedy="copy both files of the checkpoint again",
-                )
+        both = {"quantization_config": {**given, **_values_of(path).values}} if path.is_file() else config.values
+        if packed_format_from_config(JsonValues(both, str(path), _REMEDY)) != found:
+            raise BadInputError(
+                f"{path} contradicts the quantization_config in {config.source}",
+                expected="the same method, layout, bits and group size in both",
+                remedy=_REMEDY,
+            )
     return found, _warnings(JsonValues(given, f"{config.source}, quantization_config", _REMEDY), PACKING_FIELDS)
 
 

@@ -82,18 +82,13 @@ NO_ADAPTER = Adapter(products={}, replaced={})
 
 
 def adapter_from_folder(
-    folder: Path,
-    base: Mapping[str, CheckpointTensor],
-    base_shapes: Mapping[str, tuple[int, ...]],
-    architecture: Architecture,
-    *,
-    tied: bool,
+    folder: Path, base: Mapping[str, CheckpointTensor], architecture: Architecture, *, tied: bool
 ) -> Adapter:
     """Read the adapter in `folder` for a base of `architecture` with the tensors `base`.
 
-    `base_shapes` are the shapes of those that the network has. `tied` is True if its head is its embedding. Raises
-    BadInputError for missing or broken files and for unsupported kinds of adapter. Also raises it for the adapter of
-    another base, recognized by other shapes, unknown modules or missing tensors.
+    `tied` is True if the base's head is its embedding. Raises BadInputError for missing or broken files and for
+    unsupported kinds of adapter. Also raises it for the adapter of another base, recognized by other shapes, unknown
+    modules or missing tensors.
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
@@ -108,7 +103,7 @@ def adapter_from_folder(
             expected="an adapter saved as safetensors",
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened",
         )
-    stored = _by_module_name(weights)
+    stored, base_shapes = _by_module_name(weights), {name: tensor.shape for name, tensor in base.items()}
     outer = (architecture.outer_names["embedding.weight"], architecture.outer_names["head.weight"])
     modules = _target_modules(config, base_shapes, architecture, tied=tied)
     ranks = _by_module(config, "rank_pattern", modules, "r")
@@ -118,15 +113,9 @@ def adapter_from_folder(
         for module, rank, alpha in zip(modules, ranks, alphas, strict=True)
     }
     used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
+    copies = {f"{module}{_COPY}": base[f"{module}.weight"] for module in modules}
+    used |= {name for name, own in copies.items() if name in stored and have_equal_values(stored[name], own)}
     replaced = {name: tensor for name, tensor in stored.items() if name not in used}
-    for module in modules:
-        copy = replaced.pop(f"{module}{_COPY}", None)
-        if copy is not None and not have_equal_values(copy, base[f"{module}.weight"]):
-            raise BadInputError(
-                f"the adapter {weights} has the base weight {copy.name}, with other values than the checkpoint",
-                expected="the checkpoint's own values, which PEFT saves beside its matrices",
-                remedy=_OTHER_BASE,
-            )
     for name, tensor in sorted(replaced.items(), key=lambda each: each[0].endswith(_COPY)):
         _check_replacement(name, tensor, products, base_shapes)
     if tied:
@@ -302,7 +291,7 @@ def _check_replacement(
         raise BadInputError(
             f"the adapter {tensor.file} has the tensor {tensor.name}, which does not fit the checkpoint",
             expected="LoRA tensors of linear modules in target_modules (not of the embedding or a head that is tied to "
-            "it), and whole tensors of the checkpoint",
+            "it), whole tensors of the checkpoint, and base weights that are equal to its own",
             remedy=_OTHER_BASE,
         )
     if tensor.shape != base_shapes[name]:

@@ -31,31 +31,23 @@ _BITS: Mapping[str, tuple[int, ...]] = {"gptq": (4, 8), "awq": (4,)}
 _LAYOUTS = ("checkpoint_format", "format", "version")
 """Entries that name the layout, in any case of letters."""
 _OTHER_FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "is_marlin_format": lambda value: not value,
     "backend": lambda value: value != "llm-awq",
     "pack_dtype": lambda value: value == "int32",
     # Modules that are left out are found by their tensors. Other values change bits and groups of single modules.
     "dynamic": lambda value: isinstance(value, dict) and all(name.startswith("-:") for name in value),
-    "adapter": lambda value: not value,
-    "rotation": lambda value: not value,
-    "lm_head": lambda value: isinstance(value, bool),
+    **dict.fromkeys(("is_marlin_format", "adapter", "rotation"), lambda value: not value),
 }
 """Entries of quantization_config that may select another packing, and whether a value selects the usual one."""
 _WITHOUT_EFFECT = """
 act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent dataset desc_act
-disable_exllama do_fuse exllama_config fuse_max_seq_len max_input_length meta model_file_base_name model_name_or_path
-model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse modules_to_not_convert mse
-offload_to_disk pad_token_id static_groups sym tokenizer true_sequential use_cuda_fp16 use_exllama zero_point
+disable_exllama do_fuse exllama_config fuse_max_seq_len lm_head max_input_length meta model_file_base_name
+model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse
+modules_to_not_convert mse offload_to_disk pad_token_id static_groups sym tokenizer true_sequential use_cuda_fp16
+use_exllama zero_point
 """
 """Names of entries that tell how the matrices were made, and of those that their tensors show."""
-PACKING_FIELDS = frozenset(
-    (
-        *_LAYOUTS,
-        *_OTHER_FIELDS,
-        *_WITHOUT_EFFECT.split(),
-        *("quant_method", "bits", "w_bit", "group_size", "q_group_size"),
-    )
-)
+_READ = (*_LAYOUTS, "quant_method", "bits", "w_bit", "group_size", "q_group_size")
+PACKING_FIELDS = frozenset((*_READ, *_OTHER_FIELDS, *_WITHOUT_EFFECT.split()))
 """Entries of quantization_config that are read, or known to change nothing."""
 _ROWS = 1024
 """Rows of words that are unpacked at a time."""
@@ -166,7 +158,7 @@ def packed_format_from_config(config: JsonValues) -> PackedFormat | None:
     layout = (layouts or ["gemm" if method == "awq" else "gptq"])[0]
     supported = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}
     what = None
-    if method not in supported:
+    if not isinstance(method, str) or method not in supported:
         what = f"the method {shown(method)}"
     elif set(layouts) - {layout} or layout not in supported[method]:
         what = f"the layout {' and '.join(dict.fromkeys(map(shown, layouts)))}"
@@ -174,21 +166,16 @@ def packed_format_from_config(config: JsonValues) -> PackedFormat | None:
         what = f"{shown(bits)} bits"
     elif group is not None and (type(group) is not int or group < -1):
         what = f"groups of {shown(group)}"
-    else:
-        odd = [
-            name for name, is_supported in _OTHER_FIELDS.items() if name in values and not is_supported(values[name])
-        ]
-        what = f"{odd[0]} = {shown(values[odd[0]])}" if odd else None
+    elif odd := [name for name in _OTHER_FIELDS if name in values and not _OTHER_FIELDS[name](values[name])]:
+        what = f"{odd[0]} = {shown(values[odd[0]])}"
     if what is not None:
         raise BadInputError(
             f"{config.source} has a quantization_config with {what}",
             expected="gptq (4 or 8 bits; layouts gptq, gptq_v2) or awq (4 bits; layout gemm)",
             remedy=_REMEDY,
         )
-    zero_offset = 1 if layout == "gptq" else 0
-    return PackedFormat(
-        "gptq" if method == "gptq" else "awq", int(bits or 0), zero_offset, group if group and group > 0 else None
-    )
+    size = group if group and group > 0 else None
+    return PackedFormat("gptq" if method == "gptq" else "awq", int(bits or 0), 1 if layout == "gptq" else 0, size)
 
 
 def with_packed_weights(

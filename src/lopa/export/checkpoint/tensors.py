@@ -136,15 +136,13 @@ def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
     """
     index, single = checkpoint / INDEX_NAME, checkpoint / SINGLE_NAME
     sharded = _tensors_from_index(index) if index.is_file() else {}
-    if single.is_file():
-        stored = tensors_from_file(single)
-        if sharded and (odd := sorted(stored.keys() ^ sharded.keys())):
-            raise _two_values(odd[0], single, index)
-        for name, tensor in sharded.items():
-            check_equal(stored[name], tensor)
+    stored = tensors_from_file(single) if single.is_file() else sharded
+    if sharded and (odd := sorted(stored.keys() ^ sharded.keys())):
+        raise _two_values(odd[0], single, index)
+    for name, tensor in sharded.items():
+        check_equal(stored[name], tensor)
+    if stored:
         return stored
-    if sharded:
-        return sharded
     raise BadInputError(
         f"{checkpoint} has neither {SINGLE_NAME} nor {INDEX_NAME}",
         expected="a checkpoint folder with safetensors weights",
