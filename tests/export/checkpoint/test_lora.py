@@ -269,12 +269,12 @@ def test_unsupported_and_broken_configurations(
     assert message in failed_export(capsys, pair[0], "--lora", pair[1])
 
 
-USED = {
+USED: dict[str, Any] = {
     **{"r": 2, "lora_alpha": 5, "target_modules": ["q_proj"], "exclude_modules": ["q_proj"], "use_rslora": True},
     **{"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 3}, "modules_to_save": ["norm"]},
     **{"layers_to_transform": [1], "layers_pattern": "layers"},
 }
-REFUSED = {
+REFUSED: dict[str, Any] = {
     **{"peft_type": "IA3", "fan_in_fan_out": True, "bias": "all", "init_lora_weights": "pissa", "use_dora": True},
     **{"trainable_token_indices": [1], "velora_config": {"a": 1}, "alora_invocation_tokens": [1], "use_qalora": True},
     **{"monteclora_config": {"a": 1}, "layer_replication": [[0, 1]], "lora_bias": True, "target_parameters": ["a"]},
@@ -286,7 +286,7 @@ REFUSED = {
 def test_every_setting_that_peft_knows(tmp_path: Path, field: str) -> None:
     """Each is used as PEFT uses it, changes nothing, or is refused by name."""
     checkpoint, adapter = small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
-    targets = {"target_modules": ["q_proj", "down_proj"]}
+    targets: dict[str, Any] = {"target_modules": ["q_proj", "down_proj"]}
     if field in USED:
         settings = {**targets, field: USED[field]}
         settings |= {"layers_to_transform": [1]} if field == "layers_pattern" else {}
@@ -321,7 +321,7 @@ def test_the_list_of_layers_of_another_network(pair: tuple[Path, Path], capsys: 
 
 def test_peft_leaves_saved_modules(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
-    settings = {"target_modules": PROJECTIONS, "modules_to_save": ["k_proj"]}
+    settings: dict[str, Any] = {"target_modules": PROJECTIONS, "modules_to_save": ["k_proj"]}
     expected = _saved_adapter(checkpoint, tmp_path / "adapter", **settings)
     merged = _our_merge(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
     for name, tensor in expected.items():

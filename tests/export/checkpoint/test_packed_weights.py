@@ -176,10 +176,12 @@ def test_groups_of_another_size_than_config_json_has(tmp_path: Path) -> None:
 def test_a_quantizer_s_own_file(tmp_path: Path, file: str) -> None:
     packed_checkpoint(tmp_path / "c")
     own = {"bits": 4, "group_size": 32, "desc_act": False, "model_file_base_name": "model"}
-    for more in ({}, {"checkpoint_format": "gptq"}, {"quant_method": "gptq", "meta": {}}):
+    same: list[dict[str, Any]] = [{}, {"checkpoint_format": "gptq"}, {"quant_method": "gptq", "meta": {}}]
+    for more in same:
         (tmp_path / "c" / file).write_text(json.dumps({**own, **more}))
         assert config_from_checkpoint(tmp_path / "c").packed == PackedFormat("gptq", 4, 1, 32)
-    for more in ({"checkpoint_format": "gptq_v2"}, {"bits": 8}, {"group_size": 64}):
+    others: list[dict[str, Any]] = [{"checkpoint_format": "gptq_v2"}, {"bits": 8}, {"group_size": 64}]
+    for more in others:
         (tmp_path / "c" / file).write_text(json.dumps({**own, **more}))
         with pytest.raises(BadInputError, match=f"{file} contradicts the quantization_config"):
             config_from_checkpoint(tmp_path / "c")

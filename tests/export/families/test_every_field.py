@@ -133,7 +133,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
 
 def test_an_unknown_entry_is_warned_of(tmp_path: Path) -> None:
     for family in MINIATURES:
-        for value in (None, False, "", [], {}):
+        values: tuple[object, ...] = (None, False, "", [], {})
+        for value in values:
             found = read_with(tmp_path, family, new_field=value)
             assert isinstance(found, CheckpointConfig)
             assert found.warnings == ()
@@ -216,7 +217,8 @@ def test_other_rotary_positions_are_refused(tmp_path: Path, place: str, rope: di
 def test_the_number_of_experts_under_both_names(tmp_path: Path, family: str) -> None:
     own = MINIATURES[family].dimensions
     architectures = config_from_likeness(MINIATURES[family])["architectures"]
-    for names in ({"num_experts": ..., "num_local_experts": 8}, {"num_local_experts": 8}):
+    both: list[dict[str, Any]] = [{"num_experts": ..., "num_local_experts": 8}, {"num_local_experts": 8}]
+    for names in both:
         found = read_with(tmp_path, family, **names, architectures=architectures)
         assert isinstance(found, CheckpointConfig)
         assert found.dimensions == own

@@ -49,7 +49,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 """Classes with the tensor names of the family. transformers has none for the other families."""
 
 
-class _OwnConfig(transformers.PretrainedConfig):
+class _OwnConfig(transformers.PretrainedConfig):  # type: ignore[misc]
     """A configuration class like that of a checkpoint's own code."""
 
     def __init__(self, rope_theta: float = 1e4, rope_scaling: Any = None, **kwargs: Any) -> None:

@@ -61,7 +61,7 @@ def vocabulary(config: JsonValues, name: str) -> int:
     return config.get_int(name, min=TOP_K)
 
 
-def expert_counts(config: JsonValues) -> dict[str, int]:
+def expert_counts(config: JsonValues) -> dict[str, Any]:
     """Return the numbers of experts and of those per token. transformers 5 saves num_experts as num_local_experts."""
     first, second = (config.values.get(name) for name in EXPERT_SIZES[:2])
     if first is not None and second is not None and first != second:
