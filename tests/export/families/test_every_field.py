@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import transformers
+from tests.cli.command import lopa_export
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
 from tests.export.families.test_config_fields import write_config
 from tests.export.families.test_resaved import CHECKPOINTS
 from tests.tools.miniature import MINIATURES
 from tools.checkpoint.likeness import config_from_likeness
 
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.checkpoint.config import CheckpointConfig, config_from_checkpoint
 from lopa.export.families.harmless_fields import HARMLESS
 from lopa.runtime.errors import BadInputError
@@ -123,7 +126,7 @@ NAMED_AS = {
     ("llada2-moe", "num_experts"): "of 9 experts",
     ("llada-moe", "num_hidden_layers"): "moe_layer_freq",
 }
-"""What an error names in place of an entry that contradicts another one."""
+"""Words of the error for entries that contradict another entry."""
 NO_EFFECT: dict[str, tuple[str, ...]] = {
     "llada": ("mlp_ratio",),  # without mlp_hidden_size only
     "llada-moe": ("intermediate_size", "dense_intermediate_size"),  # the latter with dense layers only
@@ -142,6 +145,16 @@ def test_an_unknown_entry_is_warned_of(tmp_path: Path) -> None:
         assert isinstance(found, CheckpointConfig)
         assert len(found.warnings) == 1
         assert "ignoring new_field, other, which" in found.warnings[0]
+
+
+def test_the_command_and_the_function_warn(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "c", changes={**ONE_LAYER, "new_field": 3})
+    made = lopa_export("onnx", checkpoint, "-o", tmp_path / "b", "--quiet")
+    assert made.returncode == 0
+    assert made.stderr == f"warning: {checkpoint}/config.json: ignoring new_field, which lopa-export does not know\n"
+    stages: list[str] = []
+    bundle_from_checkpoint(checkpoint, tmp_path / "other", progress=lambda stage, _done, _total: stages.append(stage))
+    assert any("ignoring new_field" in stage for stage in stages)
 
 
 def test_no_reference_checkpoint_has_an_unknown_entry() -> None:
@@ -169,7 +182,7 @@ def test_a_checkpoint_with_uno_s_adapter(tmp_path: Path, family: str) -> None:
     assert isinstance(found, CheckpointConfig) if family == "dream" else "Uno" in str(found)
 
 
-ROPE = {
+ROPE: dict[str, dict[str, Any]] = {
     "top level": {"rope_theta": 5e5},
     "rope_parameters": {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
     "rope_scaling": {"rope_theta": None, "rope_scaling": {"type": "default", "rope_theta": 5e5}},

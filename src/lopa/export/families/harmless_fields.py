@@ -15,8 +15,8 @@ alibi_bias_max attention_layer_norm_with_affine flash_attention max_window_layer
 num_nextn_predict_layers pretraining_tp rope_full_precision sliding_window
 """
 HARMLESS = frozenset(_NAMES.split())
-"""Names of transformers and of the published code: how it loads, trains and caches, and parts that are off unless a
-refused entry turns them on.
+"""Names of transformers and of the published code. They concern loading, training and caching, or parts that only a
+refused entry turns on.
 """
 
 
