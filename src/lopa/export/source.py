@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa import __version__
-from lopa.export.checkpoint.config import ADAPTER_CONFIG_NAME, CONFIG_NAME, CheckpointConfig, config_from_checkpoint
+from lopa.export.checkpoint.config import CONFIG_NAME, CheckpointConfig, config_from_checkpoint
 from lopa.export.checkpoint.folder import check_adapter_folder, check_checkpoint_folder
-from lopa.export.checkpoint.lora import ADAPTER_WEIGHTS_NAME, NO_ADAPTER, Adapter, adapter_from_folder
+from lopa.export.checkpoint.lora import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    NO_ADAPTER,
+    Adapter,
+    adapter_from_folder,
+)
 from lopa.export.checkpoint.packed_weights import with_packed_weights
 from lopa.export.checkpoint.stacked_experts import with_single_experts
 from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, have_equal_values, tensors_from_checkpoint

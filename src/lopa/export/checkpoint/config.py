@@ -15,7 +15,6 @@ from lopa.runtime.bundle.manifest import ROLES, ModelDimensions
 from lopa.runtime.errors import BadInputError
 
 CONFIG_NAME = "config.json"
-ADAPTER_CONFIG_NAME = "adapter_config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 _MAX_BYTES = 2**20
 _MAX_ENDS = 64
@@ -105,7 +104,7 @@ def _warnings(config: JsonValues, used: Collection[str]) -> tuple[str, ...]:
 
 
 def _check_adapter_folder(checkpoint: Path, family: Family) -> None:
-    if family.adapter_folder is not None and (checkpoint / "adapter" / ADAPTER_CONFIG_NAME).is_file():
+    if family.adapter_folder is not None and (checkpoint / "adapter").is_dir():
         raise BadInputError(
             f"{checkpoint} has an adapter in its folder adapter: it is {family.adapter_folder}",
             expected=f"a checkpoint of {family.model_names}",

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from lopa.export.checkpoint.config import ADAPTER_CONFIG_NAME, CONFIG_NAME
-from lopa.export.checkpoint.lora import ADAPTER_WEIGHTS_NAME
+from lopa.export.checkpoint.config import CONFIG_NAME
+from lopa.export.checkpoint.lora import ADAPTER_CONFIG_NAME, ADAPTER_WEIGHTS_NAME
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
 from lopa.export.json_file import json_object_from_file, shown
 from lopa.runtime.bundle.manifest import MANIFEST_NAME

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lopa.export.checkpoint.config import ADAPTER_CONFIG_NAME
 from lopa.export.checkpoint.module_patterns import first_matches
 from lopa.export.checkpoint.tensors import CheckpointTensor, StoredTensor, have_equal_values, tensors_from_file
 from lopa.export.families.family import Architecture
 from lopa.export.json_file import JsonValues, json_object_from_file, shown
 from lopa.runtime.errors import BadInputError
 
+ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _COPY = ".base_layer.weight"

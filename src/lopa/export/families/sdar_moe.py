@@ -2,6 +2,7 @@
 
 from lopa.export.families.family import EXPERTS, QWEN3_LAYER, Architecture, Family
 from lopa.export.families.sdar import SDAR
+from lopa.export.families.settings import fixed
 from lopa.export.families.sizes import EXPERT_SIZES, expert_counts, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
@@ -31,7 +32,7 @@ SDAR_MOE = Family(
     lookalikes=("qwen3_moe",),
     sizes=_sizes,
     reads=(*EXPERT_SIZES, "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
-    settings=SDAR.settings,
+    settings=(*SDAR.settings, fixed("shared_expert_intermediate_size", 0, has="no shared expert")),
     block_size="block_size",
     adapter_folder=SDAR.adapter_folder,
     more_ends=True,

@@ -75,7 +75,7 @@ FOR_ALL_FAMILIES = (
         fixed(name, 0, has=_MLP)
         for name in (
             *("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
-            *("num_shared_experts", "n_shared_experts", "shared_expert_intermediate_size"),
+            *("num_shared_experts", "n_shared_experts"),
         )
     ),
     *(fixed(name, False, has=_BLOCKS) for name in ("is_causal", "use_regular_causal")),
