@@ -103,7 +103,7 @@ def tensors_from_dimensions(
     network = network_from_dimensions(sizes)
     spreads = _spreads(sizes, _stream_deviation(sizes, tied=tied))
     tensors: dict[str, RandomTensor] = {}
-    for weight in weight_plan_from_network(network, architecture, tied=tied):
+    for weight in weight_plan_from_network(network, architecture):
         if not (tied and weight.name == HEAD):
             # Query, key and value may be one tensor. It has the deviation of values, since norms scale the others.
             tensors |= {

@@ -90,6 +90,8 @@ def bundle_from_checkpoint(
     report = progress or silent
     report("reading the checkpoint", 0, 0)
     plan = plan_from_checkpoint(checkpoint, destination, choices, lora=lora, family=family, overwrite=overwrite)
+    for warning in plan.source.warnings:
+        report(warning, 0, 0)
     return bundle_from_plan(plan, report)
 
 

@@ -18,11 +18,14 @@ from lopa.export.checkpoint.lora import (
     adapter_from_folder,
 )
 from lopa.export.checkpoint.packed_weights import with_packed_weights
-from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, tensors_from_checkpoint
+from lopa.export.checkpoint.stacked_experts import with_single_experts
+from lopa.export.checkpoint.tensors import INDEX_NAME, CheckpointTensor, have_equal_values, tensors_from_checkpoint
 from lopa.export.checkpoint.tokenizer_files import TOKENIZER_NAME, TokenizerFiles, tokenizer_files_from_checkpoint
+from lopa.export.families.family import Architecture
 from lopa.export.weights.plan import WeightPlan, check_stored_tensors, source_shapes, weight_plan_from_network
 from lopa.runtime.bundle.manifest import Origin
-from lopa.runtime.bundle.network import HEAD, network_from_dimensions
+from lopa.runtime.bundle.network import EMBEDDING, HEAD, network_from_dimensions
+from lopa.runtime.errors import BadInputError
 from lopa.runtime.install_hint import installed_version
 
 _TOOLS = ("torch", "onnxscript", "onnx-ir", "safetensors", "tokenizers")
@@ -40,6 +43,11 @@ class ExportSource:
     planned: WeightPlan
     """All tensors in floating point, before quantization."""
     adapter: Adapter
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Messages on entries of the files that are unknown and ignored."""
+        return (*self.config.warnings, *self.adapter.warnings)
 
     @property
     def checkpoint_files(self) -> list[Path]:
@@ -67,15 +75,56 @@ def source_from_checkpoint(
         check_adapter_folder(lora)
     config = config_from_checkpoint(checkpoint, family)
     tokenizer = tokenizer_files_from_checkpoint(checkpoint, config, chat_template)
-    stored = with_packed_weights(tensors_from_checkpoint(checkpoint), config.packed, str(checkpoint))
-    found = {name: tensor.shape for name, tensor in stored.items()}
+    single = with_single_experts(tensors_from_checkpoint(checkpoint))
+    stored = with_packed_weights(single, config.packed, str(checkpoint))
+    if config.tied_embeddings:
+        stored = _with_tied_head(stored, config.architecture)
     network = network_from_dimensions(config.dimensions)
-    planned = weight_plan_from_network(network, config.architecture, tied=config.tied_embeddings)
-    # A checkpoint with tied embeddings may still contain its head.
-    ignored = {config.architecture.outer_names[HEAD]} if config.tied_embeddings else set()
-    check_stored_tensors(planned, found, ignored=ignored, source=str(checkpoint))
-    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, source_shapes(planned), config.architecture)
+    planned = weight_plan_from_network(network, config.architecture)
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    check_stored_tensors(planned, shapes, ignored=_zero_biases(stored, planned), source=str(checkpoint))
+    tied = config.tied_embeddings and _is_tied(stored, config)
+    base = {name: stored[name] for name in source_shapes(planned)}
+    adapter = NO_ADAPTER if lora is None else adapter_from_folder(lora, base, config.architecture, tied=tied)
     return ExportSource(checkpoint, lora, config, tokenizer, stored, planned, adapter)
+
+
+def _with_tied_head(stored: Mapping[str, CheckpointTensor], architecture: Architecture) -> dict[str, CheckpointTensor]:
+    """Return `stored` with the embedding also as head, or the head also as embedding, if one of them is missing."""
+    outer = (architecture.outer_names[EMBEDDING], architecture.outer_names[HEAD])
+    present = [stored[name] for name in outer if name in stored]
+    return {**stored, **dict.fromkeys(outer, present[0])} if len(present) == 1 else dict(stored)
+
+
+def _is_tied(stored: Mapping[str, CheckpointTensor], config: CheckpointConfig) -> bool:
+    """Return True if embedding and head have the same values.
+
+    transformers 5 does not tie a head whose own values are in the file, so the bundle has them. Raises BadInputError if
+    the family has its own entry for ties, whose code ignores such a head.
+    """
+    names = config.architecture.outer_names
+    embedding, head = stored[names[EMBEDDING]], stored[names[HEAD]]
+    if embedding is head or have_equal_values(embedding, head):
+        return True
+    if config.family.tied != "tie_word_embeddings":
+        raise BadInputError(
+            f"{head.file} has a head with other values than the embedding, but {CONFIG_NAME} has {config.family.tied}",
+            expected="the same values, or no head",
+            remedy=f"set {config.family.tied} to false if the model has its own head",
+        )
+    return False
+
+
+def _zero_biases(stored: Mapping[str, CheckpointTensor], planned: WeightPlan) -> set[str]:
+    """Return the biases that the network lacks and whose values are all 0. Some GPTQ files have one for each matrix."""
+    sources = {weight.source for weight in planned}
+    modules = {source.removesuffix(".weight") for source in sources}
+    return {
+        name
+        for name, tensor in stored.items()
+        if name.endswith(".bias") and name not in sources and name.removesuffix(".bias") in modules
+        if not tensor.read().any()
+    }
 
 
 def origin_of_source(source: ExportSource, digests: Mapping[Path, str]) -> Origin:

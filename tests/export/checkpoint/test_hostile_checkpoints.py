@@ -16,10 +16,9 @@ from lopa.cli.main import main
 from lopa.export.checkpoint import module_patterns
 from lopa.export.checkpoint.lora import adapter_from_folder
 from lopa.export.checkpoint.module_patterns import first_matches
-from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME
+from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME, CheckpointTensor
 from lopa.export.families.dream import DREAM
 from lopa.export.source import source_from_checkpoint
-from lopa.export.weights.plan import source_shapes
 from lopa.runtime.bundle.network import network_from_dimensions
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
@@ -195,8 +194,8 @@ def _edit_header(path: Path, change: Callable[[dict[str, Any]], object]) -> None
 
 
 @pytest.fixture(scope="module")
-def shapes() -> dict[str, tuple[int, ...]]:
-    return source_shapes(source_from_checkpoint(CHECKPOINT, None).planned)
+def base() -> dict[str, CheckpointTensor]:
+    return source_from_checkpoint(CHECKPOINT, None).stored
 
 
 def _adapter(folder: Path, **changes: Any) -> Path:
@@ -247,19 +246,19 @@ def _adapter(folder: Path, **changes: Any) -> Path:
     ids=lambda change: str(change)[:50],
 )
 def test_an_adapter_s_configuration_has_types_and_ranges(
-    tmp_path: Path, shapes: dict[str, tuple[int, ...]], change: dict[str, Any]
+    tmp_path: Path, base: dict[str, CheckpointTensor], change: dict[str, Any]
 ) -> None:
     with pytest.raises(BadInputError, match="adapter_config"):
-        adapter_from_folder(_adapter(tmp_path, **change), shapes, DREAM.architecture)
+        adapter_from_folder(_adapter(tmp_path, **change), base, DREAM.architecture, tied=False)
 
 
 @pytest.mark.parametrize("text", DEEP, ids=range(len(DEEP)))
 def test_an_adapter_s_configuration_that_cannot_be_read(
-    tmp_path: Path, shapes: dict[str, tuple[int, ...]], text: str | bytes
+    tmp_path: Path, base: dict[str, CheckpointTensor], text: str | bytes
 ) -> None:
     _write(_adapter(tmp_path) / "adapter_config.json", text)
     with pytest.raises(BadInputError, match="adapter_config"):
-        adapter_from_folder(tmp_path, shapes, DREAM.architecture)
+        adapter_from_folder(tmp_path, base, DREAM.architecture, tied=False)
 
 
 @pytest.mark.parametrize(

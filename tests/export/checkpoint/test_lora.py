@@ -1,5 +1,6 @@
 """Adapters saved by PEFT itself; their changes are compared with PEFT's merge."""
 
+import dataclasses
 import json
 import warnings
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tools.checkpoint.likeness import LAYER_MATRICES
 from tools.checkpoint.make import checkpoint_from_likeness
 from torch import nn
 
+from lopa.export.checkpoint.lora import _KNOWN
 from lopa.export.families import FAMILIES
 from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.weights import merged_blocks
@@ -265,6 +267,65 @@ def test_unsupported_and_broken_configurations(
 ) -> None:
     _configure(pair[1], **changes)
     assert message in failed_export(capsys, pair[0], "--lora", pair[1])
+
+
+USED: dict[str, Any] = {
+    **{"r": 2, "lora_alpha": 5, "target_modules": ["q_proj"], "exclude_modules": ["q_proj"], "use_rslora": True},
+    **{"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"q_proj": 3}, "modules_to_save": ["norm"]},
+    **{"layers_to_transform": [1], "layers_pattern": "layers"},
+}
+REFUSED: dict[str, Any] = {
+    **{"peft_type": "IA3", "fan_in_fan_out": True, "bias": "all", "init_lora_weights": "pissa", "use_dora": True},
+    **{"trainable_token_indices": [1], "velora_config": {"a": 1}, "alora_invocation_tokens": [1], "use_qalora": True},
+    **{"monteclora_config": {"a": 1}, "layer_replication": [[0, 1]], "lora_bias": True, "target_parameters": ["a"]},
+    **{"use_bdlora": {"a": 1}, "arrow_config": {"a": 1}, "kasa_config": {"a": 1}},
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(LoraConfig)])
+def test_every_setting_that_peft_knows(tmp_path: Path, field: str) -> None:
+    """Each is used as PEFT uses it, changes nothing, or is refused by name."""
+    checkpoint, adapter = small_checkpoint(tmp_path / "checkpoint"), tmp_path / "adapter"
+    targets: dict[str, Any] = {"target_modules": ["q_proj", "down_proj"]}
+    if field in USED:
+        settings = {**targets, field: USED[field]}
+        settings |= {"layers_to_transform": [1]} if field == "layers_pattern" else {}
+        expected = _saved_adapter(checkpoint, adapter, **settings)
+        merged = _our_merge(source_from_checkpoint(checkpoint, adapter), tmp_path)
+        for name, tensor in expected.items():
+            torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=f"{name}")
+        return
+    _saved_adapter(checkpoint, adapter, **targets)
+    before = source_from_checkpoint(checkpoint, adapter)
+    assert before.adapter.warnings == ()
+    _configure(adapter, **{field: REFUSED.get(field, "other")})
+    if field in REFUSED:
+        with pytest.raises(BadInputError, match=f"has {field} = "):
+            source_from_checkpoint(checkpoint, adapter)
+    else:
+        assert source_from_checkpoint(checkpoint, adapter).adapter == before.adapter
+        assert field in _KNOWN
+
+
+def test_an_unknown_setting_is_warned_of(pair: tuple[Path, Path]) -> None:
+    _configure(pair[1], unheard=True, absent=None)
+    (warning,) = source_from_checkpoint(*pair).warnings
+    assert "adapter_config.json: ignoring unheard, which" in warning
+
+
+def test_the_list_of_layers_of_another_network(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """PEFT changes no layer then."""
+    _configure(pair[1], layers_to_transform=[1], layers_pattern="blocks")
+    assert "layers_pattern = 'blocks'" in failed_export(capsys, pair[0], "--lora", pair[1])
+
+
+def test_peft_leaves_saved_modules(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    settings: dict[str, Any] = {"target_modules": PROJECTIONS, "modules_to_save": ["k_proj"]}
+    expected = _saved_adapter(checkpoint, tmp_path / "adapter", **settings)
+    merged = _our_merge(source_from_checkpoint(checkpoint, tmp_path / "adapter"), tmp_path)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(merged[name], tensor, rtol=1e-6, atol=1e-6, msg=name)
 
 
 def test_an_adapter_without_one_of_its_matrices(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Published GPTQ and AWQ checkpoints: every layout is read, exact integers stay exact, the rest is refused."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.numpy import load_file, save_file
 from tests.cli.command import lopa_export
 from tests.export.checkpoint.packed_checkpoint import packed_checkpoint, write_config
@@ -125,6 +127,24 @@ def test_an_adapter_is_merged_into_the_values(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "the layout 'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the layout 'gemv'"),
         ({"quant_method": "awq", "bits": 8}, "8 bits"),
+        ({"quant_method": "gptq", "bits": 4, "format": "marlin"}, "the layout 'marlin'"),
+        ({"quant_method": "gptq", "bits": 4, "format": "bitblas"}, "the layout 'bitblas'"),
+        ({"quant_method": "gptq", "bits": 4, "format": "gemm"}, "the layout 'gemm'"),
+        ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "is_marlin_format = True"),
+        ({"quant_method": "gptq", "bits": 4, "format": "gptq", "checkpoint_format": "gptq_v2"}, "'gptq_v2' and 'gptq'"),
+        ({"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}, "pack_dtype = 'int16'"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*down.*": {"bits": 8}}}, "dynamic = "),
+        ({"quant_method": "gptq", "bits": 4, "adapter": {"name": "eora"}}, "adapter = "),
+        ({"quant_method": "gptq", "bits": 4, "rotation": "hadamard"}, "rotation = 'hadamard'"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "128"}, "groups of '128'"),
+        ({"quant_method": "awq", "bits": 4, "format": "gemv"}, "the layout 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "format": "gemv_fast"}, "the layout 'gemv_fast'"),
+        ({"quant_method": "awq", "bits": 4, "format": "llm-awq"}, "the layout 'llm-awq'"),
+        ({"quant_method": "awq", "bits": 4, "checkpoint_format": "gemv"}, "the layout 'gemv'"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemm", "format": "gemv"}, "'gemv' and 'gemm'"),
+        ({"quant_method": "awq", "bits": 4, "backend": "llm-awq"}, "backend = 'llm-awq'"),
+        ({"quant_method": "awq", "w_bit": 8}, "8 bits"),
+        ({"quant_method": ["gptq"], "bits": 4}, "the method"),
     ],
 )
 def test_other_methods_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -132,6 +152,75 @@ def test_other_methods_are_refused_by_name(tmp_path: Path, settings: dict[str, A
     write_config(tmp_path / "c", settings)
     with pytest.raises(BadInputError, match=message):
         config_from_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize("name", ["format", "checkpoint_format"])
+def test_the_second_version_by_any_name(tmp_path: Path, name: str) -> None:
+    values = packed_checkpoint(tmp_path / "c", second_version=True, symmetric=False)
+    write_config(tmp_path / "c", {"quant_method": "gptq", "bits": 4, "group_size": 32, name: "GPTQ_v2"})
+    config = config_from_checkpoint(tmp_path / "c")
+    stored = with_packed_weights(tensors_from_checkpoint(tmp_path / "c"), config.packed, "c")
+    for matrix, expected in values.items():
+        np.testing.assert_allclose(stored[matrix].read().double().numpy(), expected, rtol=1e-6)
+
+
+def test_groups_of_another_size_than_config_json_has(tmp_path: Path) -> None:
+    packed_checkpoint(tmp_path / "c", group=64)
+    write_config(tmp_path / "c", {"quant_method": "gptq", "bits": 4, "group_size": 32})
+    config = config_from_checkpoint(tmp_path / "c")
+    with pytest.raises(BadInputError, match="scales has the shape"):
+        with_packed_weights(tensors_from_checkpoint(tmp_path / "c"), config.packed, "c")
+
+
+@pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])
+def test_a_quantizer_s_own_file(tmp_path: Path, file: str) -> None:
+    packed_checkpoint(tmp_path / "c")
+    own = {"bits": 4, "group_size": 32, "desc_act": False, "model_file_base_name": "model"}
+    same: list[dict[str, Any]] = [{}, {"checkpoint_format": "gptq"}, {"quant_method": "gptq", "meta": {}}]
+    for more in same:
+        (tmp_path / "c" / file).write_text(json.dumps({**own, **more}))
+        assert config_from_checkpoint(tmp_path / "c").packed == PackedFormat("gptq", 4, 1, 32)
+    others: list[dict[str, Any]] = [{"checkpoint_format": "gptq_v2"}, {"bits": 8}, {"group_size": 64}]
+    for more in others:
+        (tmp_path / "c" / file).write_text(json.dumps({**own, **more}))
+        with pytest.raises(BadInputError, match=f"{file} contradicts the quantization_config"):
+            config_from_checkpoint(tmp_path / "c")
+
+
+_QUANTIZED = {
+    "gptq": transformers.GPTQConfig(bits=4, group_size=32).to_dict(),
+    "awq": transformers.AwqConfig(bits=4, group_size=32).to_dict(),
+}
+_CHANGED = {"quant_method": "fp8", "bits": 8, "group_size": 64, "format": "gptq_v2", "checkpoint_format": "gptq_v2"}
+_CHANGED |= {"version": "gemv", "backend": "llm-awq"}
+
+
+@pytest.mark.parametrize(("method", "name"), [(method, name) for method, all in _QUANTIZED.items() for name in all])
+def test_every_entry_that_transformers_knows(tmp_path: Path, method: str, name: str) -> None:
+    """Each is used, known to change nothing, or refused by name."""
+    packed_checkpoint(tmp_path / "c", method=method)
+    whole = {**_QUANTIZED[method], "quant_method": method}
+    write_config(tmp_path / "c", whole)
+    before = config_from_checkpoint(tmp_path / "c")
+    assert before.warnings == ()
+    value = whole[name]
+    changed = _CHANGED.get(name, (not value) if isinstance(value, bool) else 7 if isinstance(value, int) else "other")
+    settings = {**whole, name: changed}
+    settings |= {"format": changed, "checkpoint_format": changed} if name in ("format", "checkpoint_format") else {}
+    write_config(tmp_path / "c", settings)
+    try:
+        after = config_from_checkpoint(tmp_path / "c")
+    except BadInputError as error:
+        assert repr(changed) in error.received or f"{changed} bits" in error.received  # noqa: PT017
+        return
+    assert after.warnings == ()
+    assert (after != before) == (name in ("bits", "group_size", "format", "checkpoint_format"))
+
+
+def test_an_unknown_entry_is_warned_of(tmp_path: Path) -> None:
+    packed_checkpoint(tmp_path / "c", unheard=3, absent=None)
+    (warning,) = config_from_checkpoint(tmp_path / "c").warnings
+    assert "quantization_config: ignoring unheard, which" in warning
 
 
 def _dropped(ending: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from tests.export.checkpoints import edit_weights, failed_export, shard, small_checkpoint
 
 from lopa.export.checkpoint.tensors import INDEX_NAME, SINGLE_NAME, tensors_from_checkpoint
+from lopa.export.source import source_from_checkpoint
 from lopa.runtime.errors import BadInputError
 
 
@@ -114,3 +115,74 @@ def test_an_extra_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     edit_weights(checkpoint, {"model.layers.2.mlp.up_proj.weight": torch.randn(48, 32)})
     assert "model.layers.2.mlp.up_proj.weight" in failed_export(capsys, checkpoint)
+
+
+def _both_forms(checkpoint: Path) -> tuple[dict[str, torch.Tensor], list[Path]]:
+    """Give the checkpoint shards beside its single file. Return the tensors and the shards."""
+    whole = load_file(checkpoint / SINGLE_NAME)
+    shards = shard(checkpoint)
+    save_file(whole, checkpoint / SINGLE_NAME, {"format": "pt"})
+    return whole, shards
+
+
+@pytest.mark.parametrize("change", ["value", "extra", "missing", "dtype"])
+def test_a_single_file_beside_an_index(tmp_path: Path, change: str) -> None:
+    """Transformers reads the single file. Equal shards, of any type, are the same checkpoint."""
+    checkpoint = small_checkpoint(tmp_path)
+    whole, shards = _both_forms(checkpoint)
+    assert {tensor.file for tensor in tensors_from_checkpoint(checkpoint).values()} == {checkpoint / SINGLE_NAME}
+    tensors = load_file(shards[1])
+    name = max(tensors, key=lambda each: tensors[each].numel())
+    if change == "dtype":
+        save_file({**tensors, name: tensors[name].double()}, shards[1])
+        assert torch.equal(tensors_from_checkpoint(checkpoint)[name].read(), whole[name])
+        return
+    if change == "value":
+        tensors[name][-1, -1] += 1
+        save_file(tensors, shards[1])
+    else:
+        edit_weights(
+            checkpoint,
+            {"lm_head.weight" if change == "missing" else "extra": None if change == "missing" else torch.ones(3)},
+        )
+        name = "lm_head.weight" if change == "missing" else "extra"
+    with pytest.raises(BadInputError, match=f"differ in the tensor {name}") as caught:
+        tensors_from_checkpoint(checkpoint)
+    assert "transformers reads model.safetensors" in caught.value.remedy
+
+
+def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
+    """Transformers reads every tensor of every shard, the last one of a name."""
+    checkpoint = small_checkpoint(tmp_path)
+    first, second, _ = shard(checkpoint)
+    tensors, others = load_file(first), load_file(second)
+    name = next(name for name in tensors if tensors[name].ndim == 2)
+    save_file({**others, name: tensors[name]}, second)
+    assert torch.equal(tensors_from_checkpoint(checkpoint)[name].read(), tensors[name])
+    changed = tensors[name].clone()
+    changed[0, 0] += 1
+    save_file({**others, name: changed}, second)
+    with pytest.raises(BadInputError, match=f"differ in the tensor {name}"):
+        tensors_from_checkpoint(checkpoint)
+
+
+def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
+    checkpoint = small_checkpoint(tmp_path)
+    shards = shard(checkpoint)
+    index = json.loads((checkpoint / INDEX_NAME).read_text())
+    del index["weight_map"]["lm_head.weight"]
+    (checkpoint / INDEX_NAME).write_text(json.dumps(index))
+    stored = tensors_from_checkpoint(checkpoint)["lm_head.weight"]
+    assert stored.file in shards
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.down_proj.bias"])
+def test_biases_of_zeros_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """AutoGPTQ writes a bias for each matrix."""
+    checkpoint = small_checkpoint(tmp_path / "checkpoint")
+    edit_weights(checkpoint, {name: torch.zeros(32)})
+    assert source_from_checkpoint(checkpoint, None).planned
+    edit_weights(checkpoint, {name: torch.eye(32)[5]})
+    assert f"has the tensor {name}, which" in failed_export(capsys, checkpoint)
+    edit_weights(checkpoint, {name: None, "model.layers.0.mlp.other.bias": torch.zeros(32)})
+    assert "has the tensor model.layers.0.mlp.other.bias" in failed_export(capsys, checkpoint)

@@ -21,7 +21,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     ("llada2", "use_qkv_bias", True),
     ("llada2", "use_qk_norm", False),
     ("llada2", "rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
-    ("llada2", "_moe_implementation", "fused"),
+    ("llada2", "_moe_implementation", "other"),
     ("llada2", "expert_capacity", 48),
     ("llada2", "first_k_dense_replace", "1"),
     ("llada2", "first_k_dense_replace", -1),

@@ -54,7 +54,7 @@ OF_FAMILIES: dict[str, dict[str, list[Any]]] = {
         "norm_topk_prob": [False],
         "router_dtype": ["bf16"],
         "moe_router_enable_expert_bias": [False],
-        "_moe_implementation": ["fused"],
+        "_moe_implementation": ["other"],
         "expert_capacity": [48],
     },
     "sdar-moe": {"attention_bias": [True], "shared_expert_intermediate_size": [64]},
@@ -70,11 +70,11 @@ OF_FAMILIES: dict[str, dict[str, list[Any]]] = {
     },
     "stable-diffcoder": {"attention_bias": [True], "mlp_bias": [True]},
 }
-_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+_EXPERTS = ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size")
 READ = {
-    "llada2-moe": ("partial_rotary_factor", *_EXPERTS),
+    "llada2-moe": ("partial_rotary_factor", "rope_parameters", *_EXPERTS),
     "sdar-moe": _EXPERTS,
-    "llada-moe": ("num_experts", "num_experts_per_tok"),
+    "llada-moe": ("num_experts", "num_local_experts", "num_experts_per_tok"),
 }
 """Entries of all families that a family reads as sizes."""
 REFUSED = [

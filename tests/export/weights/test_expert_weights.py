@@ -118,7 +118,7 @@ def test_each_expert_is_quantized_by_itself(tmp_path: Path, name: str, kind: str
 def test_experts_stacked_in_one_tensor_are_written(tmp_path: Path) -> None:
     """A checkpoint may store [experts, outputs, inputs] under one name."""
     network = network_of_two_kinds(TWO_KINDS_SIZES, inner=64)
-    plan = weight_plan_from_network(network, TWO_KINDS, tied=False)
+    plan = weight_plan_from_network(network, TWO_KINDS)
     generator = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in source_shapes(plan).items()}
     save_file(tensors, tmp_path / "model.safetensors")

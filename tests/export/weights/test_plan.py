@@ -12,7 +12,6 @@ from lopa.export.graph.module import ContractForward
 from lopa.export.graph.portable_module import PortableContractForward
 from lopa.export.source import source_from_checkpoint
 from lopa.export.weights.plan import (
-    PlannedWeight,
     WeightPart,
     check_stored_tensors,
     source_shapes,
@@ -51,7 +50,7 @@ ARCHITECTURE = Architecture(
         "mlp.experts.down.weight": "mlp.experts.down_proj",
     },
 )
-PLAN = weight_plan_from_network(NETWORK, ARCHITECTURE, tied=False)
+PLAN = weight_plan_from_network(NETWORK, ARCHITECTURE)
 
 
 @pytest.fixture(params=["tiny", "llada", "sdar", "fast_dllm_v2", "wedlm", "stable_diffcoder"])
@@ -102,7 +101,7 @@ def test_stacked_matrices_have_scales_of_their_own(kind: str, scales: list[int],
 
 
 def test_inputs_of_stacked_matrices_are_cut_into_blocks() -> None:
-    plan = weight_plan_from_network(network_of_two_kinds(SIZES, inner=48), ARCHITECTURE, tied=False)
+    plan = weight_plan_from_network(network_of_two_kinds(SIZES, inner=48), ARCHITECTURE)
     with pytest.raises(BadInputError, match=r"layers\.1\.mlp\.experts\.down\.weight has 48 inputs"):
         quantized_plan(plan, QuantizationChoice("int4", exclude=("*.router.weight",)))
 
@@ -135,9 +134,3 @@ def test_a_checkpoint_has_the_tensors_of_each_layer(
     change(shapes)
     with pytest.raises(BadInputError, match=message):
         check_stored_tensors(PLAN, shapes, ignored=(), source="checkpoint")
-
-
-def test_a_tied_head_comes_from_the_embedding() -> None:
-    head = weight_plan_from_network(NETWORK, ARCHITECTURE, tied=True)[-1]
-    assert head == PlannedWeight("head.weight", "model.embed_tokens.weight", NETWORK.head)
-    assert head.parts[0].source_shape == NETWORK.embedding.shape

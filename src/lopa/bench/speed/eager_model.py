@@ -155,8 +155,7 @@ def empty_sdpa_network(source: ExportSource) -> Any:
 def reference_names(source: ExportSource) -> dict[str, str]:
     """Return transformers' tensor names by bundle name."""
     names = names_of_architecture(source.config.architecture.name)
-    found = {each.name: names.tensor(each.source) for each in source.planned}
-    return found | {"head.weight": names.tensor(names.head)}  # a tied head has the embedding's source
+    return {each.name: names.tensor(each.source) for each in source.planned}
 
 
 def merged_weight(source: ExportSource, planned: PlannedWeight, device: str) -> Tensor:

@@ -177,6 +177,8 @@ def command(
         with export_extra_needed("exporting"):
             from lopa.export.bundle_from_checkpoint import bundle_from_plan
         bundle = bundle_from_plan(plan, progress)
+    for warning in plan.source.warnings:
+        click.echo(f"warning: {warning}", err=True)
     size = sum(record.size for record in bundle.manifest.files)
     kinds = bundle.manifest.dtype if integers is None else f"{bundle.manifest.dtype} and {integers}"
     tensors = len(bundle.manifest.tensors)

@@ -1,13 +1,15 @@
 """Content of a checkpoint's config.json. Other modules read the weights and the tokenizer."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lopa.export.checkpoint.family_choice import family_of_config
-from lopa.export.checkpoint.packed_weights import PackedFormat, packed_format_from_config
+from lopa.export.checkpoint.packed_weights import PACKING_FIELDS, PackedFormat, packed_format_from_config
 from lopa.export.families.family import Architecture, Family
-from lopa.export.families.settings import check_settings
+from lopa.export.families.harmless_fields import unknown_fields
+from lopa.export.families.settings import FOR_ALL_FAMILIES, check_settings
 from lopa.export.json_file import JsonValues, json_object_from_file
 from lopa.runtime.bundle.manifest import ROLES, ModelDimensions
 from lopa.runtime.errors import BadInputError
@@ -16,6 +18,8 @@ CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
 _MAX_BYTES = 2**20
 _MAX_ENDS = 64
+_QUANTIZER_FILES = ("quantize_config.json", "quant_config.json")
+"""Files of quantizers with entries of quantization_config."""
 _REMEDY = "check that this is the checkpoint's folder and that its files are complete"
 
 
@@ -38,6 +42,8 @@ class CheckpointConfig:
     """
     packed: PackedFormat | None = None
     """Layout of packed matrices; None if no matrices are quantized."""
+    warnings: tuple[str, ...] = ()
+    """Messages on entries that the export does not know and ignores."""
 
     @property
     def architecture(self) -> Architecture:
@@ -46,7 +52,7 @@ class CheckpointConfig:
 
 
 def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> CheckpointConfig:
-    """Read and check config.json in the folder `checkpoint`, and the end tokens in generation_config.json.
+    """Read and check config.json in the folder `checkpoint`, and the token ids in generation_config.json.
 
     `family` is for a checkpoint that does not name its family. Raises BadInputError for a missing or broken file, and
     for a checkpoint of an unknown family or of a family other than the requested one. Raises it also for settings that
@@ -55,11 +61,19 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
     """
     config = _values_of(checkpoint / CONFIG_NAME)
     found = family_of_config(config, family)
-    check_settings(config, found.settings)
+    check_settings(config, found.settings, found.reads)
+    _check_adapter_folder(checkpoint, found)
     dimensions = found.sizes(config)
     ids = {role: _ids(config, role, found, dimensions.vocab_size) for role in ROLES}
-    more = _generation_eos_ids(checkpoint, found, dimensions.vocab_size)
+    path = checkpoint / GENERATION_CONFIG_NAME
+    generation = _values_of(path) if path.is_file() else JsonValues({}, str(path), _REMEDY)
+    more = _ids(generation, "eos", found, dimensions.vocab_size) if found.more_ends else []
     ends = list(dict.fromkeys([*ids["eos"], *more]))
+    mask = _ids(generation, "mask", found, dimensions.vocab_size) or ids["mask"]
+    if mask != (ids["mask"] or mask):
+        raise generation.error_for("mask_token_id", mask[0], f"{ids['mask'][0]}, as in {CONFIG_NAME}")
+    ids["mask"] = mask
+    packed, unknown_packing = _packed_format(config, dimensions, checkpoint)
     return CheckpointConfig(
         family=found,
         dimensions=dimensions,
@@ -67,7 +81,8 @@ def config_from_checkpoint(checkpoint: Path, family: str | None = None) -> Check
         token_ids={role: given[0] for role, given in ids.items() if given},
         stops=tuple(ends[1:] if ids["eos"] else ends),
         block_size=_block_size(config, found),
-        packed=_packed_format(config, dimensions),
+        packed=packed,
+        warnings=_warnings(config, _used_fields(found)) + unknown_packing,
     )
 
 
@@ -75,7 +90,32 @@ def _values_of(path: Path) -> JsonValues:
     return JsonValues(json_object_from_file(path, remedy=_REMEDY, max_bytes=_MAX_BYTES), str(path), _REMEDY)
 
 
-def _packed_format(config: JsonValues, dimensions: ModelDimensions) -> PackedFormat | None:
+def _used_fields(family: Family) -> Collection[str]:
+    """Return the names of the entries of config.json that the export reads or compares."""
+    names = ("model_type", "architectures", "quantization_config", family.tied, family.block_size, family.marker)
+    settings = (setting.name for setting in (*family.settings, *FOR_ALL_FAMILIES))
+    ids = (f"{role}_token_id" for role in ROLES)
+    return {name for name in (*names, *ids, *family.reads, *settings) if name is not None}
+
+
+def _warnings(config: JsonValues, used: Collection[str]) -> tuple[str, ...]:
+    unknown = unknown_fields(config.values, used)
+    return (f"{config.source}: ignoring {', '.join(unknown)}, which lopa-export does not know",) if unknown else ()
+
+
+def _check_adapter_folder(checkpoint: Path, family: Family) -> None:
+    if family.adapter_folder is not None and (checkpoint / "adapter").is_dir():
+        raise BadInputError(
+            f"{checkpoint} has an adapter in its folder adapter: it is {family.adapter_folder}",
+            expected=f"a checkpoint of {family.model_names}",
+            remedy="export another checkpoint; this kind is not supported",
+        )
+
+
+def _packed_format(
+    config: JsonValues, dimensions: ModelDimensions, checkpoint: Path
+) -> tuple[PackedFormat | None, tuple[str, ...]]:
+    """Return the layout of packed matrices and warnings. Files that quantizers write must not contradict it."""
     found = packed_format_from_config(config)
     if found is not None and dimensions.moe is not None:
         raise BadInputError(
@@ -83,7 +123,18 @@ def _packed_format(config: JsonValues, dimensions: ModelDimensions) -> PackedFor
             expected="a mixture of experts that is not quantized",
             remedy="export the original checkpoint",
         )
-    return found
+    if found is None:
+        return None, ()
+    given = config.values["quantization_config"]
+    for path in (checkpoint / name for name in _QUANTIZER_FILES):
+        both = {"quantization_config": {**given, **_values_of(path).values}} if path.is_file() else config.values
+        if packed_format_from_config(JsonValues(both, str(path), _REMEDY)) != found:
+            raise BadInputError(
+                f"{path} contradicts the quantization_config in {config.source}",
+                expected="the same method, layout, bits and group size in both",
+                remedy=_REMEDY,
+            )
+    return found, _warnings(JsonValues(given, f"{config.source}, quantization_config", _REMEDY), PACKING_FIELDS)
 
 
 def _block_size(config: JsonValues, family: Family) -> int | None:
@@ -101,9 +152,3 @@ def _ids(config: JsonValues, role: str, family: Family, vocab_size: int) -> list
     several = _MAX_ENDS if role == "eos" and family.more_ends else 1
     given = value if isinstance(value, list) and 1 <= len(value) <= several else [value]
     return [config.checked_int(name, each, min=0, max=vocab_size - 1) for each in given] if value is not None else []
-
-
-def _generation_eos_ids(checkpoint: Path, family: Family, vocab_size: int) -> list[int]:
-    """Return the ids in eos_token_id of generation_config.json, or none without the file."""
-    path = checkpoint / GENERATION_CONFIG_NAME
-    return _ids(_values_of(path), "eos", family, vocab_size) if family.more_ends and path.is_file() else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lopa.export.checkpoint.module_patterns import first_matches
-from lopa.export.checkpoint.tensors import StoredTensor, tensors_from_file
+from lopa.export.checkpoint.tensors import CheckpointTensor, StoredTensor, have_equal_values, tensors_from_file
 from lopa.export.families.family import Architecture
 from lopa.export.json_file import JsonValues, json_object_from_file, shown
 from lopa.runtime.errors import BadInputError
@@ -18,6 +18,8 @@ from lopa.runtime.errors import BadInputError
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
+_COPY = ".base_layer.weight"
+"""Ending of the name of a base weight that PEFT saves beside LoRA matrices of the head."""
 _OTHER_BASE = "use the adapter that was trained on this checkpoint"
 _SAVE_AGAIN = "save the adapter again, or correct its configuration"
 _MAX_CONFIG_BYTES = 2**22
@@ -42,6 +44,13 @@ _UNSUPPORTED = (
     "velora_config",
     "monteclora_config",
 )
+_KNOWN = """
+alpha_pattern auto_mapping base_model_name_or_path bias corda_config ensure_weight_tying eva_config exclude_modules
+inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout lora_ga_config
+megatron_config megatron_core modules_to_save peft_type peft_version qalora_group_size r rank_pattern revision
+runtime_config target_modules task_type use_rslora
+""".split()  # noqa: SIM905  a table is easier to read
+"""Entries that are read, and entries that change nothing once an adapter is trained."""
 # Initializations that also change the base's weights. The adapter was then trained for a base that the checkpoint
 # lacks.
 _BASE_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
@@ -65,18 +74,21 @@ class Adapter:
     products: dict[str, LowRankProduct]
     replaced: dict[str, StoredTensor]
     """Tensors that were trained as a whole (modules_to_save)."""
+    warnings: tuple[str, ...] = ()
+    """Messages on entries of the configuration that the export does not know and ignores, as PEFT does."""
 
 
 NO_ADAPTER = Adapter(products={}, replaced={})
 
 
 def adapter_from_folder(
-    folder: Path, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
+    folder: Path, base: Mapping[str, CheckpointTensor], architecture: Architecture, *, tied: bool
 ) -> Adapter:
-    """Read the adapter in `folder` for a base of `architecture` with tensors of `base_shapes`.
+    """Read the adapter in `folder` for a base of `architecture` with the tensors `base`.
 
-    Raises BadInputError for missing or broken files and for unsupported kinds of adapter. Also raises it for the
-    adapter of another base, recognized by other shapes, unknown modules or missing tensors.
+    `tied` is True if the base's head is its embedding. Raises BadInputError for missing or broken files and for
+    unsupported kinds of adapter. Also raises it for the adapter of another base, recognized by other shapes, unknown
+    modules or missing tensors.
     """
     path = folder / ADAPTER_CONFIG_NAME
     values = json_object_from_file(
@@ -91,8 +103,9 @@ def adapter_from_folder(
             expected="an adapter saved as safetensors",
             remedy="save it with safe_serialization=True; pickled adapters (.bin) are never opened",
         )
-    stored = _by_module_name(weights)
-    modules = _target_modules(config, base_shapes, architecture)
+    stored, base_shapes = _by_module_name(weights), {name: tensor.shape for name, tensor in base.items()}
+    outer = (architecture.outer_names["embedding.weight"], architecture.outer_names["head.weight"])
+    modules = _target_modules(config, base_shapes, architecture, tied=tied)
     ranks = _by_module(config, "rank_pattern", modules, "r")
     alphas = _by_module(config, "alpha_pattern", modules, "lora_alpha")
     products = {
@@ -100,11 +113,34 @@ def adapter_from_folder(
         for module, rank, alpha in zip(modules, ranks, alphas, strict=True)
     }
     used = {tensor.name.removeprefix(_KEY_PREFIX) for pair in products.values() for tensor in (pair.down, pair.up)}
+    copies = {f"{module}{_COPY}": base[f"{module}.weight"] for module in modules}
+    used |= {name for name, own in copies.items() if name in stored and have_equal_values(stored[name], own)}
     replaced = {name: tensor for name, tensor in stored.items() if name not in used}
-    for name, tensor in replaced.items():
+    for name, tensor in sorted(replaced.items(), key=lambda each: each[0].endswith(_COPY)):
         _check_replacement(name, tensor, products, base_shapes)
+    if tied:
+        replaced |= _tied_replacement(config, replaced, outer)
     _check_saved_modules(config, replaced, base_shapes)
-    return Adapter(products, replaced)
+    unknown = [name for name, value in values.items() if value and name not in (*_KNOWN, *_UNSUPPORTED)]
+    warnings = (f"{path}: ignoring {', '.join(unknown)}, which lopa-export does not know",) if unknown else ()
+    return Adapter(products, replaced, warnings)
+
+
+def _tied_replacement(
+    config: JsonValues, replaced: Mapping[str, StoredTensor], outer: tuple[str, str]
+) -> dict[str, StoredTensor]:
+    """Return the replacements of embedding and head that stay one tensor in PEFT.
+
+    With modules_to_save each has a copy of its own, unless ensure_weight_tying is set.
+    """
+    found = [replaced[name] for name in outer if name in replaced]
+    saved = tuple(config.get_strings("modules_to_save", max_count=_MAX_SAVED))
+    is_apart = any(name.removesuffix(".weight").endswith(saved) for name in outer)
+    if not found or (is_apart and not config.get_bool("ensure_weight_tying")):
+        return {}
+    if not have_equal_values(found[0], found[-1]):
+        raise config.error_for("modules_to_save", list(saved), f"equal values of the tied {' and '.join(outer)}")
+    return dict.fromkeys(outer, found[0])
 
 
 def _by_module_name(weights: Path) -> dict[str, StoredTensor]:
@@ -139,17 +175,20 @@ def _check_supported(config: JsonValues, path: Path) -> None:
 
 
 def _target_modules(
-    config: JsonValues, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture
+    config: JsonValues, base_shapes: Mapping[str, tuple[int, ...]], architecture: Architecture, *, tied: bool
 ) -> list[str]:
-    """Return the names of the base's matrices that the adapter changes."""
+    """Return the names of the base's matrices that the adapter changes. PEFT leaves modules of modules_to_save."""
+    embedding, full_head = (architecture.outer_names[name] for name in ("embedding.weight", "head.weight"))
+    saved = [f".{name}." for name in config.get_strings("modules_to_save", max_count=_MAX_SAVED)]
     matrices = [
         name.removesuffix(".weight")
         for name, shape in base_shapes.items()
-        if len(shape) == 2 and name != architecture.outer_names["embedding.weight"]
+        if len(shape) == 2 and name != embedding and not (tied and name == full_head)
+        if not any(each in f".{name}" for each in saved)
     ]
-    head = architecture.outer_names["head.weight"].removesuffix(".weight")
+    head = full_head.removesuffix(".weight")
     targets, excluded = (_named(config, name, matrices, head) for name in ("target_modules", "exclude_modules"))
-    layers = _layers(config)
+    layers = _layers(config, architecture)
     found = [
         module
         for module in matrices
@@ -184,12 +223,15 @@ def _endings(module: str) -> list[str]:
     return [".".join(parts[i:]) for i in range(len(parts))]
 
 
-def _layers(config: JsonValues) -> frozenset[int]:
-    """Return the numbers of the layers to change; empty for all."""
+def _layers(config: JsonValues, architecture: Architecture) -> frozenset[int]:
+    """Return the numbers of the layers to change; empty for all. layers_pattern names the list of layers."""
     name = "layers_to_transform"
-    value = config.values.get(name)
+    value, patterns = config.values.get(name), config.values.get("layers_pattern")
     if value is None:
         return frozenset()
+    own = _endings(architecture.layer_prefix.removesuffix(".{layer}."))
+    if patterns and not set(own).intersection([patterns] if isinstance(patterns, str) else patterns):
+        raise config.error_for("layers_pattern", patterns, f"{own[-1]}, the name of the checkpoint's list of layers")
     layers = value if isinstance(value, list) else [value]
     return frozenset(config.checked_int(name, layer, min=0) for layer in layers)
 
@@ -248,7 +290,8 @@ def _check_replacement(
     if name not in base_shapes or name in products:
         raise BadInputError(
             f"the adapter {tensor.file} has the tensor {tensor.name}, which does not fit the checkpoint",
-            expected="LoRA tensors of linear modules in target_modules, and whole tensors of the checkpoint",
+            expected="LoRA tensors of linear modules in target_modules (not of the embedding or a head that is tied to "
+            "it), whole tensors of the checkpoint, and base weights that are equal to its own",
             remedy=_OTHER_BASE,
         )
     if tensor.shape != base_shapes[name]:

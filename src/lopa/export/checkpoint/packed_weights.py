@@ -10,11 +10,11 @@ qzeros hold z.
 One matrix at a time is unpacked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lopa.export.checkpoint.tensors import CheckpointTensor, StoredTensor
 from lopa.export.json_file import JsonValues, shown
@@ -28,6 +28,27 @@ _WORD_BITS = 32
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Position in the word of each output."""
 _BITS: Mapping[str, tuple[int, ...]] = {"gptq": (4, 8), "awq": (4,)}
+_LAYOUTS = ("checkpoint_format", "format", "version")
+"""Entries that name the layout, in any case of letters."""
+_OTHER_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "backend": lambda value: value != "llm-awq",
+    "pack_dtype": lambda value: value == "int32",
+    # Modules that are left out are found by their tensors. Other values change bits and groups of single modules.
+    "dynamic": lambda value: isinstance(value, dict) and all(name.startswith("-:") for name in value),
+    **dict.fromkeys(("is_marlin_format", "adapter", "rotation"), lambda value: not value),
+}
+"""Entries of quantization_config that may select another packing, and whether a value selects the usual one."""
+_WITHOUT_EFFECT = """
+act_group_aware batch_size block_name_to_quantize cache_block_outputs damp_auto_increment damp_percent dataset desc_act
+disable_exllama do_fuse exllama_config fuse_max_seq_len lm_head max_input_length meta model_file_base_name
+model_name_or_path model_seqlen module_name_preceding_first_block modules_in_block_to_quantize modules_to_fuse
+modules_to_not_convert mse offload_to_disk pad_token_id static_groups sym tokenizer true_sequential use_cuda_fp16
+use_exllama zero_point
+"""
+"""Names of entries that tell how the matrices were made, and of those that their tensors show."""
+_READ = (*_LAYOUTS, "quant_method", "bits", "w_bit", "group_size", "q_group_size")
+PACKING_FIELDS = frozenset((*_READ, *_OTHER_FIELDS, *_WITHOUT_EFFECT.split()))
+"""Entries of quantization_config that are read, or known to change nothing."""
 _ROWS = 1024
 """Rows of words that are unpacked at a time."""
 _REMEDY = "export the original checkpoint, with --quantize int4 if it should be small"
@@ -41,6 +62,8 @@ class PackedFormat:
     bits: int
     zero_offset: int
     """Number that is added to a stored zero point."""
+    group: int | None = None
+    """Inputs that share a scale; None for a whole column, or if the configuration does not say it."""
 
 
 @dataclass(frozen=True)
@@ -128,25 +151,31 @@ def packed_format_from_config(config: JsonValues) -> PackedFormat | None:
     given = config.values.get("quantization_config")
     if given is None:
         return None
-    values = given if isinstance(given, dict) else {}
+    values = {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else {}
     method = values.get("quant_method")
-    bits = values.get("bits", values.get("w_bit"))
-    layout = values.get("checkpoint_format", "gptq") if method == "gptq" else values.get("version", "gemm")
-    supported = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm", "GEMM")}
+    bits, group = (values.get(new, values.get(old)) for new, old in (("bits", "w_bit"), ("group_size", "q_group_size")))
+    layouts = [str(values[name]).lower() for name in _LAYOUTS if name in values]
+    layout = (layouts or ["gemm" if method == "awq" else "gptq"])[0]
+    supported = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}
     what = None
-    if method not in supported:
+    if not isinstance(method, str) or method not in supported:
         what = f"the method {shown(method)}"
-    elif layout not in supported[method]:
-        what = f"the layout {shown(layout)}"
+    elif set(layouts) - {layout} or layout not in supported[method]:
+        what = f"the layout {' and '.join(dict.fromkeys(map(shown, layouts)))}"
     elif bits not in _BITS[method]:
         what = f"{shown(bits)} bits"
+    elif group is not None and (type(group) is not int or group < -1):
+        what = f"groups of {shown(group)}"
+    elif odd := [name for name in _OTHER_FIELDS if name in values and not _OTHER_FIELDS[name](values[name])]:
+        what = f"{odd[0]} = {shown(values[odd[0]])}"
     if what is not None:
         raise BadInputError(
             f"{config.source} has a quantization_config with {what}",
             expected="gptq (4 or 8 bits; layouts gptq, gptq_v2) or awq (4 bits; layout gemm)",
             remedy=_REMEDY,
         )
-    return PackedFormat("gptq" if method == "gptq" else "awq", int(bits or 0), 1 if layout == "gptq" else 0)
+    size = group if group and group > 0 else None
+    return PackedFormat("gptq" if method == "gptq" else "awq", int(bits or 0), 1 if layout == "gptq" else 0, size)
 
 
 def with_packed_weights(
@@ -190,7 +219,7 @@ def _packed_tensor(
     count = _WORD_BITS // format.bits
     expected = {
         _ZEROS: (zeros.shape, (scales.shape[0], outputs // count)),
-        _SCALES: (scales.shape, (scales.shape[0], outputs)),
+        _SCALES: (scales.shape, (-(-inputs // format.group) if format.group else scales.shape[0], outputs)),
         _GROUPS: ((inputs,) if groups is None else groups.shape, (inputs,)),
     }
     for part, (own, right) in expected.items():

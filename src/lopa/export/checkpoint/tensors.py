@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 _MATRIX_AXES = 2
+_BLOCK_ITEMS = 1 << 20
+"""Numbers that are compared at a time."""
 _COPY = "copy the checkpoint again; a download may have been interrupted"
 
 
@@ -129,14 +131,18 @@ def tensors_from_checkpoint(checkpoint: Path) -> dict[str, StoredTensor]:
     """Return every tensor of the folder `checkpoint`, from model.safetensors or from the shards that its index names.
 
     Raises BadInputError for a folder without weights, a missing or truncated shard, and weights that are not
-    floating-point numbers. Raises it also for an index that places a tensor in a shard without it.
+    floating-point numbers. Raises it also for an index that places a tensor in a shard without it, and for files with
+    different values of a tensor.
     """
-    index = checkpoint / INDEX_NAME
-    if index.is_file():
-        return _tensors_from_index(index)
-    single = checkpoint / SINGLE_NAME
-    if single.is_file():
-        return tensors_from_file(single)
+    index, single = checkpoint / INDEX_NAME, checkpoint / SINGLE_NAME
+    sharded = _tensors_from_index(index) if index.is_file() else {}
+    stored = tensors_from_file(single) if single.is_file() else sharded
+    if sharded and (odd := sorted(stored.keys() ^ sharded.keys())):
+        raise _two_values(odd[0], single, index)
+    for name, tensor in sharded.items():
+        check_equal(stored[name], tensor)
+    if stored:
+        return stored
     raise BadInputError(
         f"{checkpoint} has neither {SINGLE_NAME} nor {INDEX_NAME}",
         expected="a checkpoint folder with safetensors weights",
@@ -167,7 +173,42 @@ def _tensors_from_index(index: Path) -> dict[str, StoredTensor]:
                 expected="an index that agrees with its shards",
                 remedy=_COPY,
             )
-    return {name: shards[shard][name] for name, shard in weight_map.items()}
+    stored = {name: shards[shard][name] for name, shard in weight_map.items()}
+    # transformers reads every tensor of every shard, whether the index names it or not.
+    for tensor in (tensor for shard in shards.values() for tensor in shard.values()):
+        check_equal(stored.setdefault(tensor.name, tensor), tensor)
+    return stored
+
+
+def have_equal_values(first: CheckpointTensor, second: CheckpointTensor) -> bool:
+    """Return True if two tensors have the same shape and numbers, read in blocks. NaN equals nothing."""
+    import torch
+
+    first, second = first.as_matrix(), second.as_matrix()
+    count = max(1, _BLOCK_ITEMS // max(1, math.prod(first.shape[1:])))
+
+    def rows(tensor: CheckpointTensor, start: int) -> "torch.Tensor":
+        values = torch.empty(min(count, tensor.shape[0] - start), *tensor.shape[1:], dtype=tensor.dtype)
+        tensor.read_rows(start, values)
+        return values.double()
+
+    starts = range(0, first.shape[0] if first.shape else 0, count)
+    return first.shape == second.shape and all(torch.equal(rows(first, at), rows(second, at)) for at in starts)
+
+
+def check_equal(first: StoredTensor, second: StoredTensor) -> None:
+    """Raise BadInputError if two tensors of one name have different values."""
+    if first != second and not have_equal_values(first, second):
+        raise _two_values(first.name, first.file, second.file)
+
+
+def _two_values(name: str, first: Path, second: Path) -> BadInputError:
+    return BadInputError(
+        f"{first} and {second} differ in the tensor {name}",
+        expected="one file with each tensor, or equal values in all of them",
+        remedy="remove the files that do not belong to this checkpoint. If both are there, transformers reads "
+        f"{SINGLE_NAME} and not the index",
+    )
 
 
 def _check_shards(index: Path, paths: list[Path]) -> None:

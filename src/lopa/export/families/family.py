@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lopa.export.families.settings import Setting
+from lopa.export.families.sizes import TRANSFORMERS_SIZES
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import ModelDimensions
 
@@ -88,12 +89,16 @@ class Family:
     """Values of model_type of autoregressive networks with the same tensors. They need the family to be requested."""
     sizes: Callable[[JsonValues], ModelDimensions]
     """Function from config.json to dimensions. Raises BadInputError for values that are missing or of another type."""
+    reads: tuple[str, ...] = TRANSFORMERS_SIZES
+    """Entries of config.json that `sizes` reads."""
     settings: tuple[Setting, ...] = ()
     """Settings of config.json that this network does not support, in addition to the generally unsupported ones."""
     tied: str = "tie_word_embeddings"
     """Name of the entry that is true if the head shares the embedding's weight."""
     block_size: str | None = None
     """Name of the entry with the block size in training, or None."""
+    adapter_folder: str | None = None
+    """Description of a checkpoint with an adapter in its folder `adapter`, or None if such a folder has no meaning."""
     mask_tokens: tuple[str, ...] = ()
     """Possible texts of the mask token among the added tokens, for checkpoints that do not name it in a setting."""
     expand_tokens: tuple[str, ...] = ()

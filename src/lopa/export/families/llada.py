@@ -70,6 +70,10 @@ LLADA = Family(
     classes=("LLaDAModelLM",),
     sizes=_sizes,
     tied="weight_tying",
+    reads=(
+        *("vocab_size", "embedding_size", "d_model", "n_heads", "n_kv_heads", "mlp_hidden_size", "mlp_ratio"),
+        *("n_layers", "max_sequence_length", "rope_theta", "rms_norm_eps", "include_qkv_bias"),
+    ),
     settings=(
         fixed("block_type", "llama", has="block_type llama", needed=True),
         fixed("layer_norm_type", "rms", has="layer_norm_type rms", needed=True),

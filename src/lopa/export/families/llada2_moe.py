@@ -6,8 +6,9 @@ unmasked tokens, which is a decoding option (editing_threshold).
 """
 
 from lopa.export.families.family import EXPERTS, QWEN2_LAYER, Architecture, Family
-from lopa.export.families.settings import fixed, read_by_family
-from lopa.export.families.sizes import MAX_EXPERTS, sizes_from_transformers_names
+from lopa.export.families.settings import fixed, rope_settings
+from lopa.export.families.sizes import EXPERT_SIZES, MAX_EXPERTS, expert_counts, rope_value
+from lopa.export.families.sizes import sizes_from_transformers_names as transformers_sizes
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -23,16 +24,15 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     values = config.values
     layers = config.get_int("num_hidden_layers", max=MAX_LAYERS)
     dense = config.get_int("first_k_dense_replace", min=0) if values.get("first_k_dense_replace") is not None else 0
-    expert_size, per_token = config.get_int("moe_intermediate_size"), config.get_int("num_experts_per_tok")
+    expert_size, counts = config.get_int("moe_intermediate_size"), expert_counts(config)
     has_shared = values.get("num_shared_experts") is not None
     moe = MixtureOfExperts(
-        experts=config.get_int("num_experts", max=MAX_EXPERTS),
-        experts_per_token=config.checked_int("num_experts_per_tok", per_token, max=MAX_EXPERTS),
+        **counts,
         expert_size=expert_size,
         shared_size=expert_size * (config.get_int("num_shared_experts", min=0, max=_MAX_SHARED) if has_shared else 0),
         dense_layers=list(range(min(dense, layers))),
         score="sigmoid",
-        normalize=per_token > 1,  # the reference code does not divide the score of a single expert
+        normalize=counts["experts_per_token"] > 1,  # the reference code does not divide the score of a single expert
         bias=True,
         groups=config.get_int("n_group", max=MAX_EXPERTS),
         groups_per_token=config.get_int("topk_group", max=MAX_EXPERTS),
@@ -41,7 +41,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     if values.get("num_key_value_heads") == 0:
         config = config.without("num_key_value_heads")
     head_size = config.get_int("head_dim")
-    return sizes_from_transformers_names(
+    return transformers_sizes(
         config,
         qkv_bias=False,
         qk_norm=True,
@@ -53,11 +53,8 @@ def _sizes(config: JsonValues) -> ModelDimensions:
 
 def _partial_rotary_size(config: JsonValues, head_size: int) -> int | None:
     """Return the number of channels that rotate, or None for all. rotary_dim must agree with partial_rotary_factor."""
-    values = config.values
-    factor = 1.0
-    if values.get("partial_rotary_factor") is not None:
-        factor = config.get_float("partial_rotary_factor", min=0.0, max=1.0)
-    size = int(head_size * factor)
+    values, factor = config.values, rope_value(config, "partial_rotary_factor")
+    size = int(head_size * config.checked_float("partial_rotary_factor", 1 if factor is None else factor, min=0, max=1))
     if size < 2 or size % 2:
         raise config.error_for("partial_rotary_factor", factor, f"an even number of the {head_size} channels of a head")
     if values.get("rotary_dim") is not None and config.get_int("rotary_dim") != size:
@@ -93,6 +90,10 @@ LLADA2_MOE = Family(
     model_type="llada2_moe",
     classes=("LLaDA2MoeModelLM",),
     sizes=_sizes,
+    reads=(
+        *(*EXPERT_SIZES, "moe_intermediate_size", "num_shared_experts", "first_k_dense_replace", "n_group"),
+        *("topk_group", "routed_scaling_factor", "rotary_dim", "partial_rotary_factor"),
+    ),
     settings=(
         fixed("use_bias", False, has="projections without biases"),
         fixed("use_qkv_bias", False, has="query, key and value projections without biases"),
@@ -104,9 +105,10 @@ LLADA2_MOE = Family(
         fixed("norm_topk_prob", True, has="normalized scores"),
         fixed("router_dtype", "fp32", has="a router in float32"),
         fixed("moe_router_enable_expert_bias", True, has="a router with a bias"),
-        fixed("_moe_implementation", "eager", has="one tensor per matrix of an expert"),
+        fixed("_moe_implementation", "eager", "fused", has="an implementation that the tensors do not depend on"),
+        fixed("attention_bias", False, has="projections without biases"),
+        *rope_settings(partial=True),
         fixed("expert_capacity", has="experts without a capacity"),
-        *read_by_family("partial_rotary_factor", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     ),
     mask_tokens=("<|mask|>",),
     mask_id=156895,  # default of generate in the reference code of LLaDA2.0

@@ -5,8 +5,8 @@ Its model_type is the same as for dense LLaDA, so the class or `num_experts` in 
 
 from lopa.export.families.family import EXPERTS, QWEN3_LAYER, Architecture, Family
 from lopa.export.families.llada import LLADA
-from lopa.export.families.settings import fixed, read_by_family
-from lopa.export.families.sizes import MAX_EXPERTS, sizes_from_transformers_names
+from lopa.export.families.settings import fixed
+from lopa.export.families.sizes import EXPERT_SIZES, expert_counts, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -19,8 +19,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
         raise config.error_for("moe_layer_freq", frequencies, f"a list of {layers} numbers, 0 or 1 for each layer")
     dense_layers = [i for i, sparse in enumerate(frequencies) if not sparse]
     moe = MixtureOfExperts(
-        experts=config.get_int("num_experts", max=MAX_EXPERTS),
-        experts_per_token=config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+        **expert_counts(config),
         expert_size=config.get_int("expert_intermediate_size"),
         dense_layers=dense_layers,
         score="softmax",
@@ -43,6 +42,7 @@ LLADA_MOE = Family(
     marker="num_experts",
     classes=("LLaDAMoEModelLM", "LLaDAMoEModel"),
     sizes=_sizes,
+    reads=(*(*EXPERT_SIZES, "moe_layer_freq", "qk_layernorm", "expert_intermediate_size", "dense_intermediate_size"),),
     settings=(
         fixed("attention_bias", False, has="attention without biases"),
         fixed("clip_qkv", has="unclipped queries, keys and values"),
@@ -53,7 +53,8 @@ LLADA_MOE = Family(
         fixed("router_topk_group", 0, 1, has="a router without groups"),
         fixed("shared_expert_intermediate_size", 0, has="no shared expert"),
         fixed("num_shared_experts", 0, has="no shared expert"),
-        *read_by_family("num_experts", "num_experts_per_tok"),
+        fixed("decoder_sparse_step", 1, has="dense layers named by moe_layer_freq"),
+        fixed("mlp_only_layers", [], has="dense layers named by moe_layer_freq"),
     ),
     mask_tokens=("<|mask|>",),
     mask_id=156895,  # default of generate in the reference code

@@ -2,8 +2,8 @@
 
 from lopa.export.families.family import EXPERTS, QWEN3_LAYER, Architecture, Family
 from lopa.export.families.sdar import SDAR
-from lopa.export.families.settings import fixed, read_by_family
-from lopa.export.families.sizes import MAX_EXPERTS, sizes_from_transformers_names
+from lopa.export.families.settings import fixed
+from lopa.export.families.sizes import EXPERT_SIZES, expert_counts, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import MAX_LAYERS, MixtureOfExperts, ModelDimensions
 
@@ -15,8 +15,7 @@ def _sizes(config: JsonValues) -> ModelDimensions:
     step = config.get_int("decoder_sparse_step") if values.get("decoder_sparse_step") is not None else 1
     dense = config.get_ints("mlp_only_layers", max_count=MAX_LAYERS)
     moe = MixtureOfExperts(
-        experts=config.get_int("num_experts", max=MAX_EXPERTS),
-        experts_per_token=config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+        **expert_counts(config),
         expert_size=config.get_int("moe_intermediate_size"),
         dense_layers=[i for i in range(layers) if i in dense or (i + 1) % step],
         score="softmax",
@@ -32,12 +31,10 @@ SDAR_MOE = Family(
     classes=("SDARMoeForCausalLM",),
     lookalikes=("qwen3_moe",),
     sizes=_sizes,
-    settings=(
-        fixed("attention_bias", False, has="attention without biases"),
-        fixed("shared_expert_intermediate_size", 0, has="no shared expert"),
-        *read_by_family("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
-    ),
+    reads=(*EXPERT_SIZES, "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
+    settings=(*SDAR.settings, fixed("shared_expert_intermediate_size", 0, has="no shared expert")),
     block_size="block_size",
+    adapter_folder=SDAR.adapter_folder,
     more_ends=True,
     add_bos=False,
     decoding=SDAR.decoding,

@@ -2,12 +2,19 @@
 
 from typing import Any
 
-from lopa.export.json_file import JsonValues
+from lopa.export.json_file import JsonValues, shown
 from lopa.runtime.bundle.manifest import MAX_LAYERS, ModelDimensions, reasons_against_network
 from lopa.runtime.contract import TOP_K
 from lopa.runtime.errors import BadInputError
 
 MAX_EXPERTS = 4096
+TRANSFORMERS_SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings", "rope_theta", "rms_norm_eps"),
+)
+"""Entries that sizes_from_transformers_names reads."""
+EXPERT_SIZES = ("num_experts", "num_local_experts", "num_experts_per_tok", *TRANSFORMERS_SIZES)
+"""Entries that expert_counts and sizes_from_transformers_names read."""
 
 
 def sizes_from_transformers_names(
@@ -29,8 +36,6 @@ def sizes_from_transformers_names(
     hidden = config.get_int("hidden_size")
     heads = config.get_int("num_attention_heads")
     has_head_dim = head_dim_needed or values.get("head_dim") is not None
-    # Newer files have rope_theta in rope_parameters, which check_settings has found to be an object.
-    rope = JsonValues({**values, **(values.get("rope_parameters") or {})}, config.source, config.remedy)
     return checked_sizes(
         config,
         ("hidden_size", "num_attention_heads", "num_key_value_heads"),
@@ -43,7 +48,7 @@ def sizes_from_transformers_names(
         kv_heads=config.get_int("num_key_value_heads") if "num_key_value_heads" in values else heads,
         head_size=config.get_int("head_dim") if has_head_dim else hidden // heads,
         max_positions=config.get_int("max_position_embeddings"),
-        rope_theta=rope_theta(rope),
+        rope_theta=rope_theta(config),
         rms_norm_eps=rms_norm_eps(config),
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
@@ -56,9 +61,30 @@ def vocabulary(config: JsonValues, name: str) -> int:
     return config.get_int(name, min=TOP_K)
 
 
+def expert_counts(config: JsonValues) -> dict[str, Any]:
+    """Return the numbers of experts and of those per token. transformers 5 saves num_experts as num_local_experts."""
+    first, second = (config.values.get(name) for name in EXPERT_SIZES[:2])
+    if first is not None and second is not None and first != second:
+        raise config.error_for(EXPERT_SIZES[1], second, f"{EXPERT_SIZES[0]}, {shown(first)}")
+    return {
+        "experts": config.get_int(EXPERT_SIZES[first is None and second is not None], max=MAX_EXPERTS),
+        "experts_per_token": config.get_int("num_experts_per_tok", max=MAX_EXPERTS),
+    }
+
+
 def rope_theta(config: JsonValues) -> float:
     """Return the base of rotary positions. Its name is the same in all families."""
-    return config.get_float("rope_theta", min=1.0, max=1e12)
+    return config.checked_float("rope_theta", rope_value(config, "rope_theta"), min=1.0, max=1e12)
+
+
+def rope_value(config: JsonValues, name: str) -> object:
+    """Return an entry for rotary positions as transformers 5 reads it, or None.
+
+    rope_scaling replaces rope_parameters. The one in use precedes the file's top level.
+    """
+    values = config.values
+    value = (values.get("rope_scaling") or values.get("rope_parameters") or {}).get(name)
+    return values.get(name) if value is None else value
 
 
 def rms_norm_eps(config: JsonValues) -> float:

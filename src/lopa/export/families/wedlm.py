@@ -5,7 +5,8 @@ Qwen3. Their defaults depend on model_type.
 """
 
 from lopa.export.families.family import QWEN3_LAYER, Architecture, Family
-from lopa.export.families.sizes import sizes_from_transformers_names
+from lopa.export.families.settings import fixed
+from lopa.export.families.sizes import TRANSFORMERS_SIZES, sizes_from_transformers_names
 from lopa.export.json_file import JsonValues
 from lopa.runtime.bundle.manifest import ModelDimensions
 
@@ -25,6 +26,8 @@ WEDLM = Family(
     classes=("WeDLMForCausalLM",),
     lookalikes=("qwen2", "qwen3"),
     sizes=_sizes,
+    reads=(*TRANSFORMERS_SIZES, "attention_bias", "qk_norm"),
+    settings=(*(fixed(name, True, has="causal attention") for name in ("is_causal", "use_regular_causal")),),
     mask_id=151665,  # default of WeDLM's engine
     more_ends=True,
     add_bos=False,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from lopa.export.families.family import Architecture
 from lopa.runtime.bundle.manifest import WEIGHT_ALIGNMENT, TensorRecord, scale_name
-from lopa.runtime.bundle.network import EMBEDDING, HEAD, NetworkSpec, TensorSpec
+from lopa.runtime.bundle.network import NetworkSpec, TensorSpec
 from lopa.runtime.errors import BadInputError
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -85,19 +85,14 @@ WeightPlan = Sequence[PlannedWeight]
 """Every tensor of a bundle, in the order of writing."""
 
 
-def weight_plan_from_network(network: NetworkSpec, architecture: Architecture, *, tied: bool) -> WeightPlan:
-    """Return the plan of a bundle in floating point, with the source names of `architecture`.
-
-    With tied embeddings the bundle still has a separate head, whose source is the embedding.
-    """
+def weight_plan_from_network(network: NetworkSpec, architecture: Architecture) -> WeightPlan:
+    """Return the plan of a bundle in floating point, with the source names of `architecture`."""
     sources = dict(architecture.outer_names)
-    if tied:
-        sources[HEAD] = sources[EMBEDDING]
     for i, layer in enumerate(network.layers):
         prefix = architecture.layer_prefix.replace("{layer}", str(i))
         sources |= {f"layers.{i}.{name}": prefix + architecture.layer_names[name] for name in layer.tensors}
     planned = [PlannedWeight(name, sources[name], tensor) for name, tensor in network.tensors.items()]
-    return _with_shared_sources(planned, ignored=HEAD if tied else None)
+    return _with_shared_sources(planned)
 
 
 def source_shapes(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
@@ -105,19 +100,16 @@ def source_shapes(plan: WeightPlan) -> dict[str, tuple[int, ...]]:
     return {part.source: part.source_shape for weight in plan for part in weight.parts}
 
 
-def _with_shared_sources(plan: WeightPlan, *, ignored: str | None) -> WeightPlan:
-    """Return `plan` with consecutive rows for matrices of one source, in their order (fused query, key and value).
-
-    The weight `ignored` may have the same source as another one.
-    """
+def _with_shared_sources(plan: WeightPlan) -> WeightPlan:
+    """Return `plan` with consecutive rows for matrices of one source, in their order (fused query, key and value)."""
     rows = Counter[str]()
     for weight in plan:
-        rows[weight.source] += 0 if weight.name == ignored else weight.shape[-1]
-    uses = Counter(weight.source for weight in plan if weight.name != ignored)
+        rows[weight.source] += weight.shape[-1]
+    uses = Counter(weight.source for weight in plan)
     first = Counter[str]()
     placed = []
     for weight in plan:
-        if uses[weight.source] > 1 and weight.name != ignored:
+        if uses[weight.source] > 1:
             weight = replace(weight, first_row=first[weight.source], source_rows=rows[weight.source])
             first[weight.source] += weight.shape[-1]
         placed.append(weight)
