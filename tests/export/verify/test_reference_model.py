@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from lopa.export.verify.cases import Sequences
-from lopa.export.verify.reference_model import TransformersReference, reference_from_weights, weights_from_origin
-from lopa.export.verify.reference_weights import weights_from_files
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.errors import BadInputError
@@ -28,7 +28,7 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def reference(manifest: Manifest) -> TransformersReference:
-    return reference_from_weights(manifest, CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
+    return TransformersReference(network_from_checkpoint(manifest, CHECKPOINT, ADAPTER))
 
 
 def sequences() -> Sequences:
@@ -70,22 +70,11 @@ def test_rows_do_not_attend_to_masked_rows(reference: TransformersReference) -> 
     assert (difference[4:] > 1e-2).all()
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's own call
 def test_a_causal_mask_gives_the_models_default_behaviour(reference: TransformersReference) -> None:
     causal = replace(sequences(), mask=np.tril(sequences().mask))
-    config = Qwen2Config(
-        vocab_size=1024,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=5,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        rope_theta=10000.0,
-        rms_norm_eps=1e-6,
-        tie_word_embeddings=False,
-    )
-    model = Qwen2ForCausalLM(config).eval()
-    model.load_state_dict(weights_from_files([CHECKPOINT / "model.safetensors"], ADAPTER))
+    model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, config=Qwen2Config.from_pretrained(CHECKPOINT))
+    model = PeftModel.from_pretrained(model, ADAPTER).eval()
     with torch.no_grad():
         expected = model(torch.from_numpy(causal.input_ids), position_ids=torch.from_numpy(causal.position_ids)).logits
     np.testing.assert_allclose(reference.forward(causal).logits, expected, atol=2e-4)
@@ -116,7 +105,7 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
 
 def test_other_architectures_have_no_reference_model(manifest: Manifest) -> None:
     with pytest.raises(BadInputError, match="architecture 'unheard-of'"):
-        weights_from_origin(msgspec.structs.replace(manifest, architecture="unheard-of"), CHECKPOINT, ADAPTER)
+        network_from_checkpoint(msgspec.structs.replace(manifest, architecture="unheard-of"), CHECKPOINT, ADAPTER)
 
 
 def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
@@ -125,4 +114,4 @@ def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
     config = copy / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 5', '"num_hidden_layers": 6'))
     with pytest.raises(BadInputError, match="do not fit transformers' Qwen2"):
-        reference_from_weights(manifest, copy, weights_from_origin(manifest, copy, ADAPTER))
+        network_from_checkpoint(manifest, copy, ADAPTER)

@@ -193,11 +193,11 @@ def _reference_from_checkpoint(
 ) -> tuple[Reference, tuple[OutputError, ...]]:
     """Return transformers' network and the errors of the weights. The errors are empty for unquantized weights."""
     with export_extra_needed("comparing with the checkpoint"):
-        from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
-        from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
-    weights = weights_from_origin(bundle.manifest, checkpoint, lora)
+        from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
+        from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
+    network = network_from_checkpoint(bundle.manifest, checkpoint, lora)
     errors: tuple[OutputError, ...] = ()
     if bundle.manifest.quantization is not None:
-        errors = errors_of_weights(bundle, weights)
-        weights = dequantized_weights(bundle, weights)
-    return reference_from_weights(bundle.manifest, checkpoint, weights), errors
+        errors = errors_of_weights(bundle, network)
+        dequantize(bundle, network)
+    return TransformersReference(network), errors
