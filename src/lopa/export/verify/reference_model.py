@@ -30,7 +30,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import Split, WeightConverter
+from transformers.core_model_loading import Concatenate, Split, WeightConverter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
@@ -52,12 +52,18 @@ class _FusedGlm4Moe(Glm4MoeForCausalLM):  # type: ignore[misc]  # transformers i
     """GLM-4-MoE whose checkpoints have query, key and value in one matrix."""
 
 
-_PARTS = [f"self_attn.{part}_proj.weight" for part in ("q", "k", "v")]
-register_checkpoint_conversion_mapping(
-    _FusedGlm4Moe.__name__,
-    [WeightConverter("attention.query_key_value.weight", _PARTS, [Split(0)])],
-    overwrite=True,
+class _AnyQwen3Moe(Qwen3MoeForCausalLM):  # type: ignore[misc]
+    """Qwen3-MoE whose checkpoints may have stacked matrices of gates and of ups."""
+
+
+_GATES_AND_UPS = WeightConverter(
+    ["mlp.experts.gate_proj", "mlp.experts.up_proj"], "mlp.experts.gate_up_proj", [Concatenate(1)]
 )
+_QUERY_KEY_VALUE = WeightConverter(
+    "attention.query_key_value.weight", [f"self_attn.{part}_proj.weight" for part in ("q", "k", "v")], [Split(0)]
+)
+for _model, _converters in ((_FusedGlm4Moe, [_GATES_AND_UPS, _QUERY_KEY_VALUE]), (_AnyQwen3Moe, [_GATES_AND_UPS])):
+    register_checkpoint_conversion_mapping(_model.__name__, _converters, overwrite=True)
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class _Network:
 _LLAMA = _Network(LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
 _QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
 _QWEN3 = _Network(Qwen3Config, Qwen3ForCausalLM, Qwen3RotaryEmbedding)
-_QWEN3_MOE = _Network(Qwen3MoeConfig, Qwen3MoeForCausalLM, Qwen3MoeRotaryEmbedding)
+_QWEN3_MOE = _Network(Qwen3MoeConfig, _AnyQwen3Moe, Qwen3MoeRotaryEmbedding)
 _GLM4_MOE = _Network(Glm4MoeConfig, _FusedGlm4Moe, Glm4MoeRotaryEmbedding)
 _NOT_SETTINGS = ("model_type", "architectures", "quantization_config", "pad_token_id")
 """Entries of config.json that would select other names, or a library for GPUs, or keep a row from being trained."""

@@ -12,6 +12,8 @@ from typing import Any
 Settings = Mapping[str, Any]
 """Content of a config.json."""
 
+_STACKED = {r"\.experts\.(\w+_proj)\.weight$": r".experts.\1"}
+"""Mapping of stacked experts to the parameters of transformers, whose names have no ending."""
 _LAYER = re.compile(r"(?<=model\.layers\.)\d+(?=\.)")
 _LLADA_MODULES = {
     "model.embed_tokens": "model.transformer.wte",
@@ -78,7 +80,7 @@ class Names:
     @property
     def key_mapping(self) -> dict[str, str]:
         """Argument of from_pretrained: expressions for the checkpoint's names, and transformers' names."""
-        return {
+        return _STACKED | {
             "^" + re.escape(theirs).replace(r"\*", r"(\d+)"): ours.replace("*", r"\1")
             for ours, theirs in self.modules.items()
         }
@@ -148,14 +150,13 @@ def _llada_moe_settings(config: Settings) -> dict[str, Any]:
 def _llada2_settings(config: Settings) -> dict[str, Any]:
     """Return GLM-4-MoE's settings. The reference code does not divide the score of a single expert by itself.
 
-    Without a partial_rotary_factor it rotates all channels.
+    It rotates all channels where config.json gives no partial_rotary_factor.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    factor = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    factor = config.get("partial_rotary_factor")
     return {
         **config,
         "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
-        "n_routed_experts": config["num_experts"],
+        "n_routed_experts": config.get("num_experts") or config["num_local_experts"],
         "n_shared_experts": config.get("num_shared_experts") or 0,
         "first_k_dense_replace": config.get("first_k_dense_replace") or 0,
         "partial_rotary_factor": 1.0 if factor is None else factor,
