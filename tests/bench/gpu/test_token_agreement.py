@@ -26,8 +26,8 @@ from lopa.tiny import CHECKPOINT
 def test_the_reference_is_transformers(tiny_bundle: Path) -> None:
     cases = list(cases_from_manifest(Bundle.open(tiny_bundle).manifest))
     sequences = [each for case in cases[9:15] for each in case.sequences]
-    manifest = Bundle.open(tiny_bundle).manifest
-    reference = TransformersReference(network_from_checkpoint(manifest, CHECKPOINT, None))
+    dimensions = Bundle.open(tiny_bundle).manifest.dimensions
+    reference = TransformersReference(network_from_checkpoint(dimensions, "dream", CHECKPOINT))
     for each, logits in zip(sequences, float32_logits(CHECKPOINT, sequences, "cpu"), strict=True):
         np.testing.assert_allclose(logits.numpy(), reference.forward(each).logits, rtol=0, atol=2e-4)
 

@@ -53,7 +53,7 @@ def _turn_value_rows(network: Any) -> None:
 
 @pytest.mark.parametrize("change", [_swap_experts, _turn_value_rows])
 def test_other_weights_are_found(quantized: Bundle, change: Callable[[Any], None]) -> None:
-    network = network_from_checkpoint(quantized.manifest, RECORDED / "llada2", None)
+    network = network_from_checkpoint(quantized.manifest.dimensions, "llada2-moe", RECORDED / "llada2")
     assert all(error.ok for error in errors_of_weights(quantized, network))
     change(network)
     assert not errors_of_weights(quantized, network)[0].ok
@@ -74,7 +74,7 @@ def test_other_weights_are_found(quantized: Bundle, change: Callable[[Any], None
 )
 def test_another_router_is_found(quantized: Bundle, change: dict[str, object]) -> None:
     manifest = quantized.manifest
-    network = network_from_checkpoint(manifest, RECORDED / "llada2", None)
+    network = network_from_checkpoint(manifest.dimensions, "llada2-moe", RECORDED / "llada2")
     dequantize(quantized, network)
     reference = TransformersReference(network)
     assert manifest.dimensions.moe is not None

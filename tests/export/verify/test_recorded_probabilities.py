@@ -91,5 +91,7 @@ def test_numpy(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequ
 def test_transformers(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequest) -> None:
     """Compare by names and settings that are independent of the exporter."""
     bundle: Bundle = request.getfixturevalue(name)
-    reference = TransformersReference(network_from_checkpoint(bundle.manifest, RECORDED / name, None))
+    manifest = bundle.manifest
+    network = network_from_checkpoint(manifest.dimensions, manifest.architecture, RECORDED / name)
+    reference = TransformersReference(network)
     assert_recorded(reference, bundle, file, blocks, slice(2, 3))

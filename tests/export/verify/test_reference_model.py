@@ -1,24 +1,29 @@
 """transformers' networks as a reference: they apply the given mask and no causal one."""
 
+import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from tests.export.conftest import RECORDED
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from lopa.export.source import source_from_checkpoint
 from lopa.export.verify.cases import Sequences
 from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
-from lopa.runtime.bundle.manifest import Manifest
+from lopa.runtime.bundle.manifest import Manifest, ModelDimensions
 from lopa.runtime.errors import BadInputError
 from lopa.tiny import ADAPTER, CHECKPOINT
 
 BRANCHES, LENGTH = 2, 9
+Tensors = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,7 @@ def manifest(tiny_bundle: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def reference(manifest: Manifest) -> TransformersReference:
-    return TransformersReference(network_from_checkpoint(manifest, CHECKPOINT, ADAPTER))
+    return TransformersReference(network_from_checkpoint(manifest.dimensions, "dream", CHECKPOINT, ADAPTER))
 
 
 def sequences() -> Sequences:
@@ -105,7 +110,7 @@ def test_keys_are_rotated_and_values_are_not(reference: TransformersReference) -
 
 def test_other_architectures_have_no_reference_model(manifest: Manifest) -> None:
     with pytest.raises(BadInputError, match="architecture 'unheard-of'"):
-        network_from_checkpoint(msgspec.structs.replace(manifest, architecture="unheard-of"), CHECKPOINT, ADAPTER)
+        network_from_checkpoint(manifest.dimensions, "unheard-of", CHECKPOINT, ADAPTER)
 
 
 def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
@@ -114,4 +119,98 @@ def test_tensors_must_fit(manifest: Manifest, tmp_path: Path) -> None:
     config = copy / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 5', '"num_hidden_layers": 6'))
     with pytest.raises(BadInputError, match="do not fit transformers' Qwen2"):
-        network_from_checkpoint(manifest, copy, ADAPTER)
+        network_from_checkpoint(manifest.dimensions, "dream", copy, ADAPTER)
+
+
+def changed_copy(folder: Path, checkpoint: Path, change: Callable[[Tensors], object]) -> Path:
+    """Copy a checkpoint of one file to `folder` and change its tensors."""
+    shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("traces"))
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+OUTPUT_BIAS = "model.layers.0.self_attn.o_proj.bias"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "there is no model.layers.1.mlp.up_proj"),
+        (lambda tensors: tensors.update({OUTPUT_BIAS: torch.ones(192)}), f"there is no place for {OUTPUT_BIAS}"),
+        (lambda tensors: tensors.update(other=torch.zeros(1)), "there is no place for other"),
+    ],
+)
+def test_missing_and_other_tensors(
+    manifest: Manifest, tmp_path: Path, change: Callable[[Tensors], object], problem: str
+) -> None:
+    copy = changed_copy(tmp_path / "base", CHECKPOINT, change)
+    with pytest.raises(BadInputError, match=problem):
+        network_from_checkpoint(manifest.dimensions, "dream", copy)
+
+
+def test_tensors_that_change_nothing(manifest: Manifest, tmp_path: Path) -> None:
+    more = {OUTPUT_BIAS: torch.zeros(192), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(16)}
+    copy = changed_copy(tmp_path / "base", CHECKPOINT, lambda tensors: tensors.update(more))
+    assert_same(manifest.dimensions, "dream", copy, CHECKPOINT)
+    source = source_from_checkpoint(RECORDED / "llada", None)
+    bias = {"model.transformer.blocks.0.attn_out.bias": torch.zeros(128)}
+    copy = changed_copy(tmp_path / "llada", RECORDED / "llada", lambda tensors: tensors.update(bias))
+    assert_same(source.config.dimensions, "llada", copy, RECORDED / "llada")
+
+
+def assert_same(dimensions: ModelDimensions, architecture: str, one: Path, other: Path) -> None:
+    found, expected = (network_from_checkpoint(dimensions, architecture, each).state_dict() for each in (one, other))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_an_adapter_beside_the_weights_is_refused(manifest: Manifest, tmp_path: Path) -> None:
+    """A loader of transformers applies it without being asked."""
+    copy = changed_copy(tmp_path / "base", CHECKPOINT, lambda _: None)
+    for path in ADAPTER.glob("adapter_*"):
+        shutil.copy(path, copy)
+    with pytest.raises(BadInputError, match=r"applies the adapter_config\.json in this folder"):
+        network_from_checkpoint(manifest.dimensions, "dream", copy)
+
+
+@pytest.mark.parametrize("kinds", [("gate_up", "down"), ("gate", "up", "down")])
+@pytest.mark.parametrize("ending", ["", ".weight"])
+def test_stacked_experts(tmp_path: Path, kinds: tuple[str, ...], ending: str) -> None:
+    """Check the forms of transformers 5 and of VeOmni."""
+
+    def stack(tensors: Tensors) -> None:
+        for layer in (1, 2):
+            prefix = f"model.layers.{layer}.mlp.experts."
+            for kind in kinds:
+                parts = [
+                    torch.stack([tensors.pop(f"{prefix}{expert}.{part}_proj.weight") for expert in range(16)])
+                    for part in kind.split("_")
+                ]
+                tensors[f"{prefix}{kind}_proj{ending}"] = torch.cat(parts, dim=1)
+
+    checkpoint = RECORDED.parent / "moe" / "llada2"
+    dimensions = source_from_checkpoint(checkpoint, None).config.dimensions
+    assert_same(dimensions, "llada2-moe", changed_copy(tmp_path / "stacked", checkpoint, stack), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "removed"),
+    [
+        ({"num_local_experts": 16}, ["num_experts"]),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 600000, "partial_rotary_factor": 0.5}},
+            ["rope_theta", "partial_rotary_factor", "rope_scaling"],
+        ),
+    ],
+)
+def test_llada2_as_transformers_5_writes_it(tmp_path: Path, changes: dict[str, object], removed: list[str]) -> None:
+    checkpoint = RECORDED.parent / "moe" / "llada2"
+    dimensions = source_from_checkpoint(checkpoint, None).config.dimensions
+    copy = changed_copy(tmp_path / "copy", checkpoint, lambda _: None)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({k: v for k, v in (config | changes).items() if k not in removed}))
+    found, expected = (network_from_checkpoint(dimensions, "llada2-moe", each) for each in (copy, checkpoint))
+    assert torch.equal(found.model.rotary_emb.inv_freq, expected.model.rotary_emb.inv_freq)
+    assert_same(dimensions, "llada2-moe", copy, checkpoint)

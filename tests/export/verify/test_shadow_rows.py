@@ -36,7 +36,7 @@ Logits = np.ndarray
 @pytest.fixture(scope="module")
 def network(tiny_bundle: Path) -> Any:
     manifest = Bundle.open(tiny_bundle).manifest
-    reference = TransformersReference(network_from_checkpoint(manifest, CHECKPOINT, ADAPTER))
+    reference = TransformersReference(network_from_checkpoint(manifest.dimensions, "dream", CHECKPOINT, ADAPTER))
     return reference._model.double()
 
 

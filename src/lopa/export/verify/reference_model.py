@@ -44,7 +44,7 @@ from lopa.export.verify.cases import Sequences
 from lopa.export.verify.reference_names import Names, names_of_architecture
 from lopa.export.verify.reference_packing import unpacked_weights
 from lopa.export.verify.session_check import WholeForward
-from lopa.runtime.bundle.manifest import PREDICTION_SHIFTS, Manifest, ModelDimensions
+from lopa.runtime.bundle.manifest import PREDICTION_SHIFTS, ModelDimensions
 from lopa.runtime.errors import BadInputError, LopaError
 
 
@@ -121,22 +121,24 @@ class TransformersReference:
         )
 
 
-def network_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | None) -> Any:
-    """Return the float32 network, of the kind in `manifest`, of a checkpoint as transformers and peft read it.
+def network_from_checkpoint(
+    dimensions: ModelDimensions, architecture: str, checkpoint: Path, lora: Path | None = None
+) -> Any:
+    """Return the float32 network, of the kind in `dimensions`, of a checkpoint as transformers and peft read it.
 
     Raises BadInputError for an unknown architecture, and for files that they cannot read or that do not fit.
     """
-    if manifest.architecture not in PREDICTION_SHIFTS:
+    if architecture not in PREDICTION_SHIFTS:
         raise BadInputError(
-            f"there is no reference model for the architecture {manifest.architecture!r}",
+            f"there is no reference model for the architecture {architecture!r}",
             expected=f"one of {', '.join(PREDICTION_SHIFTS)}",
             remedy="verify it without --checkpoint, against its own weights in numpy",
         )
     if lora is not None:
         with export_extra_needed("merging an adapter as peft does"):
             from lopa.export.verify.reference_adapter import merge_adapter
-    dimensions, names = manifest.dimensions, names_of_architecture(manifest.architecture)
-    config = _config_of(dimensions, manifest.architecture, checkpoint, attention="eager")
+    names = names_of_architecture(architecture)
+    config = _config_of(dimensions, architecture, checkpoint, attention="eager")
     packing = _config_file(checkpoint).get("quantization_config")
     kind = _network_of(dimensions)
     with _fitting(checkpoint, kind.model):
@@ -152,6 +154,8 @@ def network_from_checkpoint(manifest: Manifest, checkpoint: Path, lora: Path | N
             trust_remote_code=False,
             output_loading_info=True,
         )
+        if getattr(network, "_hf_peft_config_loaded", False):
+            raise _does_not_fit(checkpoint, kind.model, "transformers applies the adapter_config.json in this folder")
         _adjust(network, dimensions)
         _check_loaded(network, names, found, checkpoint)
     if lora is not None:
@@ -210,17 +214,15 @@ def _adjust(network: Any, dimensions: ModelDimensions) -> None:
 
 
 def _check_loaded(network: Any, names: Names, found: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise BadInputError for parameters without a tensor, for tensors without a parameter, and for an adapter.
+    """Raise BadInputError for parameters without a tensor, and for tensors without a parameter.
 
-    transformers only warns of the first two. Biases of zeros change nothing.
+    transformers only warns of them. Biases of zeros change nothing.
     """
     missing = sorted(network.state_dict().keys() & found["missing_keys"])
     others = sorted(name for name in found["unexpected_keys"] if not _is_zero_bias(name, names, checkpoint))
     if missing or others:
         problem = f"there is no {missing[0]}" if missing else f"there is no place for {others[0]}"
         raise _does_not_fit(checkpoint, type(network), problem)
-    if getattr(network, "_hf_peft_config_loaded", False):
-        raise _does_not_fit(checkpoint, type(network), "transformers applies the adapter_config.json in this folder")
 
 
 def _is_zero_bias(name: str, names: Names, checkpoint: Path) -> bool:

@@ -195,9 +195,10 @@ def _reference_from_checkpoint(
     with export_extra_needed("comparing with the checkpoint"):
         from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
         from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
-    network = network_from_checkpoint(bundle.manifest, checkpoint, lora)
+    manifest = bundle.manifest
+    network = network_from_checkpoint(manifest.dimensions, manifest.architecture, checkpoint, lora)
     errors: tuple[OutputError, ...] = ()
-    if bundle.manifest.quantization is not None:
+    if manifest.quantization is not None:
         errors = errors_of_weights(bundle, network)
         dequantize(bundle, network)
     return TransformersReference(network), errors
