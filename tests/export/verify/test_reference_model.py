@@ -214,3 +214,13 @@ def test_llada2_as_transformers_5_writes_it(tmp_path: Path, changes: dict[str, o
     found, expected = (network_from_checkpoint(dimensions, "llada2-moe", each) for each in (copy, checkpoint))
     assert torch.equal(found.model.rotary_emb.inv_freq, expected.model.rotary_emb.inv_freq)
     assert_same(dimensions, "llada2-moe", copy, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "architecture"),
+    [(CHECKPOINT, "dream"), (RECORDED / "sdar", "sdar"), (RECORDED.parent / "moe" / "sdar_moe", "sdar-moe")],
+)
+def test_checkpoints_that_transformers_saved_again(tmp_path: Path, checkpoint: Path, architecture: str) -> None:
+    dimensions = source_from_checkpoint(checkpoint, None).config.dimensions
+    network_from_checkpoint(dimensions, architecture, checkpoint).save_pretrained(tmp_path / "saved")
+    assert_same(dimensions, architecture, tmp_path / "saved", checkpoint)
