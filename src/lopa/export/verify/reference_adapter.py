@@ -63,8 +63,8 @@ class _Tree(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
 
     def __init__(self, network: Any, modules: Mapping[str, str], matrices: Matrices) -> None:
         super().__init__(PreTrainedConfig(tie_word_embeddings=network.config.tie_word_embeddings))
-        self._names = modules
-        self._tied_weights_keys = {f"{modules[_HEAD]}.weight": f"{modules[_EMBEDDING]}.weight"}
+        self._embedding = modules[_EMBEDDING]
+        self._tied_weights_keys = {f"{modules[_HEAD]}.weight": f"{self._embedding}.weight"}
         for path, name in modules.items():
             self._place(name, network.get_submodule(path))
         for name, parts in matrices.items():
@@ -83,9 +83,5 @@ class _Tree(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
         parent.add_module(last, module)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding."""
-        return self.get_submodule(self._names[_EMBEDDING])
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the head, which "all-linear" excludes."""
-        return self.get_submodule(self._names[_HEAD])
+        """Return the embedding, whose copies peft ties to it for ensure_weight_tying."""
+        return self.get_submodule(self._embedding)

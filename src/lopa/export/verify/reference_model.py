@@ -74,6 +74,11 @@ class _Network:
     model: type[Any]
     rotary: type[Any]
 
+    @property
+    def name(self) -> str:
+        """Name in errors, such as Qwen2."""
+        return self.config.__name__.removesuffix("Config")
+
 
 _LLAMA = _Network(LlamaConfig, LlamaForCausalLM, LlamaRotaryEmbedding)
 _QWEN2 = _Network(Qwen2Config, Qwen2ForCausalLM, Qwen2RotaryEmbedding)
@@ -141,7 +146,7 @@ def network_from_checkpoint(
     config = _config_of(dimensions, architecture, checkpoint, attention="eager")
     packing = _config_file(checkpoint).get("quantization_config")
     kind = _network_of(dimensions)
-    with _fitting(checkpoint, kind.model):
+    with _fitting(checkpoint, kind.name):
         stored = None if packing is None else unpacked_weights(checkpoint, packing)
         network, found = kind.model.from_pretrained(
             checkpoint if stored is None else None,
@@ -155,11 +160,11 @@ def network_from_checkpoint(
             output_loading_info=True,
         )
         if getattr(network, "_hf_peft_config_loaded", False):
-            raise _does_not_fit(checkpoint, kind.model, "transformers applies the adapter_config.json in this folder")
+            raise ValueError("transformers applies the adapter_config.json in this folder")
         _adjust(network, dimensions)
         _check_loaded(network, names, found, checkpoint)
     if lora is not None:
-        with _fitting(lora, kind.model):
+        with _fitting(lora, kind.name):
             merge_adapter(network, lora, names)
     return network.requires_grad_(False).eval()
 
@@ -183,7 +188,7 @@ def load_weights(network: Any, weights: Mapping[str, torch.Tensor], *, source: P
     try:
         network.load_state_dict(weights, strict=True, assign=True)
     except RuntimeError as error:
-        raise _does_not_fit(source, type(network), error) from error
+        raise _does_not_fit(source, type(network).__name__, error) from error
 
 
 def _network_of(dimensions: ModelDimensions) -> _Network:
@@ -195,7 +200,7 @@ def _network_of(dimensions: ModelDimensions) -> _Network:
 def _config_of(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
     """Return transformers' configuration of the checkpoint."""
     settings, network = names_of_architecture(architecture).settings(_config_file(checkpoint)), _network_of(dimensions)
-    with _fitting(checkpoint, network.model):
+    with _fitting(checkpoint, network.name):
         config = network.config.from_dict({k: v for k, v in settings.items() if k not in _NOT_SETTINGS})
     config._attn_implementation = attention
     config._experts_implementation = "eager"
@@ -214,7 +219,7 @@ def _adjust(network: Any, dimensions: ModelDimensions) -> None:
 
 
 def _check_loaded(network: Any, names: Names, found: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise BadInputError for parameters without a tensor, and for tensors without a parameter.
+    """Raise ValueError for parameters without a tensor, and for tensors without a parameter.
 
     transformers only warns of them. Biases of zeros change nothing.
     """
@@ -222,7 +227,7 @@ def _check_loaded(network: Any, names: Names, found: Mapping[str, Any], checkpoi
     others = sorted(name for name in found["unexpected_keys"] if not _is_zero_bias(name, names, checkpoint))
     if missing or others:
         problem = f"there is no {missing[0]}" if missing else f"there is no place for {others[0]}"
-        raise _does_not_fit(checkpoint, type(network), problem)
+        raise ValueError(problem)
 
 
 def _is_zero_bias(name: str, names: Names, checkpoint: Path) -> bool:
@@ -237,7 +242,7 @@ def _is_zero_bias(name: str, names: Names, checkpoint: Path) -> bool:
 
 
 @contextmanager
-def _fitting(source: Path, model: type[Any]) -> Iterator[None]:
+def _fitting(source: Path, network: str) -> Iterator[None]:
     """Raise BadInputError in place of the errors of transformers and peft about `source`, and keep them silent."""
     verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -249,16 +254,16 @@ def _fitting(source: Path, model: type[Any]) -> Iterator[None]:
     except (LopaError, ImportError):
         raise
     except Exception as error:  # many kinds, among them those of configurations, safetensors and regular expressions
-        raise _does_not_fit(source, model, error) from error
+        raise _does_not_fit(source, network, error) from error
     finally:
         logging.set_verbosity(verbosity)
         if has_bars:
             logging.enable_progress_bar()
 
 
-def _does_not_fit(source: Path, model: type[Any], problem: object) -> BadInputError:
+def _does_not_fit(source: Path, network: str, problem: object) -> BadInputError:
     return BadInputError(
-        f"the files of {source} do not fit transformers' {model.__name__.removeprefix('_')}: {problem}",
+        f"the files of {source} do not fit transformers' {network}: {problem}",
         expected="files that transformers and peft load, whose tensors have the shapes that config.json gives",
         remedy="pass the checkpoint and the adapter that were exported, each in a folder of its own",
     )
