@@ -140,6 +140,10 @@ OUTPUT_BIAS = "model.layers.0.self_attn.o_proj.bias"
         (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "there is no model.layers.1.mlp.up_proj"),
         (lambda tensors: tensors.update({OUTPUT_BIAS: torch.ones(192)}), f"there is no place for {OUTPUT_BIAS}"),
         (lambda tensors: tensors.update(other=torch.zeros(1)), "there is no place for other"),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": torch.ones(191)}),
+            r"model.norm.weight has the shape \[191\], expected \[192\]",
+        ),
     ],
 )
 def test_missing_and_other_tensors(
@@ -148,6 +152,19 @@ def test_missing_and_other_tensors(
     copy = changed_copy(tmp_path / "base", CHECKPOINT, change)
     with pytest.raises(BadInputError, match=problem):
         network_from_checkpoint(manifest.dimensions, "dream", copy)
+
+
+@pytest.mark.parametrize("is_zero", [True, False])
+def test_an_output_bias_of_qwen3_is_not_dropped(wedlm_checkpoint: Path, tmp_path: Path, is_zero: bool) -> None:
+    """Qwen3 has this bias together with the others; the exported network never has it."""
+    dimensions = source_from_checkpoint(wedlm_checkpoint, None).config.dimensions
+    bias = torch.zeros(32) if is_zero else torch.ones(32)
+    copy = changed_copy(tmp_path / "copy", wedlm_checkpoint, lambda tensors: tensors.update({OUTPUT_BIAS: bias}))
+    if is_zero:
+        assert_same(dimensions, "wedlm", copy, wedlm_checkpoint)
+    else:
+        with pytest.raises(BadInputError, match=f"there is no place for {OUTPUT_BIAS}"):
+            network_from_checkpoint(dimensions, "wedlm", copy)
 
 
 def test_tensors_that_change_nothing(manifest: Manifest, tmp_path: Path) -> None:

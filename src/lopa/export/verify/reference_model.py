@@ -155,13 +155,16 @@ def network_from_checkpoint(
             key_mapping=names.key_mapping,
             dtype=torch.float32,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # _check_loaded names them
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
         )
         if getattr(network, "_hf_peft_config_loaded", False):
             raise ValueError("transformers applies the adapter_config.json in this folder")
+        before = set(network.state_dict())
         _adjust(network, dimensions)
+        found["unexpected_keys"] |= before - network.state_dict().keys() - found["missing_keys"]
         _check_loaded(network, names, found, checkpoint)
     if lora is not None:
         with _fitting(lora, kind.name):
@@ -199,8 +202,9 @@ def _network_of(dimensions: ModelDimensions) -> _Network:
 
 def _config_of(dimensions: ModelDimensions, architecture: str, checkpoint: Path, *, attention: str) -> Any:
     """Return transformers' configuration of the checkpoint."""
-    settings, network = names_of_architecture(architecture).settings(_config_file(checkpoint)), _network_of(dimensions)
+    network, content = _network_of(dimensions), _config_file(checkpoint)
     with _fitting(checkpoint, network.name):
+        settings = names_of_architecture(architecture).settings(content)
         config = network.config.from_dict({k: v for k, v in settings.items() if k not in _NOT_SETTINGS})
     config._attn_implementation = attention
     config._experts_implementation = "eager"
@@ -219,10 +223,12 @@ def _adjust(network: Any, dimensions: ModelDimensions) -> None:
 
 
 def _check_loaded(network: Any, names: Names, found: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise ValueError for parameters without a tensor, and for tensors without a parameter.
+    """Raise ValueError for parameters without a tensor, tensors without a parameter, and other shapes.
 
     transformers only warns of them. Biases of zeros change nothing.
     """
+    for name, own, expected in sorted(found["mismatched_keys"]):
+        raise ValueError(f"{name} has the shape {list(own)}, expected {list(expected)}")
     missing = sorted(network.state_dict().keys() & found["missing_keys"])
     others = sorted(name for name in found["unexpected_keys"] if not _is_zero_bias(name, names, checkpoint))
     if missing or others:
