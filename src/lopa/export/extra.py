@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 
 from lopa.runtime.extra import extra_needed
 
-_MODULES = ("torch", "transformers", "peft", "safetensors", "onnx", "onnx_ir", "onnxscript")
+_MODULES = ("torch", "transformers", "safetensors", "onnx", "onnx_ir", "onnxscript")
 
 
 def export_extra_needed(purpose: str) -> AbstractContextManager[None]:

@@ -78,11 +78,11 @@ def _parameter(network: Any, name: str) -> torch.Tensor:
     """Return the network's parameter, or the part of one, for a bundle's tensor; matrices are [outputs, inputs]."""
     theirs = parameter_in_network(name)
     module, _, part = theirs.removesuffix(".weight").rpartition(".")
+    found: torch.Tensor
     if not module.endswith(".experts"):
-        found: torch.Tensor = network.get_parameter_or_buffer(theirs)
-        return found
-    experts = network.get_submodule(module)
-    if part == "down_proj":
-        return experts.down_proj
-    gate, up = experts.gate_up_proj.chunk(2, dim=1)
-    return gate if part == "gate_proj" else up
+        found = network.get_parameter_or_buffer(theirs)
+    elif part == "down_proj":
+        found = network.get_submodule(module).down_proj
+    else:
+        found = network.get_submodule(module).gate_up_proj.chunk(2, dim=1)[part == "up_proj"]
+    return found

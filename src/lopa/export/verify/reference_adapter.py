@@ -1,7 +1,7 @@
 """LoRA adapters merged by peft, also for checkpoints whose modules have other names than transformers' network.
 
-An adapter names the modules of the code that it was trained with: one module per expert, query, key and value in one
-matrix, names of the family's own. Such a network is presented to peft under these names.
+An adapter names the modules of the code that it was trained with. That code may have one module per expert, one matrix
+for query, key and value, or other names. Such a network is presented to peft under these names.
 """
 
 from collections.abc import Mapping
@@ -84,4 +84,5 @@ class _Tree(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding, whose copies peft ties to it for ensure_weight_tying."""
-        return self.get_submodule(self._embedding)
+        embedding: nn.Module = self.get_submodule(self._embedding)
+        return embedding

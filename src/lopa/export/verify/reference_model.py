@@ -38,7 +38,6 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRotaryEmbedding
 from transformers.utils import logging
 
-from lopa.export.extra import export_extra_needed
 from lopa.export.json_file import json_object_from_file
 from lopa.export.verify.cases import Sequences
 from lopa.export.verify.reference_names import Names, names_of_architecture
@@ -46,6 +45,7 @@ from lopa.export.verify.reference_packing import unpacked_weights
 from lopa.export.verify.session_check import WholeForward
 from lopa.runtime.bundle.manifest import PREDICTION_SHIFTS, ModelDimensions
 from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.extra import extra_needed
 
 
 class _FusedGlm4Moe(Glm4MoeForCausalLM):  # type: ignore[misc]  # transformers is untyped
@@ -140,7 +140,7 @@ def network_from_checkpoint(
             remedy="verify it without --checkpoint, against its own weights in numpy",
         )
     if lora is not None:
-        with export_extra_needed("merging an adapter as peft does"):
+        with extra_needed("export", ("peft",), "peft, which merges the adapter"):
             from lopa.export.verify.reference_adapter import merge_adapter
     names = names_of_architecture(architecture)
     config = _config_of(dimensions, architecture, checkpoint, attention="eager")
