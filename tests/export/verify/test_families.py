@@ -82,7 +82,7 @@ def test_wrong_names_in_a_family_are_found(name: str, tmp_path: Path, monkeypatc
     monkeypatch.setitem(FAMILIES, name, wrong)
     bundle = bundle_from_checkpoint(RECORDED / name, tmp_path / "bundle")
     report = report_from_bundle(bundle, checkpoint=RECORDED / name)
-    assert {error.reference for error in report.errors if not error.ok} == {"transformers"}
+    assert {error.reference for error in report.errors if not error.ok} == {"transformers", "checkpoint"}
 
 
 def test_stages_in_a_pipeline(sdar: Bundle) -> None:

@@ -81,6 +81,19 @@ def tensor_in_two_shards(folder: Path) -> Case:
     return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
 
 
+def head_in_two_shards(folder: Path) -> Case:
+    """Add the same constant to every row of the head, which changes no probability: only the weights show it."""
+    misread = checkpoint(folder / "misread")
+    whole = tensors_of(misread)
+    (misread / "model.safetensors").unlink()
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    last = {HEAD: whole[HEAD] + 1}
+    placed = {name: second if name == MATRIX else first for name in whole}
+    rest = {name: tensor for name, tensor in whole.items() if name != MATRIX}
+    write_index(misread, {first: rest, second: {MATRIX: whole[MATRIX], **last}}, placed)
+    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
+
+
 def theta_in_two_places(folder: Path) -> Case:
     scaling = {"rope_type": "default", "rope_theta": 500.0}
     misread = checkpoint(folder / "misread", rope_theta=10000.0, rope_scaling=scaling)
@@ -120,6 +133,7 @@ def second_version_of_gptq(folder: Path) -> Case:
         own_head_beside_ties,
         single_file_beside_an_index,
         tensor_in_two_shards,
+        head_in_two_shards,
         theta_in_two_places,
         saved_embedding_on_a_tied_base,
         second_version_of_gptq,
@@ -135,5 +149,6 @@ def test_only_the_reading_of_others_is_ok(
         bundle = bundle_from_checkpoint(plain, tmp_path / f"{plain.name}-bundle")
         found = report_from_bundle(bundle, checkpoint=misread, lora=lora, device="numpy")
         assert found.ok == is_right, (plain.name, found.errors)
-        assert {error.reference for error in found.errors if not error.ok} == (set() if is_right else {"transformers"})
+        wrong = {error.reference for error in found.errors if not error.ok}
+        assert wrong <= (set() if is_right else {"transformers", "checkpoint"})
     assert capfd.readouterr() == ("", "")  # no progress or warnings of transformers and peft
