@@ -119,7 +119,7 @@ def test_the_runtime_alone_decodes(wheel: Path, tiny_bundle: Path, tmp_path: Pat
     assert f"kernels     for quantized weights: {kernel_status()}\n" in shown  # as in this checkout
     doctor = lopa_export("doctor", "--all")
     assert "missing     export and verify" in doctor.stdout
-    needed = "needs torch, transformers, safetensors, onnx, onnx-ir, onnxscript"
+    needed = "needs torch, transformers, peft, safetensors, onnx, onnx-ir, onnxscript"
     assert f'{needed}: {python} -m pip install "torch' in doctor.stdout
     refused = lopa_export("onnx", str(CHECKPOINT), "-o", "bundle")
     assert refused.returncode == 3

@@ -66,8 +66,9 @@ def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tens
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config["vocab_size"], hidden),
         "model.norm.weight": (hidden,),
-        "lm_head.weight": (config["vocab_size"], hidden),
     }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}"
         shapes |= {

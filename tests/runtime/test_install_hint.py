@@ -25,7 +25,10 @@ def named(command: str) -> list[Requirement]:
 
 @pytest.mark.parametrize(
     ("extra", "expected"),
-    [("export", {"torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"}), ("plot", {"matplotlib"})],
+    [
+        ("export", {"torch", "transformers", "peft", "safetensors", "onnx", "onnx-ir", "onnxscript"}),
+        ("plot", {"matplotlib"}),
+    ],
 )
 def test_the_command_names_the_requirements_of_the_extra(extra: str, expected: set[str]) -> None:
     assert {requirement.name for requirement in named(pip_install(extra))} == expected

@@ -16,8 +16,7 @@ from lopa.bench.gpu.token_agreement import (
 from lopa.bench.speed.eager_model import eager_model_from_checkpoint
 from lopa.bench.speed.eager_session import EagerSession
 from lopa.export.verify.cases import cases_from_manifest
-from lopa.export.verify.reference_model import reference_from_weights
-from lopa.export.verify.reference_weights import weights_from_files
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import CacheRows
 from lopa.runtime.sessions.session import open_session
@@ -27,8 +26,8 @@ from lopa.tiny import CHECKPOINT
 def test_the_reference_is_transformers(tiny_bundle: Path) -> None:
     cases = list(cases_from_manifest(Bundle.open(tiny_bundle).manifest))
     sequences = [each for case in cases[9:15] for each in case.sequences]
-    weights = weights_from_files(sorted(CHECKPOINT.glob("*.safetensors")), None)
-    reference = reference_from_weights(Bundle.open(tiny_bundle).manifest, CHECKPOINT, weights)
+    dimensions = Bundle.open(tiny_bundle).manifest.dimensions
+    reference = TransformersReference(network_from_checkpoint(dimensions, "dream", CHECKPOINT))
     for each, logits in zip(sequences, float32_logits(CHECKPOINT, sequences, "cpu"), strict=True):
         np.testing.assert_allclose(logits.numpy(), reference.forward(each).logits, rtol=0, atol=2e-4)
 

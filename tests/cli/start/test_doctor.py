@@ -76,7 +76,10 @@ def test_a_runtime_installation_lists_its_uses_and_misses_nothing(
             "runtime, server, grammar",
         ),
         ((*RUNTIME, "starlette", "uvicorn", "matplotlib"), "runtime, plot"),
-        ((*RUNTIME, "torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"), "runtime, export"),
+        (
+            (*RUNTIME, "torch", "transformers", "peft", "safetensors", "onnx", "onnx-ir", "onnxscript"),
+            "runtime, export",
+        ),
     ],
 )
 def test_an_installation_lists_only_complete_features(

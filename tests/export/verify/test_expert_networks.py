@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-import torch
 
 from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
 from lopa.export.verify.differences import SPARSE_RMS_TOLERANCES, tolerance_of
-from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
-from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.export.verify.report import report_from_bundle
 from lopa.export.verify.session_check import report_from_session
 from lopa.export.weights.quantization import QuantizationChoice
@@ -18,7 +18,6 @@ from lopa.runtime.bundle import Bundle
 from lopa.runtime.sessions.session import open_session
 
 RECORDED = Path(__file__).parents[2] / "reference" / "moe"
-Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +41,22 @@ def test_integers_of_fused_and_stacked_matrices_are_compared(quantized: Bundle) 
     assert max(error.difference.relative for error in report.errors if error.reference == "transformers") < 1e-3
 
 
-def _swap_experts(weights: Weights) -> None:
-    names = [f"model.layers.2.mlp.experts.{expert}.up_proj.weight" for expert in (3, 4)]
-    weights[names[0]], weights[names[1]] = weights[names[1]], weights[names[0]]
+def _swap_experts(network: Any) -> None:
+    _, up = network.model.layers[2].mlp.experts.gate_up_proj.chunk(2, dim=1)
+    up[[3, 4]] = up[[4, 3]].clone()
 
 
-def _turn_value_rows(weights: Weights) -> None:
-    name = "model.layers.2.attention.query_key_value.weight"
-    weights[name] = torch.cat([weights[name][:192], weights[name][192:].flip(0)])
+def _turn_value_rows(network: Any) -> None:
+    values = network.model.layers[2].self_attn.v_proj.weight
+    values.copy_(values.flip(0))
 
 
 @pytest.mark.parametrize("change", [_swap_experts, _turn_value_rows])
-def test_other_weights_are_found(quantized: Bundle, change: Callable[[Weights], None]) -> None:
-    weights = weights_from_origin(quantized.manifest, RECORDED / "llada2", None)
-    assert all(error.ok for error in errors_of_weights(quantized, weights))
-    change(weights)
-    assert not errors_of_weights(quantized, weights)[0].ok
+def test_other_weights_are_found(quantized: Bundle, change: Callable[[Any], None]) -> None:
+    network = network_from_checkpoint(quantized.manifest.dimensions, "llada2-moe", RECORDED / "llada2")
+    assert all(error.ok for error in errors_of_weights(quantized, network))
+    change(network)
+    assert not errors_of_weights(quantized, network)[0].ok
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,9 @@ def test_other_weights_are_found(quantized: Bundle, change: Callable[[Weights], 
 )
 def test_another_router_is_found(quantized: Bundle, change: dict[str, object]) -> None:
     manifest = quantized.manifest
-    weights = dequantized_weights(quantized, weights_from_origin(manifest, RECORDED / "llada2", None))
-    reference = reference_from_weights(manifest, RECORDED / "llada2", weights)
+    network = network_from_checkpoint(manifest.dimensions, "llada2-moe", RECORDED / "llada2")
+    dequantize(quantized, network)
+    reference = TransformersReference(network)
     assert manifest.dimensions.moe is not None
     moe = msgspec.structs.replace(manifest.dimensions.moe, **change)
     dimensions = msgspec.structs.replace(manifest.dimensions, moe=moe)

@@ -14,7 +14,7 @@ import pytest
 from tests.export.conftest import RECORDED
 
 from lopa.export.verify.cases import Sequences
-from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.export.verify.session_check import NumpyReference, Reference
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Bool
@@ -91,8 +91,7 @@ def test_numpy(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequ
 def test_transformers(name: str, file: str, blocks: Blocks, request: pytest.FixtureRequest) -> None:
     """Compare by names and settings that are independent of the exporter."""
     bundle: Bundle = request.getfixturevalue(name)
-    checkpoint = RECORDED / name
-    reference = reference_from_weights(
-        bundle.manifest, checkpoint, weights_from_origin(bundle.manifest, checkpoint, None)
-    )
+    manifest = bundle.manifest
+    network = network_from_checkpoint(manifest.dimensions, manifest.architecture, RECORDED / name)
+    reference = TransformersReference(network)
     assert_recorded(reference, bundle, file, blocks, slice(2, 3))

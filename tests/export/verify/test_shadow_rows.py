@@ -16,7 +16,7 @@ import torch
 from tests.plans import branch_of, context_of
 from transformers import DynamicCache
 
-from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
+from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
 from lopa.runtime.bundle import Bundle
 from lopa.runtime.contract import Int64
 from lopa.runtime.sessions.session import Session, open_session
@@ -36,7 +36,7 @@ Logits = np.ndarray
 @pytest.fixture(scope="module")
 def network(tiny_bundle: Path) -> Any:
     manifest = Bundle.open(tiny_bundle).manifest
-    reference = reference_from_weights(manifest, CHECKPOINT, weights_from_origin(manifest, CHECKPOINT, ADAPTER))
+    reference = TransformersReference(network_from_checkpoint(manifest.dimensions, "dream", CHECKPOINT, ADAPTER))
     return reference._model.double()
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tools.peers import free_memory as module
 
 

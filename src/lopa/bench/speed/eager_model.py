@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lopa.export.source import ExportSource, source_from_checkpoint
 from lopa.export.verify.reference_model import empty_network, load_weights
-from lopa.export.verify.reference_names import names_of_architecture
+from lopa.export.verify.reference_names import parameter_in_network
 from lopa.export.weights.plan import PlannedWeight
 from lopa.runtime.errors import BadInputError
 
@@ -154,8 +154,7 @@ def empty_sdpa_network(source: ExportSource) -> Any:
 
 def reference_names(source: ExportSource) -> dict[str, str]:
     """Return transformers' tensor names by bundle name."""
-    names = names_of_architecture(source.config.architecture.name)
-    return {each.name: names.tensor(each.source) for each in source.planned}
+    return {each.name: parameter_in_network(each.name) for each in source.planned}
 
 
 def merged_weight(source: ExportSource, planned: PlannedWeight, device: str) -> Tensor:

@@ -24,7 +24,7 @@ _OTHER_ABILITIES = (
     Ability(
         "export",
         "export and verify",
-        ("torch", "transformers", "safetensors", "onnx", "onnx-ir", "onnxscript"),
+        ("torch", "transformers", "peft", "safetensors", "onnx", "onnx-ir", "onnxscript"),
         partial(pip_install, "export"),
     ),
     Ability(

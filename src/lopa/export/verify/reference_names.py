@@ -1,86 +1,125 @@
-"""Mapping of a checkpoint's settings and tensor names to the settings and names of transformers' networks.
+"""Mapping of a checkpoint's settings and module names to the settings and names of transformers' networks.
 
 The module is independent of the families of lopa.export.checkpoint, which it checks. Most checkpoints have
-transformers' names.
+transformers' names. A `*` in a name stands for the number of a layer.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Settings = Mapping[str, Any]
 """Content of a config.json."""
 
-_SAME = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_parameters",
-    "tie_word_embeddings",
-)
-_QWEN3_MOE = (
-    *("num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"),
-    *("decoder_sparse_step", "mlp_only_layers"),
-)
+_STACKED = {r"\.experts\.(\w+_proj)\.weight$": r".experts.\1"}
+"""Mapping of stacked experts to the parameters of transformers, whose names have no ending."""
+_LAYER = re.compile(r"(?<=model\.layers\.)\d+(?=\.)")
+_LLADA_MODULES = {
+    "model.embed_tokens": "model.transformer.wte",
+    "model.norm": "model.transformer.ln_f",
+    "lm_head": "model.transformer.ff_out",
+} | {
+    f"model.layers.*.{module}": f"model.transformer.blocks.*.{theirs}"
+    for module, theirs in {
+        "input_layernorm": "attn_norm",
+        "self_attn.q_proj": "q_proj",
+        "self_attn.k_proj": "k_proj",
+        "self_attn.v_proj": "v_proj",
+        "self_attn.o_proj": "attn_out",
+        "post_attention_layernorm": "ff_norm",
+        "mlp.gate_proj": "ff_proj",
+        "mlp.up_proj": "up_proj",
+        "mlp.down_proj": "ff_out",
+    }.items()
+}
 _LLADA2_MODULES = {
-    "model.word_embeddings.": "model.embed_tokens.",
-    ".attention.query_layernorm.": ".self_attn.q_norm.",
-    ".attention.key_layernorm.": ".self_attn.k_norm.",
-    ".attention.query_key_value.": ".self_attn.qkv_proj.",
-    ".attention.dense.": ".self_attn.o_proj.",
-    ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
+    "model.embed_tokens": "model.word_embeddings",
+    "model.layers.*.self_attn.q_norm": "model.layers.*.attention.query_layernorm",
+    "model.layers.*.self_attn.k_norm": "model.layers.*.attention.key_layernorm",
+    "model.layers.*.self_attn.o_proj": "model.layers.*.attention.dense",
+    "model.layers.*.mlp.gate.e_score_correction_bias": "model.layers.*.mlp.gate.expert_bias",
 }
-_LLADA_BLOCK_MODULES = {
-    "attn_norm": "input_layernorm",
-    "q_proj": "self_attn.q_proj",
-    "k_proj": "self_attn.k_proj",
-    "v_proj": "self_attn.v_proj",
-    "attn_out": "self_attn.o_proj",
-    "ff_norm": "post_attention_layernorm",
-    "ff_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj",
-    "ff_out": "mlp.down_proj",
+_LLADA2_FUSED = {
+    f"model.layers.*.self_attn.{part}_proj": "model.layers.*.attention.query_key_value" for part in ("q", "k", "v")
 }
-_LLADA_OUTER_MODULES = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
-_LLADA_TENSOR = re.compile(r"model\.transformer\.(?:blocks\.(?P<layer>\d+)\.)?(?P<module>\w+)\.(?P<kind>weight|bias)")
+_OUTER_IN_BUNDLE = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
+_LAYER_IN_BUNDLE = {
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+    "mlp.router": "mlp.gate",
+    "mlp.experts.gate": "mlp.experts.gate_proj",
+    "mlp.experts.up": "mlp.experts.up_proj",
+    "mlp.experts.down": "mlp.experts.down_proj",
+    "mlp.shared.gate": "mlp.shared_experts.gate_proj",
+    "mlp.shared.up": "mlp.shared_experts.up_proj",
+    "mlp.shared.down": "mlp.shared_experts.down_proj",
+}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Mapping of the names in one kind of checkpoint to transformers' names."""
+    """Names in one kind of checkpoint that differ from transformers'."""
 
-    embedding: str
-    head: str
-    """Tensor that a checkpoint with tied embeddings lacks."""
-    tensor: Callable[[str], str]
-    """Function from the checkpoint's tensor name to transformers'; unknown names stay unchanged.
+    settings: Callable[[Settings], dict[str, Any]] = dict
+    """Function from config.json to the content that transformers' configuration reads."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Checkpoint's name by the network's, for the modules that have another one."""
+    fused: Mapping[str, str] = field(default_factory=dict)
+    """The same for modules whose rows follow each other in one matrix of the checkpoint."""
 
-    Tensors of single experts and of fused query, key and value keep a name of their own
-    (lopa.export.verify.reference_layout).
-    """
-    settings: Callable[[Settings], dict[str, Any]]
-    """Function from config.json to the arguments of a transformers configuration; unknown settings are dropped."""
+    @property
+    def key_mapping(self) -> dict[str, str]:
+        """Argument of from_pretrained: expressions for the checkpoint's names, and transformers' names."""
+        return _STACKED | {
+            "^" + re.escape(theirs).replace(r"\*", r"(\d+)"): ours.replace("*", r"\1")
+            for ours, theirs in self.modules.items()
+        }
+
+    def in_checkpoint(self, module: str) -> str:
+        """Return the checkpoint's name of a module of the network."""
+        number = _LAYER.search(module)
+        pattern = _LAYER.sub("*", module)
+        theirs = self.modules.get(pattern) or self.fused.get(pattern) or pattern
+        return theirs if number is None else theirs.replace("*", number[0])
+
+    def is_fused(self, module: str) -> bool:
+        """Return True if a module of the network is part of a matrix of the checkpoint."""
+        return _LAYER.sub("*", module) in self.fused
 
 
 def names_of_architecture(architecture: str) -> Names:
     """Return the names for a manifest's architecture."""
-    return _OTHERS.get(architecture, _TRANSFORMERS)
+    return _OTHERS.get(architecture, Names())
 
 
-def _same_settings(config: Settings) -> dict[str, Any]:
-    return {name: config[name] for name in _SAME if config.get(name) is not None}
+def parameter_in_network(name: str) -> str:
+    """Return transformers' name of a bundle's tensor. Experts have it before transformers stacks gate and up."""
+    module, _, kind = name.rpartition(".")
+    if module in _OUTER_IN_BUNDLE:
+        return f"{_OUTER_IN_BUNDLE[module]}.{kind}"
+    _, layer, part = module.split(".", 2)
+    if (part, kind) == ("mlp.router", "bias"):
+        kind = "e_score_correction_bias"
+    return f"model.layers.{layer}.{_LAYER_IN_BUNDLE[part]}.{kind}"
+
+
+def _settings_with_head_dim(config: Settings) -> dict[str, Any]:
+    """Return the settings with the head size of the reference code, where transformers would assume 128."""
+    return {**config, "head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]}
 
 
 def _llada_settings(config: Settings) -> dict[str, Any]:
-    """Return the settings; null means the default of OLMo, which LLaDA is based on."""
+    """Return Llama's settings; null means the default of OLMo, which LLaDA is based on."""
     return {
         "vocab_size": config.get("embedding_size") or config["vocab_size"],
         "hidden_size": config["d_model"],
@@ -95,17 +134,12 @@ def _llada_settings(config: Settings) -> dict[str, Any]:
     }
 
 
-def _qwen3_moe_settings(config: Settings) -> dict[str, Any]:
-    return _same_settings(config) | {name: config[name] for name in _QWEN3_MOE if config.get(name) is not None}
-
-
 def _llada_moe_settings(config: Settings) -> dict[str, Any]:
     """Return Qwen3-MoE's settings. The reference code never normalizes scores, whatever config.json says."""
     frequencies = config.get("moe_layer_freq") or []
-    return _same_settings(config) | {
+    return {
+        **_settings_with_head_dim(config),
         "intermediate_size": config.get("dense_intermediate_size") or config["expert_intermediate_size"],
-        "num_experts": config["num_experts"],
-        "num_experts_per_tok": config["num_experts_per_tok"],
         "moe_intermediate_size": config["expert_intermediate_size"],
         "norm_topk_prob": False,
         "decoder_sparse_step": 1,
@@ -114,49 +148,26 @@ def _llada_moe_settings(config: Settings) -> dict[str, Any]:
 
 
 def _llada2_settings(config: Settings) -> dict[str, Any]:
-    """Return GLM-4-MoE's settings. The reference code does not divide the score of a single expert by itself."""
-    settings = _same_settings(config)
-    if settings.get("num_key_value_heads") == 0:
-        settings["num_key_value_heads"] = config["num_attention_heads"]
+    """Return GLM-4-MoE's settings. The reference code does not divide the score of a single expert by itself.
+
+    It rotates all channels where config.json gives no partial_rotary_factor.
+    """
     factor = config.get("partial_rotary_factor")
-    return settings | {
-        "n_routed_experts": config["num_experts"],
+    return {
+        **config,
+        "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
+        "n_routed_experts": config.get("num_experts") or config["num_local_experts"],
         "n_shared_experts": config.get("num_shared_experts") or 0,
         "first_k_dense_replace": config.get("first_k_dense_replace") or 0,
         "partial_rotary_factor": 1.0 if factor is None else factor,
         "norm_topk_prob": config["num_experts_per_tok"] > 1,
         "use_qk_norm": True,
-        **{
-            name: config[name]
-            for name in (
-                *("num_experts_per_tok", "moe_intermediate_size"),
-                *("n_group", "topk_group", "routed_scaling_factor"),
-            )
-        },
     }
 
 
-def _llada2_tensor(name: str) -> str:
-    for part, replacement in _LLADA2_MODULES.items():
-        name = name.replace(part, replacement)
-    return name
-
-
-def _llada_tensor(name: str) -> str:
-    found = _LLADA_TENSOR.fullmatch(name)
-    if found is None:
-        return name
-    inside = found["layer"] is not None
-    module = (_LLADA_BLOCK_MODULES if inside else _LLADA_OUTER_MODULES).get(found["module"])
-    if module is None:
-        return name
-    return f"model.layers.{found['layer']}.{module}.{found['kind']}" if inside else f"{module}.{found['kind']}"
-
-
-_TRANSFORMERS = Names("model.embed_tokens.weight", "lm_head.weight", str, _same_settings)
 _OTHERS = {
-    "llada": Names("model.transformer.wte.weight", "model.transformer.ff_out.weight", _llada_tensor, _llada_settings),
-    "llada2-moe": Names("model.word_embeddings.weight", "lm_head.weight", _llada2_tensor, _llada2_settings),
-    "sdar-moe": Names("model.embed_tokens.weight", "lm_head.weight", str, _qwen3_moe_settings),
-    "llada-moe": Names("model.embed_tokens.weight", "lm_head.weight", str, _llada_moe_settings),
+    "llada": Names(_llada_settings, _LLADA_MODULES),
+    "llada2-moe": Names(_llada2_settings, _LLADA2_MODULES, _LLADA2_FUSED),
+    "llada-moe": Names(_llada_moe_settings),
+    "wedlm": Names(_settings_with_head_dim),
 }

@@ -182,13 +182,15 @@ def _check_files(bundle: Bundle) -> None:
 def _reference_from_checkpoint(
     bundle: Bundle, checkpoint: Path, lora: Path | None
 ) -> tuple[Reference, tuple[OutputError, ...]]:
-    """Return transformers' network and the errors of the weights. The errors are empty for unquantized weights."""
+    """Return transformers' network and the errors of the weights, of unquantized ones only those beyond tolerance."""
     with export_extra_needed("comparing with the checkpoint"):
-        from lopa.export.verify.quantized_weights import dequantized_weights, errors_of_weights
-        from lopa.export.verify.reference_model import reference_from_weights, weights_from_origin
-    weights = weights_from_origin(bundle.manifest, checkpoint, lora)
-    errors: tuple[OutputError, ...] = ()
-    if bundle.manifest.quantization is not None:
-        errors = errors_of_weights(bundle, weights)
-        weights = dequantized_weights(bundle, weights)
-    return reference_from_weights(bundle.manifest, checkpoint, weights), errors
+        from lopa.export.verify.quantized_weights import dequantize, errors_of_weights
+        from lopa.export.verify.reference_model import TransformersReference, network_from_checkpoint
+    manifest = bundle.manifest
+    network = network_from_checkpoint(manifest.dimensions, manifest.architecture, checkpoint, lora)
+    errors: tuple[OutputError, ...] = errors_of_weights(bundle, network)
+    if manifest.quantization is not None:
+        dequantize(bundle, network)
+    else:  # outputs show the others
+        errors = tuple(error for error in errors if not error.ok)
+    return TransformersReference(network), errors

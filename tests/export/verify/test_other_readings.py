@@ -1,0 +1,154 @@
+"""Checkpoints that transformers and peft read otherwise than a naive reader, against bundles of both readings.
+
+A bundle of each reading is exported from a checkpoint that states it plainly. It is then compared with the checkpoint
+that can be misread, whose digests are not checked.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.export.checkpoint.packed_checkpoint import packed_checkpoint, write_config
+from tests.export.checkpoints import ONE_LAYER, small_checkpoint
+
+from lopa.export.bundle_from_checkpoint import bundle_from_checkpoint
+from lopa.export.verify import report
+from lopa.export.verify.report import report_from_bundle
+
+Tensors = dict[str, torch.Tensor]
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+MATRIX = "model.layers.0.mlp.down_proj.weight"
+
+
+def checkpoint(folder: Path, change: Mapping[str, torch.Tensor] | None = None, **config: Any) -> Path:
+    """Write a plain checkpoint with some other tensors and settings."""
+    small_checkpoint(folder, changes=ONE_LAYER)
+    if change:
+        save_file({**load_file(folder / "model.safetensors"), **change}, folder / "model.safetensors")
+    if config:
+        edit_config(folder, **config)
+    return folder
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def tensors_of(folder: Path) -> Tensors:
+    return load_file(folder / "model.safetensors")
+
+
+def write_index(folder: Path, shards: Mapping[str, Tensors], placed: Mapping[str, str]) -> None:
+    for name, tensors in shards.items():
+        save_file(tensors, folder / name, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": dict(placed)}))
+
+
+Case = tuple[Path, Path, Path, Path | None]
+"""Checkpoint of the naive reading, of the right one, the checkpoint that can be misread, and its adapter."""
+
+
+def own_head_beside_ties(folder: Path) -> Case:
+    misread = checkpoint(folder / "misread")
+    own = tensors_of(misread)
+    edit_config(misread, tie_word_embeddings=True)
+    naive = checkpoint(folder / "naive", {HEAD: own[EMBEDDING].clone()})
+    return naive, checkpoint(folder / "right"), misread, None
+
+
+def single_file_beside_an_index(folder: Path) -> Case:
+    misread = checkpoint(folder / "misread")
+    shard = "model-00001-of-00001.safetensors"
+    other = {name: tensor + 1 for name, tensor in tensors_of(misread).items()}
+    write_index(misread, {shard: other}, dict.fromkeys(other, shard))
+    return checkpoint(folder / "naive", other), checkpoint(folder / "right"), misread, None
+
+
+def tensor_in_two_shards(folder: Path) -> Case:
+    misread = checkpoint(folder / "misread")
+    whole = tensors_of(misread)
+    (misread / "model.safetensors").unlink()
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    last = {MATRIX: whole[MATRIX] + 1}
+    placed = {name: second if name == HEAD else first for name in whole}
+    rest = {name: tensor for name, tensor in whole.items() if name != HEAD}
+    write_index(misread, {first: rest, second: {HEAD: whole[HEAD], **last}}, placed)
+    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
+
+
+def head_in_two_shards(folder: Path) -> Case:
+    """Add the same constant to every row of the head, which changes no probability: only the weights show it."""
+    misread = checkpoint(folder / "misread")
+    whole = tensors_of(misread)
+    (misread / "model.safetensors").unlink()
+    first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    last = {HEAD: whole[HEAD] + 1}
+    placed = {name: second if name == MATRIX else first for name in whole}
+    rest = {name: tensor for name, tensor in whole.items() if name != MATRIX}
+    write_index(misread, {first: rest, second: {MATRIX: whole[MATRIX], **last}}, placed)
+    return checkpoint(folder / "naive"), checkpoint(folder / "right", last), misread, None
+
+
+def theta_in_two_places(folder: Path) -> Case:
+    scaling = {"rope_type": "default", "rope_theta": 500.0}
+    misread = checkpoint(folder / "misread", rope_theta=10000.0, rope_scaling=scaling)
+    return checkpoint(folder / "naive"), checkpoint(folder / "right", rope_theta=500.0), misread, None
+
+
+def saved_embedding_on_a_tied_base(folder: Path) -> Case:
+    misread = checkpoint(folder / "misread", tie_word_embeddings=True)
+    whole = tensors_of(misread)
+    head = whole.pop(HEAD)
+    save_file(whole, misread / "model.safetensors")
+    saved = torch.randn(head.shape, generator=torch.Generator().manual_seed(3))
+    lora = folder / "lora"
+    lora.mkdir()
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    (lora / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["embed_tokens"]}))
+    module = "base_model.model.model.layers.0.self_attn.q_proj"
+    unchanged = {f"{module}.lora_A.weight": torch.zeros(2, 32), f"{module}.lora_B.weight": torch.zeros(32, 2)}
+    save_file({**unchanged, f"base_model.model.{EMBEDDING}": saved}, lora / "adapter_model.safetensors")
+    naive = checkpoint(folder / "naive", {EMBEDDING: saved, HEAD: saved.clone()})
+    right = checkpoint(folder / "right", {EMBEDDING: saved, HEAD: whole[EMBEDDING].clone()})
+    return naive, right, misread, lora
+
+
+def second_version_of_gptq(folder: Path) -> Case:
+    settings = {"bits": 4, "group_size": 32, "quant_method": "gptq", "sym": True, "desc_act": False}
+    for name in ("naive", "right", "misread"):
+        packed_checkpoint(folder / name, second_version=True)
+    write_config(folder / "naive", settings)
+    write_config(folder / "misread", {**settings, "format": "gptq_v2"})
+    return folder / "naive", folder / "right", folder / "misread", None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        own_head_beside_ties,
+        single_file_beside_an_index,
+        tensor_in_two_shards,
+        head_in_two_shards,
+        theta_in_two_places,
+        saved_embedding_on_a_tied_base,
+        second_version_of_gptq,
+    ],
+    ids=lambda case: case.__name__,
+)
+def test_only_the_reading_of_others_is_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], case: Callable[[Path], Case]
+) -> None:
+    monkeypatch.setattr(report, "check_origin", lambda *_: None)
+    naive, right, misread, lora = case(tmp_path)
+    for plain, is_right in ((naive, False), (right, True)):
+        bundle = bundle_from_checkpoint(plain, tmp_path / f"{plain.name}-bundle")
+        found = report_from_bundle(bundle, checkpoint=misread, lora=lora, device="numpy")
+        assert found.ok == is_right, (plain.name, found.errors)
+        wrong = {error.reference for error in found.errors if not error.ok}
+        assert wrong <= (set() if is_right else {"transformers", "checkpoint"})
+    assert capfd.readouterr() == ("", "")  # no progress or warnings of transformers and peft
