@@ -24,7 +24,7 @@ from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError
+from lopa.runtime.errors import BadInputError, DecoderClosedError, EngineFailedError, PromptTooLongError
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -37,6 +37,7 @@ from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
+from lopa.runtime.requests.ownership import Ownership
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
@@ -71,7 +72,8 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """A bundle opened on one or several devices, to decode prompts.
 
-    Only one caller may use it at a time. lopa.Engine serves any number of callers.
+    Threads take turns, round by round. lopa.Engine decodes their requests together, and has the decoder for itself
+    until it is closed. docs/reference/python.md has a table of what is allowed.
     """
 
     bundle: Bundle
@@ -92,6 +94,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self._threads = threads
         self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
+        self._ownership = Ownership()
 
     @classmethod
     def open(
@@ -292,6 +295,7 @@ class Decoder:
         """
         check_prompts(prompts)
         check_callback(on_step)
+        self._ownership.check()
         config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
@@ -350,8 +354,10 @@ class Decoder:
         `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
         unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
         iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
-        branches="auto" without a cost table of this device in the bundle.
+        branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError while an engine has the
+        decoder, or in a signal handler during a round, and DecoderClosedError.
         """
+        self._ownership.check()
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
     def stream_text(
@@ -473,6 +479,7 @@ class Decoder:
             self.tokenizer,
             PrefixTree(cache_tokens),
             observer=observer,
+            ownership=self._ownership,
         )
 
     def prompt_from_messages(
@@ -494,7 +501,14 @@ class Decoder:
         )
 
     def close(self) -> None:
-        """Free the session and end the helper process."""
+        """Close the engine that uses the decoder, free the session and end the helper process. Closing twice is allowed.
+
+        If a round runs, the session is freed after it, and further rounds raise DecoderClosedError.
+        """
+        error = DecoderClosedError("the decoder is closed", expected="an open decoder", remedy="open another one")
+        self._ownership.end(error, self._free)
+
+    def _free(self) -> None:
         self._grammars.close()
         self.session.close()
 

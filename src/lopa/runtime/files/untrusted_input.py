@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError, LopaError, is_from_signal_handler
 
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
@@ -25,7 +25,7 @@ Kind = TypeVar("Kind")
 def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
-    Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
+    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any error (RecursionError,
     MemoryError). A panic in a Rust extension raises an exception that is not derived from Exception.
     """
     try:
@@ -33,6 +33,8 @@ def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterato
     except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
+        if is_from_signal_handler(error):
+            raise
         raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
 
 
