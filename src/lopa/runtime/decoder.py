@@ -37,10 +37,10 @@ from lopa.runtime.plan.holes_plan import plan_for_holes
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver
-from lopa.runtime.requests.ownership import Ownership
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
+from lopa.runtime.requests.session_turns import SessionTurns
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.revision import Revision, revised
 from lopa.runtime.row_sharing import FasterSharing, always
@@ -72,8 +72,8 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """A bundle opened on one or several devices, to decode prompts.
 
-    Threads take turns, round by round. lopa.Engine decodes their requests together, and has the decoder for itself
-    until it is closed. docs/reference/python.md has a table of what is allowed.
+    Threads, streams and engines take turns, round by round. lopa.Engine decodes the requests of many callers together,
+    which is faster. docs/reference/python.md has a table of what is allowed.
     """
 
     bundle: Bundle
@@ -94,7 +94,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self._threads = threads
         self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
-        self._ownership = Ownership()
+        self._turns = SessionTurns()
 
     @classmethod
     def open(
@@ -295,7 +295,7 @@ class Decoder:
         """
         check_prompts(prompts)
         check_callback(on_step)
-        self._ownership.check()
+        self._turns.check()
         config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
@@ -354,10 +354,10 @@ class Decoder:
         `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
         unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
         iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
-        branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError while an engine has the
-        decoder, or in a signal handler during a round, and DecoderClosedError.
+        branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError in a signal handler
+        during a round, and DecoderClosedError.
         """
-        self._ownership.check()
+        self._turns.check()
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
     def stream_text(
@@ -471,7 +471,12 @@ class Decoder:
                 remedy="shorten the prompt or the choices",
             ) from error
 
-    def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
+    def _pool(
+        self,
+        cache_tokens: int = PREFIX_CACHE_TOKENS,
+        observer: EngineObserver | None = None,
+        own_errors: type[BaseException] = Exception,
+    ) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
         return RequestPool(
             TypedSession(self.session),
@@ -479,7 +484,8 @@ class Decoder:
             self.tokenizer,
             PrefixTree(cache_tokens),
             observer=observer,
-            ownership=self._ownership,
+            turns=self._turns,
+            own_errors=own_errors,
         )
 
     def prompt_from_messages(
@@ -501,12 +507,12 @@ class Decoder:
         )
 
     def close(self) -> None:
-        """Close the engine that uses the decoder, free the session and end the helper process. Closing twice is allowed.
+        """Free the session and end the helper process. Closing twice is allowed.
 
-        If a round runs, the session is freed after it, and further rounds raise DecoderClosedError.
+        If a round runs, the session is freed after it. Later rounds raise DecoderClosedError.
         """
         error = DecoderClosedError("the decoder is closed", expected="an open decoder", remedy="open another one")
-        self._ownership.end(error, self._free)
+        self._turns.end(error, self._free)
 
     def _free(self) -> None:
         self._grammars.close()

@@ -100,7 +100,7 @@ class EngineClosedError(BadInputError):
 
 
 class DecoderBusyError(BadInputError):
-    """An engine uses the decoder, or the call interrupts a round of its own thread (signal handlers)."""
+    """The call interrupts a round of its own thread, as signal handlers and finalizers do."""
 
 
 class DecoderClosedError(BadInputError):

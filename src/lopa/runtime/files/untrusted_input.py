@@ -25,8 +25,9 @@ Kind = TypeVar("Kind")
 def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
-    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any error (RecursionError,
-    MemoryError). A panic in a Rust extension raises an exception that is not derived from Exception.
+    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any
+    error (RecursionError, MemoryError). A panic in a Rust extension raises an exception that is not derived from
+    Exception.
     """
     try:
         yield

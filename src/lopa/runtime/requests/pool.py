@@ -1,15 +1,15 @@
 """The running requests of one session; every step is one round of all of them.
 
-The pool groups requests into forwards. Threads and queues belong to the engine. Only one caller may use it at a time.
+The pool groups requests into forwards. Threads and queues belong to the engine. A pool has one caller at a time. Pools
+of one decoder take turns on its session.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
@@ -21,10 +21,10 @@ from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObserver, RoundReport
-from lopa.runtime.requests.ownership import Ownership
 from lopa.runtime.requests.prefix_reuse import PrefixReuse, prefix_reuse
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.session_turns import SessionTurns
 from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.scoring.choice_scores import EncodedChoice
@@ -34,7 +34,6 @@ from lopa.runtime.state.batch import MAX_PADDING, batch_from_windows, groups_fro
 from lopa.runtime.state.windows import Windows
 from lopa.runtime.text.tokenizer import Tokenizer
 
-Result = TypeVar("Result")
 _LOG = logging.getLogger(__name__)
 
 
@@ -75,15 +74,17 @@ class RequestPool:
         *,
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
-        ownership: Ownership | None = None,
+        turns: SessionTurns | None = None,
+        own_errors: type[BaseException] = Exception,
     ) -> None:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
         `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
-        raise. Several pools may take turns on a session if they have its `ownership`.
+        raise. Several pools may take `turns` on a session. Exceptions of the class `own_errors` end their request only.
         """
         self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
-        self._ownership = Ownership() if ownership is None else ownership
+        self._turns = SessionTurns() if turns is None else turns
+        self._own_errors = own_errors
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
@@ -112,9 +113,6 @@ class RequestPool:
 
     def add(self, job: Job) -> None:
         """Add a request to the next step."""
-        self._use_session(partial(self._add, job))
-
-    def _add(self, job: Job) -> None:
         began = time.perf_counter()
         prefix = SharedPrefix(self._prefixes, self._reuse(job), job.prompt_ids)
         self._report_admission(job, began, prefix.tokens)
@@ -127,7 +125,7 @@ class RequestPool:
         if job.done:
             prefix.release()
         elif prefix.tokens:
-            self._session.append_rows(running.decoding.request, prefix.rows())
+            self._turns.run(partial(self._session.append_rows, running.decoding.request, prefix.rows()))
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
@@ -135,22 +133,19 @@ class RequestPool:
         tokens.
         """
         began = time.perf_counter()
-        rounds = self._use_session(self._open_rounds)
+        self._remove_ended()
+        rounds = self._turns.run(self._open_rounds)
         for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
-            finished = self._use_session(partial(self._run_group, [rounds[index] for index in group]))
+            finished = self._turns.run(partial(self._run_group, [rounds[index] for index in group]))
             for running, _, step in finished:  # callbacks may use the session in turn
                 with self._errors_end_request(running.job):
                     if step is not None and running.job.on_step is not None:
                         running.job.on_step(step)
                     self._put_events(running, step)
-        self._use_session(self._remove_ended)
+        self._remove_ended()
         self._end_round(began, len(rounds))
 
-    def _use_session(self, work: Callable[[], Result]) -> Result:
-        return self._ownership.run(work, self)
-
     def _open_rounds(self) -> list[tuple[_Running, Windows]]:
-        self._remove_ended()
         rounds: list[tuple[_Running, Windows]] = []
         for running in self._running:
             with self._errors_end_request(running.job):
@@ -191,7 +186,7 @@ class RequestPool:
         for running in self._running:
             for handle in running.job.unfinished:
                 handle.cancel()
-        self._use_session(self._remove_ended)
+        self._remove_ended()
 
     def hand_out_ended(self) -> None:
         """Give every ended request its result. This does not use the session, so it works after the session failed."""
@@ -207,7 +202,7 @@ class RequestPool:
         """
         for running in self._running:
             running.prefix.release()
-            self._ownership.later(partial(self._session.release, running.decoding.request))
+            self._turns.later(partial(self._session.release, running.decoding.request))
         self._running.clear()
 
     def _reuse(self, job: Job) -> PrefixReuse | None:
@@ -311,7 +306,7 @@ class RequestPool:
             ending_handles = running.job.ending_handles(running.decoding.stop_reason)
             if ending_handles.is_all:
                 running.prefix.release()
-                self._session.release(running.decoding.request)
+                self._turns.run(partial(self._session.release, running.decoding.request))
                 gone.append(running)
             for handle, reason in ending_handles.handles:
                 self._hand_out_result(running, handle, reason)
@@ -373,14 +368,10 @@ class RequestPool:
 
     @contextmanager
     def _errors_end_request(self, job: Job) -> Iterator[None]:
-        """Catch any exception as this request's error, which ends it.
-
-        Without an engine, exceptions of signal handlers and those that end the process are the caller's.
-        """
+        """Catch `own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
         try:
             yield
-        except BaseException as error:
-            is_own = isinstance(error, Exception) and not is_from_signal_handler(error)
-            if not (is_own or self._ownership.is_given_to(self)):
+        except self._own_errors as error:
+            if is_from_signal_handler(error):
                 raise
             self.end_failed(job, error)

@@ -1,0 +1,142 @@
+"""Turns on a decoder's session, which has one user at a time.
+
+A session keeps state between a forward and its commits, so nothing else may use it in between. Threads wait for each
+other's rounds. A call that interrupts a round of its own thread, from a signal handler or a finalizer, can neither wait
+nor run, and is rejected. Signal handlers run between any two bytecodes and may raise. The lock is therefore a C object
+in a `with` statement, and no cleanup depends on a call that follows the one that took it.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler
+
+_LOG = logging.getLogger(__name__)
+_all: "weakref.WeakSet[SessionTurns]" = weakref.WeakSet()
+_gate = threading.RLock()
+"""Every turn passes it. It closes at the interpreter's end."""
+Result = TypeVar("Result")
+
+
+class SessionTurns:
+    """Turns on one session until it is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._busy = False
+        """True while the thread that has the lock uses the session."""
+        self._later: deque[Callable[[], None]] = deque()
+        self._end: DecoderClosedError | None = None
+        """Error of every use after the end."""
+        _all.add(self)
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Return the result of `work`, which uses the session, once no other thread does.
+
+        Raises DecoderBusyError if this thread was interrupted while it uses the session, and DecoderClosedError after
+        the end.
+        """
+        self.check()
+        try:
+            with _gate:
+                pass
+            with self._lock:
+                self.check()
+                if self._busy:
+                    raise DecoderBusyError(
+                        "the decoder is in use: this call interrupts a round of its own thread, as signal handlers do",
+                        expected="a call outside the decoder's rounds",
+                        remedy="call it after the round, or let a lopa.Engine decode on a thread of its own",
+                    )
+                try:
+                    self._busy = True
+                    self._run_queue()
+                    return work()
+                finally:
+                    self._busy = False
+        finally:
+            if self._later:  # added by others during the turn
+                self._run_later()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Run `work` now, or after the turn that is running. Its errors are logged, since nobody may be waiting."""
+        self._later.append(work)
+        self._run_later()
+
+    def end(self, error: DecoderClosedError, free: Callable[[], None]) -> None:
+        """Reject all further use with `error`, and call `free` when no turn is running. Only the first call counts."""
+        if self._end is None:
+            self._end = error
+            self.later(free)
+
+    def check(self) -> None:
+        """Raise DecoderClosedError after the end."""
+        if self._end is not None:
+            raise self._end.with_received(self._end.received)
+
+    def _run_later(self) -> None:
+        """Run the queue unless the session is in use. Its user then runs it at the end of the turn."""
+        try:
+            if self._lock.acquire(blocking=False) and not self._busy:
+                try:
+                    self._busy = True
+                    self._run_queue()
+                finally:
+                    self._busy = False
+        finally:
+            try:  # no call before it, such as suppress(): a signal handler could raise there
+                self._lock.release()
+            except RuntimeError:
+                _LOG.debug("another thread cleans up after its turn")
+
+    def _run_queue(self) -> None:
+        while self._later:
+            try:
+                self._later[0]()
+            except Exception as error:
+                if is_from_signal_handler(error):
+                    raise  # the work stays in the queue
+                _LOG.warning("cleaning up a session failed: %s", error)
+            self._later.popleft()
+
+    def _start_child(self) -> None:
+        """Reject every use in a forked child. The session's threads are not there, and freeing it waits for them."""
+        self._lock, self._busy = threading.RLock(), False
+        self._later.clear()
+        self._end = DecoderClosedError(
+            "the decoder was opened by another process, which this one was forked from",
+            expected="a decoder of this process",
+            remedy="open the bundle after the fork, or start processes with spawn",
+        )
+
+
+def _start_child() -> None:
+    global _gate
+    _gate = threading.RLock()
+    for each in list(_all):
+        each._start_child()
+
+
+def _stop_use() -> None:
+    """Keep other threads out of native code at the interpreter's end, which would abort the process there.
+
+    Turns that run end first, whatever interrupts this wait. Daemon threads then wait at the gate for ever.
+    """
+    for lock in (_gate, *(each._lock for each in list(_all))):
+        held = False
+        while not held:
+            try:
+                held = lock.acquire()
+            except BaseException:  # a second Ctrl-C
+                _LOG.debug("waiting for the end of a round")
+
+
+atexit.register(_stop_use)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_child)
