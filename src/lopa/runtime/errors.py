@@ -107,8 +107,8 @@ class DecoderClosedError(BadInputError):
     """The decoder is closed, or was opened by the process that this one was forked from."""
 
 
-class ResourceExhaustedError(LopaError):
-    """This machine has no more memory or threads (exit code 3)."""
+class ResourceExhaustedError(BadInputError):
+    """This machine or process has no more memory, files or threads (exit code 3). The input may be valid."""
 
     exit_code = 3
 
