@@ -24,7 +24,13 @@ from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, DecoderClosedError, EngineFailedError, PromptTooLongError
+from lopa.runtime.errors import (
+    BadInputError,
+    DecoderClosedError,
+    EngineFailedError,
+    PromptTooLongError,
+    is_from_signal_handler,
+)
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -40,7 +46,7 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
-from lopa.runtime.requests.session_turns import SessionTurns
+from lopa.runtime.requests.session_turns import SessionTurns, native_section
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.revision import Revision, revised
 from lopa.runtime.row_sharing import FasterSharing, always
@@ -131,10 +137,10 @@ class Decoder:
         if trusted_keys is not None:
             check_signature(folder_of_bundle(path), trust_from_files(trusted_keys))
         bundle = edit_bundle(Bundle.open(path), defaults=defaults, chat_template=chat_template)
-        tokenizer = Tokenizer.open(bundle)
+        tokenizer = native_section(Tokenizer.open)(bundle)
         if chat_template is not None:
             tokenizer.check_chat_template()
-        session = session_from_devices(
+        session = native_section(session_from_devices)(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
         own = "the device's own choice of" if threads is None else threads
@@ -171,6 +177,7 @@ class Decoder:
         """Return the number of branches with which this decoder decodes `config`, and the reason."""
         return branch_choice(self.options(config), self.devices)
 
+    @native_section
     def prepare_grammars(self) -> None:
         """Read the bundle's tokens for grammars, and start the helper process if there is one.
 
@@ -185,6 +192,7 @@ class Decoder:
         """True if requests may have a grammar: llguidance is installed and supports the bundle's tokenizer."""
         return self._grammars.are_supported
 
+    @native_section
     def check_grammar(self, config: GenerationConfig) -> None:
         """Check the grammar of `config`.
 
@@ -374,6 +382,7 @@ class Decoder:
         """
         return _texts(self.stream(prompt, config, on_step=on_step, **options))
 
+    @native_section
     def _job(
         self,
         prompt: Prompt,
@@ -602,6 +611,8 @@ class Decoder:
             ):
                 job = self._job(prompt, config, on_step=on_step, cache_salt=cache_salt)
         except BadInputError as error:
+            if is_from_signal_handler(error):
+                raise
             handle = RequestHandle()
             handle.put_error(error)
             return handle

@@ -5,7 +5,6 @@ The engine schedules requests and ends them. requests/pool.py shares forwards be
 
 import asyncio
 import atexit
-import os
 import threading
 import time
 import warnings
@@ -43,6 +42,7 @@ from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
 from lopa.runtime.requests.reservation import Reservation
+from lopa.runtime.requests.session_turns import left_by_fork
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.status import EngineStatus
 from lopa.runtime.requests.waiters import Waiters
@@ -126,8 +126,8 @@ class Engine:
         """Running requests, and some that have ended."""
         self._ending: list[Job] = []
         """Requests that ended before they ran, and whose handles still need their results."""
-        self._work: SimpleQueue[None] = SimpleQueue()
-        """Wakes the worker."""
+        self._work: SimpleQueue[Engine | None] = SimpleQueue()
+        """Wakes the worker, which has no other reference to the engine while it is idle, or ends it (None)."""
         self._drains = Waiters()
         self._load = self._pool.load()
         self._reservations: list[Reservation] = []
@@ -136,8 +136,7 @@ class Engine:
         self._cut_short = False
         """True if close() or a failure ended unfinished requests."""
         self._failure: LopaError | None = None
-        reference = weakref.ref(self)
-        self._worker = threading.Thread(target=_work, args=(reference, self._work), name="lopa-engine", daemon=True)
+        self._worker = threading.Thread(target=_work, args=(self._work,), name="lopa-engine", daemon=True)
         self._ended = False
         try:
             self._worker.start()
@@ -149,6 +148,7 @@ class Engine:
                 remedy="raise the limit of threads and processes (ulimit -u, pids of a container), or free memory",
             ) from error
         _open_engines.add(self)
+        left_by_fork.add(self)
 
     @classmethod
     @accept_former_arguments(_RENAMED)
@@ -425,12 +425,12 @@ class Engine:
     def __del__(self) -> None:
         if not (self._ended or self._closed):
             warnings.warn("an engine was dropped without close()", ResourceWarning, stacklevel=2, source=self)
-            self._stop()
+            self._work.put(None)
 
     def _stop(self) -> None:
         """Tell the worker to end."""
         self._closed = True
-        self._work.put(None)
+        self._work.put(self)
 
     def _check_thread(self, call: str) -> None:
         if threading.current_thread() is self._worker:
@@ -510,8 +510,8 @@ class Engine:
             self._pool.end_failed(job, failure)
         self._pool.close()
 
-    def _start_child(self) -> None:
-        """End the engine in a forked child, and its requests with an error."""
+    def end_in_child(self) -> None:
+        """End the engine in a forked child, and its requests with an error. Not for callers."""
         self._lock = threading.RLock()
         self._closed = self._ended = True
         self._failure = EngineClosedError(
@@ -567,7 +567,7 @@ class Engine:
             try:
                 self._waiting.extend(new)
             finally:  # even if a signal handler raises
-                self._work.put(None)
+                self._work.put(self)
             if self._ended:  # since the check, so that the worker may not have seen the requests
                 self._waiting.clear()
                 self._check_capacity(0)
@@ -606,20 +606,10 @@ class Engine:
                 )
 
 
-def _work(reference: "weakref.ref[Engine]", work: "SimpleQueue[None]") -> None:
-    """Run an engine until it is closed. While it is idle, nothing here keeps it from being collected."""
-    while True:
-        work.get()
-        engine = reference()
-        if engine is None or not engine._run():
-            return
+def _work(work: "SimpleQueue[Engine | None]") -> None:
+    """Run an engine until it is closed or dropped."""
+    while (engine := work.get()) is not None and engine._run():
         del engine
-
-
-def _start_child() -> None:
-    """End the engines in a forked child, where their threads do not exist."""
-    for engine in list(_open_engines):
-        engine._start_child()
 
 
 def _end_engines() -> None:
@@ -630,8 +620,6 @@ def _end_engines() -> None:
 
 
 atexit.register(_end_engines)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_child)
 
 
 def _unfinished(jobs: Sequence[Job]) -> int:

@@ -167,7 +167,7 @@ class RequestHandle:
                 with suppress(RuntimeError):  # the loop was closed meanwhile
                     loop.call_soon_threadsafe(changed.set)
 
-        self._waiters.add(wake)
+        self._waiters.append(wake)
         if self._done or (self._count and not at_end):
             changed.set()
         try:

@@ -10,18 +10,47 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
 
 from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler
 
 _LOG = logging.getLogger(__name__)
-_all: "weakref.WeakSet[SessionTurns]" = weakref.WeakSet()
-_gate = threading.RLock()
-"""Every turn passes it. It closes at the interpreter's end."""
+_gate, _sections = threading.RLock(), set[object]()
+"""Every section of native code passes the gate, which closes at the interpreter's end. The set has those that run."""
+left_by_fork: "weakref.WeakSet[LeftByFork]" = weakref.WeakSet()
+"""Objects that need threads of this process."""
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+class LeftByFork(Protocol):
+    """An object that needs threads of its process."""
+
+    def end_in_child(self) -> None:
+        """End the object in a forked child, where its threads do not exist."""
+
+
+def native_section(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return `function` as a section that the interpreter's end waits for. Native code aborts the process if its thread
+    ends with the interpreter. A daemon thread that calls it later waits for ever.
+    """
+
+    @wraps(function)
+    def section(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        token = object()
+        try:
+            with _gate:
+                _sections.add(token)
+            return function(*arguments, **named)
+        finally:
+            _sections.discard(token)
+
+    return section
 
 
 class SessionTurns:
@@ -34,7 +63,7 @@ class SessionTurns:
         self._later: deque[Callable[[], None]] = deque()
         self._end: DecoderClosedError | None = None
         """Error of every use after the end."""
-        _all.add(self)
+        left_by_fork.add(self)
 
     def run(self, work: Callable[[], Result]) -> Result:
         """Return the result of `work`, which uses the session, once no other thread does.
@@ -44,25 +73,38 @@ class SessionTurns:
         """
         self.check()
         try:
-            with _gate:
-                pass
-            with self._lock:
-                self.check()
-                if self._busy:
-                    raise DecoderBusyError(
-                        "the decoder is in use: this call interrupts a round of its own thread, as signal handlers do",
-                        expected="a call outside the decoder's rounds",
-                        remedy="call it after the round, or let a lopa.Engine decode on a thread of its own",
-                    )
-                try:
-                    self._busy = True
-                    self._run_queue()
-                    return work()
-                finally:
-                    self._busy = False
+            return self._run(work)
         finally:
             if self._later:  # added by others during the turn
                 self._run_later()
+
+    @native_section
+    def _run(self, work: Callable[[], Result]) -> Result:
+        with self._lock:
+            self.check()
+            if self._busy:
+                raise DecoderBusyError(
+                    "the decoder is in use: this call interrupts a round of its own thread, as signal handlers do",
+                    expected="a call outside the decoder's rounds",
+                    remedy="call it after the round, or let a lopa.Engine decode on a thread of its own",
+                )
+            return self._use(work)
+
+    def _use(self, work: Callable[[], Result]) -> Result:
+        """Run the queue and `work`, with the lock."""
+        try:
+            self._busy = True
+            while self._later:
+                try:
+                    self._later[0]()
+                except Exception as error:
+                    if is_from_signal_handler(error):
+                        raise  # the work stays in the queue
+                    _LOG.warning("cleaning up a session failed: %s", error)
+                self._later.popleft()
+            return work()
+        finally:
+            self._busy = False
 
     def later(self, work: Callable[[], None]) -> None:
         """Run `work` now, or after the turn that is running. Its errors are logged, since nobody may be waiting."""
@@ -84,29 +126,15 @@ class SessionTurns:
         """Run the queue unless the session is in use. Its user then runs it at the end of the turn."""
         try:
             if self._lock.acquire(blocking=False) and not self._busy:
-                try:
-                    self._busy = True
-                    self._run_queue()
-                finally:
-                    self._busy = False
+                self._use(lambda: None)
         finally:
             try:  # no call before it, such as suppress(): a signal handler could raise there
                 self._lock.release()
             except RuntimeError:
                 _LOG.debug("another thread cleans up after its turn")
 
-    def _run_queue(self) -> None:
-        while self._later:
-            try:
-                self._later[0]()
-            except Exception as error:
-                if is_from_signal_handler(error):
-                    raise  # the work stays in the queue
-                _LOG.warning("cleaning up a session failed: %s", error)
-            self._later.popleft()
-
-    def _start_child(self) -> None:
-        """Reject every use in a forked child. The session's threads are not there, and freeing it waits for them."""
+    def end_in_child(self) -> None:
+        """Reject every use in a forked child. The session is not freed there, which would wait for its threads."""
         self._lock, self._busy = threading.RLock(), False
         self._later.clear()
         self._end = DecoderClosedError(
@@ -119,24 +147,22 @@ class SessionTurns:
 def _start_child() -> None:
     global _gate
     _gate = threading.RLock()
-    for each in list(_all):
-        each._start_child()
+    _sections.clear()
+    for each in list(left_by_fork):
+        each.end_in_child()
 
 
-def _stop_use() -> None:
-    """Keep other threads out of native code at the interpreter's end, which would abort the process there.
-
-    Turns that run end first, whatever interrupts this wait. Daemon threads then wait at the gate for ever.
-    """
-    for lock in (_gate, *(each._lock for each in list(_all))):
-        held = False
-        while not held:
-            try:
-                held = lock.acquire()
-            except BaseException:  # a second Ctrl-C
-                _LOG.debug("waiting for the end of a round")
+def _close_gate() -> None:
+    """Wait for the sections of daemon threads, whatever interrupts this wait, and let no other one begin."""
+    is_closed = False
+    while _sections or not is_closed:
+        try:
+            is_closed = is_closed or _gate.acquire()
+            time.sleep(0.001)
+        except BaseException:  # a second Ctrl-C
+            _LOG.debug("waiting for the end of a round")
 
 
-atexit.register(_stop_use)
+atexit.register(_close_gate)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_child)

@@ -9,26 +9,12 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 
-class Waiters:
-    """Functions to call when the state has changed."""
-
-    def __init__(self) -> None:
-        self._wakes: list[Callable[[], None]] = []
-
-    def __len__(self) -> int:
-        return len(self._wakes)
-
-    def add(self, wake: Callable[[], None]) -> None:
-        """Call `wake` in every `notify` from now on, on its thread."""
-        self._wakes.append(wake)
-
-    def remove(self, wake: Callable[[], None]) -> None:
-        """Undo `add`."""
-        self._wakes.remove(wake)
+class Waiters(list[Callable[[], None]]):
+    """Functions to call, on the thread that changes the state, when it has changed."""
 
     def notify(self) -> None:
         """Wake everything that waits, after a change of the state."""
-        for wake in tuple(self._wakes):
+        for wake in tuple(self):
             wake()
 
     def wait_until(self, is_ready: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -40,7 +26,7 @@ class Waiters:
             if is_ready():
                 news.put(None)
 
-        self.add(wake)
+        self.append(wake)
         try:
             while not is_ready():
                 try:

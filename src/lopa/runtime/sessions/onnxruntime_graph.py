@@ -4,7 +4,6 @@ All sessions of a process with the same bundle, device and number of threads sha
 copy of the weights, packed for the processor.
 """
 
-import atexit
 import ctypes
 import os
 import threading
@@ -37,7 +36,7 @@ _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
-_open_lock = threading.RLock()
+_open_lock = threading.Lock()
 
 
 def _leave_graphs() -> None:
@@ -46,12 +45,11 @@ def _leave_graphs() -> None:
     for graph in list(_open_graphs.values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
     _open_graphs.clear()
-    _open_lock = threading.RLock()
+    _open_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_graphs)
-atexit.register(lambda: _open_lock.acquire())  # a daemon thread that opens a graph would abort the interpreter's end
 
 
 def open_part_graph(
