@@ -78,8 +78,8 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """A bundle opened on one or several devices, to decode prompts.
 
-    Threads, streams and engines take turns, round by round. lopa.Engine decodes the requests of many callers together,
-    which is faster. docs/reference/python.md has a table of what is allowed.
+    Threads, streams and engines take turns, round by round. lopa.Engine is faster, since it decodes the requests of many
+    callers together. docs/reference/python.md has a table of what is allowed.
     """
 
     bundle: Bundle

@@ -139,7 +139,7 @@ def test_a_call_from_a_signal_handler_inside_a_round_is_rejected(
     interrupted: tuple[Decoder, InterruptedSession], prompts: Any, answers: Any, parallel: int
 ) -> None:
     decoder, session = interrupted
-    half_read = decoder.stream(prompts[5], **OPTIONS)
+    half_read = decoder.stream(prompts[5], strategy="sequential", **OPTIONS)
     next(half_read)
     raised: list[DecoderBusyError] = []
 
@@ -161,7 +161,7 @@ def test_a_call_from_a_signal_handler_inside_a_round_is_rejected(
 
 
 class TimeLimitError(Exception):
-    """What a signal handler raises."""
+    """An exception of a signal handler."""
 
 
 @pytest.mark.parametrize("parallel", [1, 2])

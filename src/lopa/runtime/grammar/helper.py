@@ -50,7 +50,7 @@ class GrammarHelper:
     def __init__(self, bundle: Path, limits: GrammarLimits, *, chat_template: str | None = None) -> None:
         """Store the settings. `chat_template` replaces the bundle's own template, if given."""
         self._bundle, self._limits, self._chat_template = bundle, limits, chat_template
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt its own thread
         self._max_num_seqs = threading.BoundedSemaphore(limits.processes)
         # The lock guards the attributes below.
         self._process: subprocess.Popen[bytes] | None = None

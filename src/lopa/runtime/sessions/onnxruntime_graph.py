@@ -36,7 +36,7 @@ _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
-_open_lock = threading.Lock()
+_open_lock = threading.RLock()
 
 
 def _leave_graphs() -> None:
@@ -45,7 +45,7 @@ def _leave_graphs() -> None:
     for graph in list(_open_graphs.values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
     _open_graphs.clear()
-    _open_lock = threading.Lock()
+    _open_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
