@@ -24,13 +24,7 @@ from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import (
-    BadInputError,
-    DecoderClosedError,
-    EngineFailedError,
-    PromptTooLongError,
-    is_from_signal_handler,
-)
+from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, is_from_signal_handler
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -78,8 +72,8 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """A bundle opened on one or several devices, to decode prompts.
 
-    Threads, streams and engines take turns, round by round. lopa.Engine is faster, since it decodes the requests of many
-    callers together. docs/reference/python.md has a table of what is allowed.
+    Threads, streams and engines take turns, round by round. A lopa.Engine decodes the requests of many callers
+    together. docs/reference/python.md has a table of what is allowed.
     """
 
     bundle: Bundle
@@ -480,12 +474,7 @@ class Decoder:
                 remedy="shorten the prompt or the choices",
             ) from error
 
-    def _pool(
-        self,
-        cache_tokens: int = PREFIX_CACHE_TOKENS,
-        observer: EngineObserver | None = None,
-        own_errors: type[BaseException] = Exception,
-    ) -> RequestPool:
+    def _pool(self, cache_tokens: int = PREFIX_CACHE_TOKENS, observer: EngineObserver | None = None) -> RequestPool:
         """Return an empty pool on this decoder's session, with a prefix cache of up to `cache_tokens` tokens."""
         return RequestPool(
             TypedSession(self.session),
@@ -494,7 +483,6 @@ class Decoder:
             PrefixTree(cache_tokens),
             observer=observer,
             turns=self._turns,
-            own_errors=own_errors,
         )
 
     def prompt_from_messages(
@@ -520,8 +508,7 @@ class Decoder:
 
         If a round runs, the session is freed after it. Later rounds raise DecoderClosedError.
         """
-        error = DecoderClosedError("the decoder is closed", expected="an open decoder", remedy="open another one")
-        self._turns.end(error, self._free)
+        self._turns.end(self._free)
 
     def _free(self) -> None:
         self._grammars.close()

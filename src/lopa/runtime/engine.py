@@ -115,8 +115,8 @@ class Engine:
         self._decoder = decoder
         self._closes_decoder = False
         decoder._turns.check()
-        # No signal handler runs on the worker, so that every exception there is a request's own.
-        self._pool = decoder._pool(rows, checked_observer(observer), own_errors=BaseException)
+        self._pool = decoder._pool(rows, checked_observer(observer))
+        self._pool.own_errors = BaseException  # no signal handler runs on the worker
         self._lock = threading.RLock()
         """Makes a check of the capacity and its use one step. Nobody waits with it, and the worker does not need it, so
         that signal handlers may interrupt any method, and wait for requests."""
@@ -137,16 +137,15 @@ class Engine:
         """True if close() or a failure ended unfinished requests."""
         self._failure: LopaError | None = None
         self._worker = threading.Thread(target=_work, args=(self._work,), name="lopa-engine", daemon=True)
-        self._ended = False
         try:
             self._worker.start()
         except RuntimeError as error:
-            self._ended = True
             raise ResourceExhaustedError(
                 f"no thread for the engine: {error}",
                 expected="a process that may start one more thread",
                 remedy="raise the limit of threads and processes (ulimit -u, pids of a container), or free memory",
             ) from error
+        self._ended = False
         _open_engines.add(self)
         left_by_fork.add(self)
 
@@ -419,6 +418,7 @@ class Engine:
         self._check_thread("close()")
         self._stop()
         self._worker.join()
+        self._work = SimpleQueue()  # the old one refers to the engine
         if self._closes_decoder:
             self._decoder.close()
 

@@ -39,13 +39,14 @@ class InterruptedSession:
 
     def forward(self, batch: WindowBatch) -> Statistics:
         self.interruption()
-        return self._session.forward(batch)  # type: ignore[no-any-return]
+        statistics: Statistics = self._session.forward(batch)
+        return statistics
 
 
 @pytest.fixture
 def interrupted(decoder: Decoder) -> tuple[Decoder, InterruptedSession]:
     session = InterruptedSession(decoder.session)
-    return Decoder(decoder.bundle, session, decoder.tokenizer, threads=1), session  # type: ignore[arg-type]
+    return Decoder(decoder.bundle, session, decoder.tokenizer, threads=1), session
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,10 @@ def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def decode_one(decoder: Decoder, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    return decoder.generate(prompt, **OPTIONS).token_ids
 
 
 def send_signal() -> None:
@@ -106,7 +111,7 @@ def test_callbacks_may_decode(decoder: Decoder, prompts: Any, answers: Any) -> N
         if step.number == 1:
             found.append(decoder.generate(prompts[5], **OPTIONS).token_ids)
             with ThreadPoolExecutor(1) as thread:  # another thread does not wait for this callback
-                found.append(thread.submit(decoder.generate, prompts[5], **OPTIONS).result(WAIT).token_ids)
+                found.append(thread.submit(decode_one, decoder, prompts[5]).result(WAIT))
 
     results = decoder.generate(prompts[:3], parallel=3, on_step=decode, **OPTIONS)
     assert [each.token_ids for each in results] == answers[:3]
@@ -125,7 +130,7 @@ def test_an_observer_may_decode(decoder: Decoder, prompts: Any, answers: Any) ->
 
         def request_admitted(self, _: Any) -> None:
             with ThreadPoolExecutor(1) as thread:
-                found.append(thread.submit(decoder.generate, prompts[2], **OPTIONS).result(WAIT).token_ids)
+                found.append(thread.submit(decode_one, decoder, prompts[2]).result(WAIT))
 
         request_ended = request_admitted
 
@@ -196,7 +201,7 @@ def test_what_a_signal_handler_raises_passes_unchanged(
             decoder.generate(["Question: 1", "Question: 2"], parallel=parallel, **OPTIONS)
     assert caught.value is error
     assert decoder.generate(prompts[1], **OPTIONS).token_ids == answers[1]
-    *_, last = [*events, *half_read]
+    last = [*events, *half_read][-1]
     assert isinstance(last, DoneEvent)
     assert last.result.token_ids == answers[0]
     assert not decoder.session._caches  # type: ignore[attr-defined]
@@ -232,12 +237,12 @@ def test_a_stream_that_another_thread_leaves_is_released_after_the_round(
     stall = Gate()
     session.interruption = lambda: stall(None)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(decoder.generate, prompts[0], **OPTIONS)
+        running = thread.submit(decode_one, decoder, prompts[0])
         assert stall.reached.wait(WAIT)
         stream.close()  # it does not wait for the round
         assert not running.done()
         stall.open()
-        assert running.result(WAIT).token_ids == answers[0]
+        assert running.result(WAIT) == answers[0]
     assert not decoder.session._caches  # type: ignore[attr-defined]
 
 
@@ -270,7 +275,7 @@ def test_a_decoder_that_is_closed_during_a_round_ends_after_it(
     session = decoder.session
     inside = InterruptedSession(session)
     inside.interruption = decoder.close
-    decoder.session = inside  # type: ignore[assignment]
+    decoder.session = inside
     steps: list[Step] = []
     with pytest.raises(DecoderClosedError):
         decoder.generate(prompt, on_step=lambda _, step: steps.append(step))

@@ -75,16 +75,16 @@ class RequestPool:
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
         turns: SessionTurns | None = None,
-        own_errors: type[BaseException] = Exception,
     ) -> None:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
         `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
-        raise. Several pools may take `turns` on a session. Exceptions of the class `own_errors` end their request only.
+        raise. Several pools may take `turns` on a session.
         """
         self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
         self._turns = SessionTurns() if turns is None else turns
-        self._own_errors = own_errors
+        self.own_errors: type[BaseException] = Exception
+        """Exceptions in a request's code, such as its `on_step`, that end this request only."""
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
@@ -371,7 +371,7 @@ class RequestPool:
         """Catch `own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
         try:
             yield
-        except self._own_errors as error:
+        except self.own_errors as error:
             if is_from_signal_handler(error):
                 raise
             self.end_failed(job, error)

@@ -15,24 +15,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from lopa.runtime.errors import DecoderBusyError, DecoderClosedError, is_from_signal_handler
 
 _LOG = logging.getLogger(__name__)
 _gate, _sections = threading.RLock(), set[object]()
 """Every section of native code passes the gate, which closes at the interpreter's end. The set has those that run."""
-left_by_fork: "weakref.WeakSet[LeftByFork]" = weakref.WeakSet()
-"""Objects that need threads of this process."""
+left_by_fork: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Objects that need threads of this process. Their method `end_in_child` runs in a forked child."""
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-class LeftByFork(Protocol):
-    """An object that needs threads of its process."""
-
-    def end_in_child(self) -> None:
-        """End the object in a forked child, where its threads do not exist."""
 
 
 def native_section(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -111,10 +104,12 @@ class SessionTurns:
         self._later.append(work)
         self._run_later()
 
-    def end(self, error: DecoderClosedError, free: Callable[[], None]) -> None:
-        """Reject all further use with `error`, and call `free` when no turn is running. Only the first call counts."""
+    def end(self, free: Callable[[], None]) -> None:
+        """Reject all further use, and call `free` when no turn is running. Only the first call counts."""
         if self._end is None:
-            self._end = error
+            self._end = DecoderClosedError(
+                "the decoder is closed", expected="an open one", remedy="open the bundle again"
+            )
             self.later(free)
 
     def check(self) -> None:
