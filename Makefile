@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard $(KERNELS)/*.cpp $
 # -qq prints errors only. Some package indexes cause warnings that hide everything else.
 PIP := $(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo quick test test-slow test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
+.PHONY: demo quick test test-slow soak test-clients test-triton test-ray test-webgpu test-qnn test-cpp test-web peers test-peers grammars release test-release clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/lopa-export demo
@@ -53,6 +53,11 @@ test: $(VENV)/test-ready
 # Tests that take long for what they check: tuning, soak tests, agents of 20 turns, random large models.
 test-slow: $(VENV)/test-ready
 	$(PYTEST) -n 3 -m slow
+
+# Random signals and collections during decodes, for SECONDS per test. `test-slow` runs them for 5.
+SECONDS ?= 600
+soak: $(VENV)/test-ready
+	LOPA_SOAK_SECONDS=$(SECONDS) $(PYTEST) -n 2 -m slow tests/runtime/test_life_soak.py
 
 # Other projects' clients against a real server (docs/how-to/serve.md). Not a part of `test`: the set-up takes minutes.
 test-clients: $(VENV)/test-ready $(CLIENTS)/ready

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lopa.runtime.errors import BadInputError as BadInputError
     from lopa.runtime.errors import CheckFailedError as CheckFailedError
     from lopa.runtime.errors import ChoicesRefusedError as ChoicesRefusedError
+    from lopa.runtime.errors import DecoderBusyError as DecoderBusyError
+    from lopa.runtime.errors import DecoderClosedError as DecoderClosedError
     from lopa.runtime.errors import DevicesLostError as DevicesLostError
     from lopa.runtime.errors import EngineClosedError as EngineClosedError
     from lopa.runtime.errors import EngineFailedError as EngineFailedError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lopa.runtime.errors import PreparationStoppedError as PreparationStoppedError
     from lopa.runtime.errors import PromptTooLongError as PromptTooLongError
     from lopa.runtime.errors import QueueFullError as QueueFullError
+    from lopa.runtime.errors import ResourceExhaustedError as ResourceExhaustedError
     from lopa.runtime.generation_config import BranchChoice as BranchChoice
     from lopa.runtime.generation_config import GenerationConfig as GenerationConfig
     from lopa.runtime.generation_config import GenerationOptions as GenerationOptions
@@ -75,9 +78,10 @@ _NAMES = {
     "lopa.runtime.decoding.trace_table": "trace_table",
     "lopa.runtime.engine": "Engine",
     "lopa.runtime.errors": (
-        "BadInputError CheckFailedError ChoicesRefusedError DevicesLostError EngineClosedError EngineFailedError "
-        "GrammarHelperError GrammarRefusedError LopaError MissingBackendError NonFiniteAnswerError "
-        "OutputFailedError PreparationStoppedError PromptTooLongError QueueFullError"
+        "BadInputError CheckFailedError ChoicesRefusedError DecoderBusyError DecoderClosedError DevicesLostError "
+        "EngineClosedError EngineFailedError GrammarHelperError GrammarRefusedError LopaError MissingBackendError "
+        "NonFiniteAnswerError OutputFailedError PreparationStoppedError PromptTooLongError QueueFullError "
+        "ResourceExhaustedError"
     ),
     "lopa.runtime.generation_config": "BranchChoice GenerationConfig GenerationOptions",
     "lopa.runtime.grammar.grammar_limits": "GrammarLimits",

@@ -24,6 +24,7 @@ from tools.random_configs import random_config, random_prompt
 from lopa.runtime import (
     BadInputError,
     Decoder,
+    DecoderClosedError,
     DoneEvent,
     DraftEvent,
     Engine,
@@ -317,7 +318,7 @@ def test_closing_cancels_running_and_waiting_requests(decoder: Decoder, prompt: 
 def test_an_engine_closes_the_decoder_that_it_opened(tiny_bundle: Path, prompt: tuple[int, ...]) -> None:
     with Engine.open(tiny_bundle, threads=1, max_num_seqs=2) as engine:
         assert engine.submit(prompt, engine.config(max_new_tokens=4)).result(WAIT).tokens > 0
-    with pytest.raises(EngineFailedError, match="used after close"):
+    with pytest.raises(DecoderClosedError, match="the decoder is closed"):
         next(iter(engine._decoder.stream(prompt)))
     with pytest.raises(BadInputError, match="max_num_seqs 0"):
         Engine.open(tiny_bundle, max_num_seqs=0)

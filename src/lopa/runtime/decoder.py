@@ -24,7 +24,7 @@ from lopa.runtime.decoding.candidates import missing_logits
 from lopa.runtime.decoding.decoding import SharingTest, Step
 from lopa.runtime.decoding.growing_holes import check_growth
 from lopa.runtime.devices import session_from_devices
-from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError
+from lopa.runtime.errors import BadInputError, EngineFailedError, PromptTooLongError, is_from_signal_handler
 from lopa.runtime.files.untrusted_input import errors_as_bad_input
 from lopa.runtime.generation_config import BranchChoice, GenerationConfig, GenerationOptions, branch_choice
 from lopa.runtime.grammar.grammar_limits import GrammarLimits
@@ -40,6 +40,7 @@ from lopa.runtime.requests.observer import EngineObserver
 from lopa.runtime.requests.pool import RequestPool
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import Event, GenerationResult, TextEvent
+from lopa.runtime.requests.session_turns import SessionTurns, native_section
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.revision import Revision, revised
 from lopa.runtime.row_sharing import FasterSharing, always
@@ -71,7 +72,8 @@ _LOG = logging.getLogger(__name__)
 class Decoder:
     """A bundle opened on one or several devices, to decode prompts.
 
-    Only one caller may use it at a time. lopa.Engine serves any number of callers.
+    Threads, streams and engines take turns, round by round. A lopa.Engine decodes the requests of many callers
+    together. docs/reference/python.md has a table of what is allowed.
     """
 
     bundle: Bundle
@@ -92,6 +94,7 @@ class Decoder:
         self.tokenizer = tokenizer
         self._threads = threads
         self._grammars = RequestGrammars(bundle, tokenizer, grammar_limits)
+        self._turns = SessionTurns()
 
     @classmethod
     def open(
@@ -130,10 +133,10 @@ class Decoder:
         opened = Bundle.open(folder)
         opened = replace(opened, stamps={**opened.stamps, **signed})
         bundle = edit_bundle(opened, defaults=defaults, chat_template=chat_template)
-        tokenizer = Tokenizer.open(bundle)
+        tokenizer = native_section(Tokenizer.open)(bundle)
         if chat_template is not None:
             tokenizer.check_chat_template()
-        session = session_from_devices(
+        session = native_section(session_from_devices)(
             bundle, devices, threads=threads, stall_seconds=device_timeout, timeline=timeline
         )
         own = "the device's own choice of" if threads is None else threads
@@ -170,6 +173,7 @@ class Decoder:
         """Return the number of branches with which this decoder decodes `config`, and the reason."""
         return branch_choice(self.options(config), self.devices)
 
+    @native_section
     def prepare_grammars(self) -> None:
         """Read the bundle's tokens for grammars, and start the helper process if there is one.
 
@@ -184,6 +188,7 @@ class Decoder:
         """True if requests may have a grammar: llguidance is installed and supports the bundle's tokenizer."""
         return self._grammars.are_supported
 
+    @native_section
     def check_grammar(self, config: GenerationConfig) -> None:
         """Check the grammar of `config`.
 
@@ -294,6 +299,7 @@ class Decoder:
         """
         check_prompts(prompts)
         check_callback(on_step)
+        self._turns.check()
         config = self.config(config, **options) if options else config
         return self._results(prompts, config, parallel, on_step)
 
@@ -352,8 +358,10 @@ class Decoder:
         `prompt` is text or ids. A beginning-of-text token is added to text if the bundle requires it. Ids are used
         unchanged. The prompt is decoded by `config` (None: the bundle's own) with `options` changed. Closing the
         iterator cancels the request. Raises BadInputError for invalid options, an empty or too long prompt, and
-        branches="auto" without a cost table of this device in the bundle.
+        branches="auto" without a cost table of this device in the bundle. Raises DecoderBusyError in a signal handler
+        during a round, and DecoderClosedError.
         """
+        self._turns.check()
         return self._events(self._job(prompt, config, drafts=drafts, on_step=on_step, **options))
 
     def stream_text(
@@ -370,6 +378,7 @@ class Decoder:
         """
         return _texts(self.stream(prompt, config, on_step=on_step, **options))
 
+    @native_section
     def _job(
         self,
         prompt: Prompt,
@@ -486,6 +495,7 @@ class Decoder:
             self.tokenizer,
             PrefixTree(cache_tokens),
             observer=observer,
+            turns=self._turns,
         )
 
     def prompt_from_messages(
@@ -507,7 +517,13 @@ class Decoder:
         )
 
     def close(self) -> None:
-        """Free the session and end the helper process."""
+        """Free the session and end the helper process. Closing twice is allowed.
+
+        If a round runs, the session is freed after it. Later rounds raise DecoderClosedError.
+        """
+        self._turns.end(self._free)
+
+    def _free(self) -> None:
         self._grammars.close()
         self.session.close()
 
@@ -605,6 +621,8 @@ class Decoder:
             ):
                 job = self._job(prompt, config, on_step=on_step, cache_salt=cache_salt)
         except BadInputError as error:
+            if is_from_signal_handler(error):
+                raise
             handle = RequestHandle()
             handle.put_error(error)
             return handle

@@ -32,8 +32,8 @@ def denormals_as_zero() -> Iterator[None]:
     before = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
     _libc.fegetenv(before)
     bits = ctypes.c_uint32.from_buffer_copy(before, _MXCSR).value | _FLUSHED_RESULTS | _ZEROED_OPERANDS
-    _libc.fesetenv(before.raw[:_MXCSR] + bits.to_bytes(_ENVIRONMENT_BYTES - _MXCSR, "little"))
     try:
+        _libc.fesetenv(before.raw[:_MXCSR] + bits.to_bytes(_ENVIRONMENT_BYTES - _MXCSR, "little"))
         yield
     finally:
         _libc.fesetenv(before)

@@ -4,12 +4,17 @@ The engine schedules requests and ends them. requests/pool.py shares forwards be
 """
 
 import asyncio
+import atexit
 import threading
 import time
+import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -23,6 +28,7 @@ from lopa.runtime.errors import (
     LopaError,
     PreparationStoppedError,
     QueueFullError,
+    ResourceExhaustedError,
     stopped_preparation,
 )
 from lopa.runtime.generation_config import GenerationConfig, GenerationOptions
@@ -35,8 +41,10 @@ from lopa.runtime.requests.job import Job
 from lopa.runtime.requests.observer import EngineObserver, checked_observer
 from lopa.runtime.requests.prepared import PreparedRequest
 from lopa.runtime.requests.reservation import Reservation
+from lopa.runtime.requests.session_turns import left_by_fork
 from lopa.runtime.requests.shared_prefix import PREFIX_CACHE_TOKENS
 from lopa.runtime.requests.status import EngineStatus
+from lopa.runtime.requests.waiters import Waiters
 from lopa.runtime.sessions.device_errors import engine_failure
 from lopa.runtime.text.chat_template import NO_KWARGS
 from lopa.runtime.text.prompt_ids import Prompt, PromptRequest, check_prompts
@@ -47,16 +55,23 @@ QUEUE_LIMIT = 64
 MAX_WAITING = 10**6
 MAX_PREFIX_CACHE_TOKENS = 2**40
 """Upper limit of prefix_cache_tokens. Memory is allocated only when rows are stored."""
+_END_SECONDS = 5.0
+"""Seconds for the requests of an engine to end at the interpreter's end, if no forward takes longer."""
+_open_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 
 
 class Engine:
-    """A scheduler that decodes the requests of any number of threads with one decoder, which it uses exclusively.
+    """A scheduler that decodes the requests of any number of threads together, with one decoder.
 
     Requests join at the next round in order of submission, while fewer than `max_num_seqs` run. A result does not
     depend on the other requests (docs/reference/python.md has the limits of this). Every handle ends with a result or
     an error, which is EngineFailedError if the device failed. The method close() cancels unfinished requests, and
     drain() waits for them. Every method may be called from any thread.
     """
+
+    _closed = False
+    _ended = True
+    """True if the worker does not run."""
 
     def __init__(
         self,
@@ -80,7 +95,8 @@ class Engine:
                 requests run, a longer prompt first waits for the rounds that its tokens would have filled.
             observer: Receives a report of every round, admission and end.
 
-        Raises BadInputError for a number out of range and for an observer without the expected methods.
+        Raises BadInputError for a number out of range and for an observer without the expected methods,
+        DecoderClosedError, and ResourceExhaustedError if no thread can be started.
         """
         self._max_num_seqs = check_int("max_num_seqs", max_num_seqs, min=1, max=MAX_PARALLEL)
         self._queue_limit = check_int("queue_limit", queue_limit, min=0, max=MAX_WAITING)
@@ -90,14 +106,21 @@ class Engine:
         )
         self._decoder = decoder
         self._closes_decoder = False
+        decoder._turns.check()
         self._pool = decoder._pool(rows, checked_observer(observer))
-        self._changed = threading.Condition()
-        # Protected by the condition's lock from here on.
-        self._waiting: list[Job] = []
+        self._pool.own_errors = BaseException  # no signal handler runs on the worker
+        self._lock = threading.RLock()
+        """Makes a check of the capacity and its use one step. Nobody waits with it, and the worker does not need it, so
+        that signal handlers may interrupt any method, and wait for requests."""
+        self._waiting: deque[Job] = deque()
+        """Requests in order of submission. The worker adds a job to one of the next lists before it removes it here."""
         self._admitted: list[Job] = []
         """Running requests, and some that have ended."""
         self._ending: list[Job] = []
         """Requests that ended before they ran, and whose handles still need their results."""
+        self._work: SimpleQueue[Engine | None] = SimpleQueue()
+        """Wakes the worker, which has no other reference to the engine while it is idle, or ends it (None)."""
+        self._drains = Waiters()
         self._load = self._pool.load()
         self._reservations: list[Reservation] = []
         """Reservations for future requests."""
@@ -105,8 +128,18 @@ class Engine:
         self._cut_short = False
         """True if close() or a failure ended unfinished requests."""
         self._failure: LopaError | None = None
-        self._worker = threading.Thread(target=self._work, name="lopa-engine", daemon=True)
-        self._worker.start()
+        self._worker = threading.Thread(target=_work, args=(self._work,), name="lopa-engine", daemon=True)
+        try:
+            self._worker.start()
+        except RuntimeError as error:
+            raise ResourceExhaustedError(
+                f"no thread for the engine: {error}",
+                expected="a process that may start one more thread",
+                remedy="raise the limit of threads and processes (ulimit -u, pids of a container), or free memory",
+            ) from error
+        self._ended = False
+        _open_engines.add(self)
+        left_by_fork.add(self)
 
     @classmethod
     def open(
@@ -145,7 +178,7 @@ class Engine:
                 max_num_batched_tokens=max_num_batched_tokens,
                 observer=observer,
             )
-        except BadInputError:
+        except LopaError:
             decoder.close()
             raise
         engine._closes_decoder = True
@@ -201,25 +234,26 @@ class Engine:
     @property
     def status(self) -> EngineStatus:
         """Current load, limits and failure. Reading it does not wait for a round."""
-        with self._changed:
-            return EngineStatus(
-                running=_unfinished(self._admitted),
-                waiting=len(self._waiting),
-                reserved=self._reserved_places(),
-                max_num_seqs=self._max_num_seqs,
-                queue_limit=self._queue_limit,
-                cache_rows=self._load.cache_rows,
-                cache_rows_limit=self._max_num_seqs * self.manifest.dimensions.max_positions,
-                prompt_rows=self._load.prompt_rows,
-                stored_rows=self._load.stored_rows,
-                saved_rows=self._load.saved_rows,
-                prefix_hits=self._load.prefix_hits,
-                evicted_blocks=self._load.evicted_blocks,
-                rounds=self._load.rounds,
-                draining=self._draining,
-                closed=self._closed,
-                failure=self._failure,
-            )
+        waiting = set(self._waiting)  # read first, as requests move on from there
+        admitted = self._admitted
+        return EngineStatus(
+            running=_unfinished(admitted),
+            waiting=len(waiting.difference(admitted, self._ending)),
+            reserved=self._reserved_places(),
+            max_num_seqs=self._max_num_seqs,
+            queue_limit=self._queue_limit,
+            cache_rows=self._load.cache_rows,
+            cache_rows_limit=self._max_num_seqs * self.manifest.dimensions.max_positions,
+            prompt_rows=self._load.prompt_rows,
+            stored_rows=self._load.stored_rows,
+            saved_rows=self._load.saved_rows,
+            prefix_hits=self._load.prefix_hits,
+            evicted_blocks=self._load.evicted_blocks,
+            rounds=self._load.rounds,
+            draining=self._draining,
+            closed=self._closed,
+            failure=self._failure,
+        )
 
     async def prepare(
         self,
@@ -344,13 +378,13 @@ class Engine:
         EngineClosedError.
         """
         check_int("count", count, min=1, max=MAX_PARALLEL + MAX_WAITING)
-        with self._changed:
+        with self._lock:
             self._check_capacity(count)
             self._reservations.append(reservation := Reservation(count))
         try:
             yield reservation
         finally:
-            with self._changed:
+            with self._lock:
                 if reservation in self._reservations:
                     self._reservations.remove(reservation)
 
@@ -363,24 +397,40 @@ class Engine:
         """
         if timeout is not None:
             timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
+        self._check_thread("drain()")
+        with self._lock:
+            self._draining = True
+        return self._drains.wait_until(lambda: not self._unfinished_places(), timeout) and not self._cut_short
+
+    def close(self) -> None:
+        """Cancel unfinished requests after the current round, and end the worker. Closing twice is allowed.
+
+        Raises BadInputError on the engine's own thread, which would wait for itself.
+        """
+        self._check_thread("close()")
+        self._stop()
+        self._worker.join()
+        self._work = SimpleQueue()  # the old one refers to the engine
+        if self._closes_decoder:
+            self._decoder.close()
+
+    def __del__(self) -> None:
+        if not (self._ended or self._closed):
+            warnings.warn("an engine was dropped without close()", ResourceWarning, stacklevel=2, source=self)
+            self._work.put(None)
+
+    def _stop(self) -> None:
+        """Tell the worker to end."""
+        self._closed = True
+        self._work.put(self)
+
+    def _check_thread(self, call: str) -> None:
         if threading.current_thread() is self._worker:
             raise BadInputError(
-                "drain() called on the engine's own thread",
+                f"{call} called on the engine's own thread",
                 expected="a call from another thread",
                 remedy="call it outside on_step and observers",
             )
-        with self._changed:
-            self._draining = True
-            return self._changed.wait_for(lambda: not self._unfinished_places(), timeout) and not self._cut_short
-
-    def close(self) -> None:
-        """Cancel unfinished requests after the current round, and end the worker. Closing twice is allowed."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._worker.join()
-        if self._closes_decoder:
-            self._decoder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -390,54 +440,52 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _work(self) -> None:
-        """Admit and decode requests until the engine is closed. The worker thread runs this method, which always ends
-        every handle.
+    def _run(self) -> bool:
+        """Admit and decode requests until there are none, and return True, or until the engine is closed. Then every
+        handle has ended.
         """
         try:
-            while self._wait_for_work():
+            while not self._closed and (self._waiting or len(self._pool)):
                 self._admit()
                 self._pool.step()
+                self._update_load()
+            if not self._closed:
+                return True
+            self._ended = True  # before the last look at the queue
             self._cancel_all()
         except BaseException as error:
+            self._ended = True
             self._fail(error)
-        finally:
-            self._update_load()
-
-    def _wait_for_work(self) -> bool:
-        """Wait until there is something to decode. Return False when the engine is closed."""
-        with self._changed:
-            self._update_load()
-            self._changed.wait_for(lambda: self._closed or self._waiting or len(self._pool))
-            return not self._closed
+        self._update_load()
+        return False
 
     def _update_load(self) -> None:
         """Update the load for `status` after a round, and notify waiting threads."""
-        with self._changed:
-            self._load = self._pool.load()
-            self._changed.notify_all()
+        self._load = self._pool.load()
+        self._drains.notify()
 
     def _admit(self) -> None:
         """Admit waiting requests in order, as slots and prompt rows allow, and end cancelled and late ones."""
-        with self._changed:
-            leaving = [(job, each) for job in self._waiting if (each := job.ending_handles()).handles]
-            gone = {job for job, each in leaving if each.is_all}
-            in_time = [job for job in self._waiting if job not in gone]
-            rows = [self._pool.prompt_rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
-            count = self._admission.number_joining(rows, nothing_runs=not len(self._pool))
-            joining, self._waiting = in_time[:count], in_time[count:]
-            self._admitted = [job for job in self._admitted if not job.done] + joining
-            self._ending = list(gone)
+        waiting = list(self._waiting)
+        leaving = [(job, each) for job in waiting if (each := job.ending_handles()).handles]
+        gone = {job for job, each in leaving if each.is_all}
+        in_time = [job for job in waiting if job not in gone]
+        rows = [self._pool.prompt_rows_to_compute(job) for job in in_time[: self._max_num_seqs - len(self._pool)]]
+        joining = in_time[: self._admission.number_joining(rows, nothing_runs=not len(self._pool))]
+        self._admitted = [job for job in self._admitted if not job.done] + joining
+        self._ending = list(gone)
+        for job in (*gone, *joining):
+            self._waiting.remove(job)
         for job, each in leaving:
             self._pool.end_unstarted(job, each.handles)
         for job in joining:
             self._pool.add(job)
 
     def _cancel_all(self) -> None:
-        """Cancel all requests after close(). No request can be added after that."""
-        with self._changed:
-            self._ending, self._waiting = self._waiting, []
-            self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))
+        """Cancel all requests after close(). Requests that are added later are rejected."""
+        self._ending = list(self._waiting)
+        self._waiting.clear()
+        self._cut_short = bool(_unfinished([*self._admitted, *self._ending]))
         self._pool.cancel_all()
         for job in self._ending:
             self._pool.end_unstarted(job, [(handle, "cancelled") for handle in job.unfinished])
@@ -445,14 +493,27 @@ class Engine:
     def _fail(self, error: BaseException) -> None:
         """Close the engine and end every request with the device's failure."""
         failure = engine_failure(self._decoder.session.device, error)
-        with self._changed:
-            self._closed, self._failure = True, failure
-            self._ending, self._waiting = [*self._ending, *self._waiting], []
-            lost = [job for job in (*self._admitted, *self._ending) if not job.done]
-            self._cut_short = self._cut_short or bool(lost)
+        self._failure, self._closed = failure, True
+        self._ending = [*self._ending, *self._waiting]
+        self._waiting.clear()
+        lost = [job for job in (*self._admitted, *self._ending) if not job.done]
+        self._cut_short = self._cut_short or bool(lost)
         for job in lost:
             self._pool.end_failed(job, failure)
         self._pool.close()
+
+    def end_in_child(self) -> None:
+        """End the engine in a forked child, and its requests with an error. Not for callers."""
+        self._lock = threading.RLock()
+        self._closed = self._ended = True
+        self._failure = EngineClosedError(
+            "the engine is in another process, which this one was forked from",
+            expected="an engine of this process",
+            remedy="open the engine after the fork, or start processes with spawn",
+        )
+        for job in (*self._admitted, *self._ending, *self._waiting):
+            for handle in job.unfinished:
+                handle.put_error(self._failure)
 
     def _prepared_job(
         self,
@@ -486,7 +547,7 @@ class Engine:
 
     def _enqueue(self, jobs: Iterable[Job], reservation: Reservation | None = None) -> None:
         """Queue requests, all or none. Their reservation ends at the same moment, so that no request counts twice."""
-        with self._changed:
+        with self._lock:
             new = list(jobs)
             self._check_capacity(len(new), reservation)
             if reservation is not None and reservation.cancelled:
@@ -497,19 +558,25 @@ class Engine:
             for job in new:
                 for handle in job.unfinished:
                     handle.timing.queued = queued
-            self._waiting.extend(new)
-            self._changed.notify_all()
+            try:
+                self._waiting.extend(new)
+            finally:  # even if a signal handler raises
+                self._work.put(self)
+            if self._ended:  # since the check, so that the worker may not have seen the requests
+                self._waiting.clear()
+                self._check_capacity(0)
 
     def _unfinished_places(self) -> int:
         """Return the number of unfinished requests. A cancelled one counts until the worker has seen it."""
-        return len(self._waiting) + _unfinished(self._admitted) + _unfinished(self._ending)
+        waiting = set(self._waiting)  # read first, as requests move on from there
+        return len(waiting | {job for job in (*self._admitted, *self._ending) if not job.done})
 
     def _reserved_places(self, except_for: Reservation | None = None) -> int:
         return sum(each.places for each in self._reservations if each is not except_for)
 
     def _check_capacity(self, count: int, reservation: Reservation | None = None) -> None:
         """Raise EngineClosedError or QueueFullError if `count` requests exceed the limits, reservations included."""
-        with self._changed:
+        with self._lock:
             if self._closed or self._draining:
                 state = "closed" if self._closed else "draining and accepts no new requests"
                 why = "" if self._failure is None else f", because {self._failure}"
@@ -531,6 +598,22 @@ class Engine:
                     expected=f"at most {self._max_num_seqs} running and {self._queue_limit} waiting requests",
                     remedy="retry later, or open the engine with a larger queue_limit",
                 )
+
+
+def _work(work: "SimpleQueue[Engine | None]") -> None:
+    """Run an engine until it is closed or dropped."""
+    while (engine := work.get()) is not None and engine._run():
+        del engine
+
+
+def _end_engines() -> None:
+    """Cancel all requests at the interpreter's end. A callback that hangs does not keep the process alive."""
+    for engine in list(_open_engines):
+        engine._stop()
+        engine._worker.join(_END_SECONDS)
+
+
+atexit.register(_end_engines)
 
 
 def _unfinished(jobs: Sequence[Job]) -> int:

@@ -99,6 +99,20 @@ class EngineClosedError(BadInputError):
     """The engine of a request is closed, is draining, or ended because its device failed."""
 
 
+class DecoderBusyError(BadInputError):
+    """The call interrupts a round of its own thread, as signal handlers and finalizers do."""
+
+
+class DecoderClosedError(BadInputError):
+    """The decoder is closed, or was opened by the process that this one was forked from."""
+
+
+class ResourceExhaustedError(BadInputError):
+    """This machine or process has no more memory, files or threads (exit code 3). The input may be valid."""
+
+    exit_code = 3
+
+
 class EngineFailedError(LopaError):
     """A device failed during a forward, which ends every running request (exit code 3)."""
 
@@ -109,6 +123,17 @@ class PreparationStoppedError(LopaError):
     """The request was cancelled, or its engine was closed, before it was submitted (exit code 3)."""
 
     exit_code = 3
+
+
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Return True if a signal handler raised `error`. Its caller is the frame that it got as an argument."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        interrupted, entry = entry.tb_frame, entry.tb_next
+        for value in list(entry.tb_frame.f_locals.values()):
+            if value is interrupted or (type(value) is tuple and any(each is interrupted for each in value)):
+                return True
+    return False
 
 
 def stopped_preparation() -> PreparationStoppedError:

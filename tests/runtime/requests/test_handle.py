@@ -141,7 +141,7 @@ def test_a_handle_can_be_awaited() -> None:
         assert await asyncio.wait_for(handle, 5) is RESULT
         assert await asyncio.gather(handle, handle) == [RESULT, RESULT]
         writer.join()
-        assert handle._wakers == []
+        assert not len(handle._waiters)
 
         failed = RequestHandle()
         failed.put_error(ValueError("wrong"))
@@ -151,23 +151,78 @@ def test_a_handle_can_be_awaited() -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_await_leaves_the_request_running() -> None:
+@pytest.mark.parametrize("how", ["wait_for", "cancel", "async for"])
+def test_a_wait_that_ends_early_cancels_the_request(how: str) -> None:
+    async def first(handle: RequestHandle) -> Event:
+        async for event in handle:
+            return event
+        raise AssertionError
+
     async def main() -> None:
         handle = RequestHandle()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(handle, 0.01)
-        waiting = asyncio.ensure_future(handle)
-        await asyncio.sleep(0.01)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert handle._wakers == []
-        assert not handle.cancelled
+        handle.put_events(EVENTS[:1])
+        if how == "wait_for":
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(handle, 0.01)
+        elif how == "cancel":
+            waiting = asyncio.ensure_future(handle)
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        else:
+            assert await first(handle) == EVENTS[0]
+            await asyncio.sleep(0.01)  # the loop closes the iterator
+        assert not len(handle._waiters)
+        assert handle.cancelled
         assert not handle.done
-        handle.put_events(EVENTS)
+        handle.put_events(EVENTS[1:])
         assert await handle is RESULT
 
     asyncio.run(main())
+
+
+def test_a_wait_that_ends_early_leaves_the_request_to_others() -> None:
+    async def main() -> None:
+        handle = RequestHandle()
+        other = asyncio.ensure_future(handle)
+        await asyncio.sleep(0)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+        assert not handle.cancelled
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(other), 0.01)
+        assert not handle.cancelled
+        reader = iter(handle)
+        handle.put_events(EVENTS[:1])
+        next(reader)
+        reader.close()  # type: ignore[attr-defined]
+        assert not handle.cancelled
+        handle.put_events(EVENTS[1:])
+        assert await other is RESULT
+
+    asyncio.run(main())
+
+
+class FormattedError(Exception):
+    """An exception that is not made from its `args`."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), OSError(2, "gone", "file"), SystemExit(3), FormattedError(5)])
+def test_an_error_is_raised_again_with_the_first_traceback(error: BaseException) -> None:
+    handle = RequestHandle()
+    error.__cause__ = KeyError("cause")
+    handle.put_error(error)
+    raised = []
+    for _ in range(3):
+        with pytest.raises(type(error)) as caught:
+            handle.result()
+        raised.append((str(caught.value), len(caught.traceback), str(caught.value.__cause__)))
+    assert raised == [(str(error), raised[0][1], "'cause'")] * 3
+    assert isinstance(error, FormattedError) or error.__traceback__ is None  # it keeps no caller's frames
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True, 10**400, float("inf")])

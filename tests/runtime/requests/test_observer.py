@@ -112,7 +112,7 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
             failed.result(WAIT)
         cached.cancel()
     count = len(prompt)
-    ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error) for e in noted.ends}
+    ends = {(e.prompt_tokens, e.stop_reason, e.cancelled, e.error and str(e.error)) for e in noted.ends}
     reason, of_copies = cached.result().stop_reason, copies[0].result().stop_reason
     assert ends == {
         (count, reason, False, None),
@@ -120,7 +120,7 @@ def test_every_kind_of_end_is_reported_once(decoder: Decoder, prompt: tuple[int,
         (count - 2, "cancelled", True, None),
         (count - 3, of_copies, False, None),
         (count - 3, "cancelled", True, None),
-        (count - 4, None, False, caught.value),
+        (count - 4, None, False, str(caught.value)),
     }
     assert len(noted.ends) == 7
     by_length = {e.prompt_tokens: (e.tokens, e.steps) for e in noted.ends}

@@ -1,5 +1,6 @@
 """Bounded reading of untrusted files and JSON. Every failure is a BadInputError."""
 
+import errno
 import json
 import re
 import stat
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from lopa.runtime.errors import BadInputError, LopaError
+from lopa.runtime.errors import BadInputError, LopaError, ResourceExhaustedError, is_from_signal_handler
 
 MAX_JSON_BYTES = 64 * 2**20
 """Maximum size of a JSON file, in bytes. A manifest of a 7B model takes a few hundred kilobytes, and the largest known
@@ -21,6 +22,7 @@ _MAX_DEPTH = 200
 """Maximum levels of nested objects and lists. Printing many more may exceed Python's recursion limit."""
 _MAX_CHARACTERS = 300
 """Maximum number of characters of a library's message."""
+_EXHAUSTED = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 Kind = TypeVar("Kind")
 
@@ -29,14 +31,23 @@ Kind = TypeVar("Kind")
 def errors_as_bad_input(received: str, *, expected: str, remedy: str) -> Iterator[None]:
     """Convert any exception of the block to a BadInputError with `received` and the exception's text.
 
-    Our own errors, Ctrl-C and exit pass unchanged. Hostile input makes parsers raise any error (RecursionError,
-    MemoryError). A panic in a Rust extension raises an exception that is not derived from Exception.
+    Our own errors, Ctrl-C, exit and exceptions of signal handlers pass unchanged. Hostile input makes parsers raise any
+    error (RecursionError, MemoryError). A panic in a Rust extension raises an exception that is not derived from
+    Exception. If memory or files ran out, the error is the subclass ResourceExhaustedError.
     """
     try:
         yield
     except (LopaError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
+        if is_from_signal_handler(error):
+            raise
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
+            raise ResourceExhaustedError(
+                f"{received}: {error_text(error)}",
+                expected="a process with enough memory, files and threads left",
+                remedy="free memory, close files, or raise the limits of this process (ulimit -a)",
+            ) from error
         raise BadInputError(f"{received}: {error_text(error)}", expected=expected, remedy=remedy) from error
 
 

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class GrammarHelper:
     def __init__(self, bundle: Bundle, limits: GrammarLimits) -> None:
         """Store the settings. The process opens the folder of `bundle` and uses its chat template."""
         self._bundle, self._limits = bundle, limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt its own thread
         self._max_num_seqs = threading.BoundedSemaphore(limits.processes)
         # The lock guards the attributes below.
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,7 +61,7 @@ class GrammarHelper:
 
     def start(self) -> None:
         """Start the process unless it runs, and wait until it is ready. Raises GrammarHelperError."""
-        with self._lock:
+        with self._lock, _system_errors():
             self._running_control()
 
     def prepare(self, request: GrammarRequest, is_wanted: Callable[[], bool]) -> CheckedGrammar:
@@ -91,7 +91,8 @@ class GrammarHelper:
                 raise stopped_preparation()
         try:
             for _ in range(2):  # the helper may die and lose the child's reply
-                reply = self._reply(request, is_wanted)
+                with _system_errors():
+                    reply = self._reply(request, is_wanted)
                 if reply is not None:
                     return self._read(request, reply)
             raise GrammarHelperError(
@@ -184,6 +185,19 @@ class GrammarHelper:
                 self._cache[request] = found
                 if len(self._cache) > _MAX_CACHED:
                     self._cache.popitem(last=False)
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Raise GrammarHelperError for an error of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise GrammarHelperError(
+            f"the grammar helper process cannot be used: {error.strerror or error}",
+            expected="a process that may open some more files and start another process",
+            remedy="check this machine's memory, and its limits of open files and processes (ulimit -n, ulimit -u)",
+        ) from error
 
 
 def _receive(ours: socket.socket) -> bytes:

@@ -21,14 +21,20 @@ _TOKEN = re.compile(rb"\xff\[(\d+)\]")
 
 
 def library() -> Any:
-    """Return the module llguidance. Raises MissingBackendError if it is not installed."""
+    """Return the module llguidance. Raises MissingBackendError if it is not installed or cannot be loaded."""
     try:
         return importlib.import_module("llguidance")
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingBackendError(
             "llguidance is not installed, which a grammar requires",
             expected="the package llguidance",
             remedy=pip_install("grammar"),
+        ) from error
+    except (ImportError, MemoryError) as error:
+        raise MissingBackendError(
+            f"llguidance cannot be loaded: {error or 'no memory'}",
+            expected="the package llguidance, and memory for it",
+            remedy="free memory, or install the package again",
         ) from error
 
 

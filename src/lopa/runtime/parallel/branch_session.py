@@ -193,8 +193,8 @@ class BranchParallelSession:
         self._closed = True
         for transfer in self._transfers:
             transfer.rows.cancel()
-        wait([device.close() for device in self._devices], timeout=self._stall_seconds)
-        self._devices.clear()
+        devices, self._devices = self._devices, []  # at once, as a thread that was stopped answers no second close()
+        wait([device.close() for device in devices], timeout=self._stall_seconds)
         self._transfers.clear()
         self._lengths.clear()
         self._last = None

@@ -1,16 +1,19 @@
 """The caller's side of a request: its events and its result, from any thread or asyncio loop."""
 
-import threading
+import copy
 import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 from operator import itemgetter
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lopa.runtime.checked_values import MAX_SECONDS, check_float
 from lopa.runtime.requests.result import DoneEvent, DraftEvent, Event, GenerationResult, TextEvent
 from lopa.runtime.requests.timing import RequestTiming
+from lopa.runtime.requests.waiters import Waiters
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,14 +25,18 @@ class RequestHandle:
     Several iterations may run; each receives all text and the end. A draft is the whole answer again, so only the
     newest one is stored. A slow reader misses older ones, and memory is bounded by the answer. Do not wait for a
     request inside `on_step`. It runs on the thread that decodes the request, which would wait for itself.
+
+    An await that is cancelled or runs out (asyncio.wait_for), and an `async for` that is left, cancel the request
+    unless something else waits for it. A handle that is dropped, and a `for` that is left, do not.
     """
 
     timing: RequestTiming
     """Moments of this request so far."""
 
     def __init__(self) -> None:
+        # No lock guards these attributes, as a signal handler may interrupt a reader and wait for the engine. One
+        # thread writes: first an event, then the count, and `_done` last. Readers ignore events beyond the count.
         self.timing = RequestTiming()
-        self._changed = threading.Condition()
         self._stored: list[tuple[int, Event]] = []
         """Texts and the end, each with its index among all events, ascending."""
         self._draft: tuple[int, DraftEvent] | None = None
@@ -37,7 +44,9 @@ class RequestHandle:
         self._count = 0
         """Number of events so far, replaced drafts included."""
         self._error: BaseException | None = None
-        self._wakers: list[Callable[[], None]] = []
+        self._traceback: TracebackType | None = None
+        self._done = False
+        self._waiters = Waiters()
         self._cancelled = False
 
     def cancel(self) -> None:
@@ -55,7 +64,7 @@ class RequestHandle:
     @property
     def done(self) -> bool:
         """True once the result or the error is available."""
-        return self._error is not None or (bool(self._stored) and isinstance(self._stored[-1][1], DoneEvent))
+        return self._done
 
     def result(self, timeout: float | None = None) -> GenerationResult:
         """Wait for the result, at most `timeout` seconds (None: without limit).
@@ -65,11 +74,9 @@ class RequestHandle:
         """
         if timeout is not None:
             timeout = check_float("timeout", timeout, min=0.0, max=MAX_SECONDS)
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.done, timeout):
-                raise TimeoutError(f"the request did not end within {timeout} seconds; it is still running")
-        if self._error is not None:
-            raise self._error
+        if not self._waiters.wait_until(lambda: self._done, timeout):
+            raise TimeoutError(f"the request did not end within {timeout} seconds; it is still running")
+        self._raise_error()
         _, last = self._stored[-1]
         assert isinstance(last, DoneEvent)
         return last.result
@@ -77,13 +84,13 @@ class RequestHandle:
     def __iter__(self) -> Iterator[Event]:
         """Yield events as they arrive, the DoneEvent last. Raises the request's error."""
         index = 0
-        while True:
-            new, index, done = self._wait_for_events(index)
+        done = False
+        while not done:
+            self._waiters.wait_until(partial(self._is_beyond, index))
+            done = self._done  # before the events are read, so that none is left behind
+            new, index = self.events_from(index)
             yield from new
-            if done:
-                break
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield events as `__iter__` does, for asyncio."""
@@ -95,97 +102,99 @@ class RequestHandle:
     async def batches(self) -> AsyncGenerator[list[Event], None]:
         """Yield lists of the events since the previous list, at least one each, for asyncio."""
         with self._waking() as changed:
-            index = 0
-            while True:
+            index, done = 0, False
+            while not done:
+                await changed.wait()
                 changed.clear()
-                with self._changed:
-                    (new, index), done = self.events_from(index), self.done
+                done = self._done
+                new, index = self.events_from(index)
                 if new:
                     yield new
-                if done:
-                    break
-                await changed.wait()
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
 
     def __await__(self) -> Generator[Any, None, GenerationResult]:
         """Wait for the result in asyncio: `await handle`. Raises the request's error.
 
-        If the wait is cancelled or times out (asyncio.wait_for), the request continues. `cancel` ends it.
+        If the wait is cancelled or times out (asyncio.wait_for), so is the request; asyncio.shield(handle) prevents it.
         """
         return self._awaited().__await__()
 
     def events_from(self, index: int) -> tuple[list[Event], int]:
         """Return the stored events from index `index` on, counted from 0, and the next index, without waiting."""
-        with self._changed:
-            events = self._stored[bisect_left(self._stored, index, key=itemgetter(0)) :]
-            if self._draft is not None and self._draft[0] >= index:
-                events.insert(bisect_left(events, self._draft[0], key=itemgetter(0)), self._draft)
-            return [event for _, event in events], self._count
+        count, draft = self._count, self._draft  # in this order: a draft after `count` is read next time
+        first, last = (bisect_left(self._stored, each, key=itemgetter(0)) for each in (index, count))
+        events: list[tuple[int, Event]] = [*self._stored[first:last]]
+        if draft is not None and index <= draft[0] < count:
+            events.insert(bisect_left(events, draft[0], key=itemgetter(0)), draft)
+        return [event for _, event in events], count
 
     def put_events(self, events: Sequence[Event]) -> None:
         """Add events, the DoneEvent last of all. The decoder calls this method."""
+        for event in events:
+            if isinstance(event, DraftEvent):
+                self._draft = self._count, event
+            else:
+                self._stored.append((self._count, event))
+                self._note_moment(event)
+            self._count += 1
+            self._done = self._done or isinstance(event, DoneEvent)
         if events:
-            with self._changed:
-                for event in events:
-                    if isinstance(event, DraftEvent):
-                        self._draft = self._count, event
-                    else:
-                        self._stored.append((self._count, event))
-                        self._note_moment(event)
-                    self._count += 1
-                self._wake()
+            self._waiters.notify()
 
     def put_error(self, error: BaseException) -> None:
         """End the request with an error, unless it has ended. The decoder calls this method."""
-        with self._changed:
-            if not self.done:
-                self._error = error
-                self.timing.ended = time.perf_counter()
-                self._wake()
+        if not self._done:
+            self._error, self._traceback = error, error.__traceback__
+            self.timing.ended = time.perf_counter()
+            self._done = True
+            self._waiters.notify()
 
     async def _awaited(self) -> GenerationResult:
         with self._waking(at_end=True) as changed:
-            while not self.done:
-                changed.clear()
-                if not self.done:  # events that arrived before `clear` would be missed
-                    await changed.wait()
+            await changed.wait()
         return self.result(0)
 
     @contextmanager
     def _waking(self, *, at_end: bool = False) -> "Iterator[asyncio.Event]":
-        """Return an asyncio event that is set, from any thread, on new events, or with `at_end` only at the end."""
+        """Return an asyncio event that is set, from any thread, on new events, or with `at_end` only at the end. It is
+        set at first if there are any. Leaving early cancels the request unless others wait for it."""
         import asyncio  # imported here because it is slow and most programs do not need it
 
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            if at_end and not self.done:
-                return
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(changed.set)
+            if self._done or not at_end:
+                with suppress(RuntimeError):  # the loop was closed meanwhile
+                    loop.call_soon_threadsafe(changed.set)
 
-        with self._changed:
-            self._wakers.append(wake)
+        self._waiters.append(wake)
+        if self._done or (self._count and not at_end):
+            changed.set()
         try:
             yield changed
         finally:
-            with self._changed:
-                self._wakers.remove(wake)
+            self._waiters.remove(wake)
+            if not self._done and not self._waiters:
+                self.cancel()
 
-    def _wait_for_events(self, index: int) -> tuple[list[Event], int, bool]:
-        """Return the result of `events_from`, with at least one event or `done`, and True if the request is done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.done or self._count > index)
-            return *self.events_from(index), self.done
+    def _is_beyond(self, index: int) -> bool:
+        return self._done or self._count > index
+
+    def _raise_error(self) -> None:
+        """Raise a copy of the request's error, if any. Its traceback then keeps no frames of earlier callers."""
+        if self._error is None:
+            return
+        error = self._error
+        with suppress(Exception):  # from a class whose arguments are not those of its constructor
+            copied = copy.copy(error)
+            if (type(copied), copied.args, str(copied)) == (type(error), error.args, str(error)):
+                copied.__cause__, copied.__context__ = error.__cause__, error.__context__
+                copied.__suppress_context__ = error.__suppress_context__
+                error = copied
+        raise error.with_traceback(self._traceback)
 
     def _note_moment(self, event: TextEvent | DoneEvent) -> None:
         if isinstance(event, DoneEvent):
             self.timing.ended = time.perf_counter()
         elif self.timing.first_text is None:
             self.timing.first_text = time.perf_counter()
-
-    def _wake(self) -> None:
-        self._changed.notify_all()
-        for wake in self._wakers:
-            wake()

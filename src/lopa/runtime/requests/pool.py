@@ -1,19 +1,22 @@
 """The running requests of one session; every step is one round of all of them.
 
-The pool groups requests into forwards. Threads and queues belong to the engine. Only one caller may use it at a time.
+The pool groups requests into forwards. Threads and queues belong to the engine. A pool has one caller at a time. Pools
+of one decoder take turns on its session.
 """
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from lopa.runtime.bundle.manifest import Manifest
 from lopa.runtime.contract import Statistics
 from lopa.runtime.contract.forward import ForwardSplit
 from lopa.runtime.contract.row_statistics import RowStatistics
 from lopa.runtime.decoding.decoding import Decoding, Step, StopReason
+from lopa.runtime.errors import is_from_signal_handler
 from lopa.runtime.requests.answer import Answer
 from lopa.runtime.requests.handle import RequestHandle
 from lopa.runtime.requests.job import Job
@@ -21,6 +24,7 @@ from lopa.runtime.requests.observer import AdmissionReport, EndReport, EngineObs
 from lopa.runtime.requests.prefix_reuse import PrefixReuse, prefix_reuse
 from lopa.runtime.requests.prefix_tree import PrefixTree
 from lopa.runtime.requests.result import DoneEvent, GenerationResult
+from lopa.runtime.requests.session_turns import SessionTurns
 from lopa.runtime.requests.shared_prefix import SharedPrefix
 from lopa.runtime.requests.status import PoolLoad
 from lopa.runtime.scoring.choice_scores import EncodedChoice
@@ -70,13 +74,17 @@ class RequestPool:
         *,
         max_padding: float = MAX_PADDING,
         observer: EngineObserver | None = None,
+        turns: SessionTurns | None = None,
     ) -> None:
         """Create an empty pool that allows padding of a forward up to `max_padding`, as a share of its real rows.
 
         `prefixes` holds rows of this session only. `observer` receives every round, admission and end. It must not
-        raise.
+        raise. Several pools may take `turns` on a session.
         """
         self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
+        self._turns = SessionTurns() if turns is None else turns
+        self.own_errors: type[BaseException] = Exception
+        """Exceptions in a request's code, such as its `on_step`, that end this request only."""
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
         self._rounds, self._round = 0, _Round()
@@ -117,7 +125,7 @@ class RequestPool:
         if job.done:
             prefix.release()
         elif prefix.tokens:
-            self._session.append_rows(running.decoding.request, prefix.rows())
+            self._turns.run(partial(self._session.append_rows, running.decoding.request, prefix.rows()))
         self._round.joining_seconds += time.perf_counter() - began
 
     def step(self) -> None:
@@ -126,26 +134,38 @@ class RequestPool:
         """
         began = time.perf_counter()
         self._remove_ended()
+        rounds = self._turns.run(self._open_rounds)
+        for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
+            finished = self._turns.run(partial(self._run_group, [rounds[index] for index in group]))
+            for running, _, step in finished:  # callbacks may use the session in turn
+                with self._errors_end_request(running.job):
+                    if step is not None and running.job.on_step is not None:
+                        running.job.on_step(step)
+                    self._put_events(running, step)
+        self._remove_ended()
+        self._end_round(began, len(rounds))
+
+    def _open_rounds(self) -> list[tuple[_Running, Windows]]:
         rounds: list[tuple[_Running, Windows]] = []
         for running in self._running:
             with self._errors_end_request(running.job):
                 rounds.append((running, running.decoding.open_round()))
-        for group in groups_from_windows([windows for _, windows in rounds], self._max_padding):
-            members = [rounds[index] for index in group]
-            statistics = self._forward(members)
-            winners: list[tuple[_Running, Windows, int]] = []
-            for slot, (running, windows) in enumerate(members):
-                with self._errors_end_request(running.job):
-                    rows = rows_of_windows(statistics, slot, windows)
-                    winner = self._finish_round(running, windows, rows, statistics.split)
-                    if winner is not None:
-                        winners.append((running, windows, winner))
-            # Devices that failed may lose these rows, so all requests commit theirs first.
-            for running, windows, winner in winners:
-                if windows.commit and windows.is_final:
-                    self._store_rows(running, windows, winner)
-        self._remove_ended()
-        self._end_round(began, len(rounds))
+        return rounds
+
+    def _run_group(self, members: Sequence[tuple[_Running, Windows]]) -> list[tuple[_Running, Windows, Step | None]]:
+        """Run the forward of `members` and return those without an error, with their steps. Scoring requests have no
+        step."""
+        statistics = self._forward(members)
+        finished: list[tuple[_Running, Windows, Step | None]] = []
+        for slot, (running, windows) in enumerate(members):
+            with self._errors_end_request(running.job):
+                rows = rows_of_windows(statistics, slot, windows)
+                finished.append((running, windows, self._finish_round(running, windows, rows, statistics.split)))
+        # Devices that failed may lose these rows, so all requests commit theirs first.
+        for running, windows, step in finished:
+            if step is not None and windows.commit and windows.is_final:
+                self._store_rows(running, windows, step.winner)
+        return finished
 
     def end_unstarted(self, job: Job, ends: Sequence[tuple[RequestHandle, StopReason]]) -> None:
         """Give empty results to handles of a request that never ran."""
@@ -176,11 +196,13 @@ class RequestPool:
                     self._hand_out_result(running, handle, reason)
 
     def close(self) -> None:
-        """Free every cache. Unfinished handles stay as they are."""
+        """Free every cache, after the round that runs on the session. Unfinished handles stay as they are.
+
+        The collector may call this at any time, as it closes iterators that were left.
+        """
         for running in self._running:
             running.prefix.release()
-            with suppress(Exception):  # a failed session may fail here too
-                self._session.release(running.decoding.request)
+            self._turns.later(partial(self._session.release, running.decoding.request))
         self._running.clear()
 
     def _reuse(self, job: Job) -> PrefixReuse | None:
@@ -243,22 +265,15 @@ class RequestPool:
 
     def _finish_round(
         self, running: _Running, windows: Windows, rows: RowStatistics, split: ForwardSplit | None
-    ) -> int | None:
-        """Finish a request's round and return the number of its winner, or None if it has none."""
-        job = running.job
+    ) -> Step | None:
+        """Finish a request's round and return its step, or None for a scoring request."""
         step = running.decoding.finish_round(windows, rows, split)
         running.cache_rows = windows.prefix + windows.commit
         if running.decoding.steps == 1:
             prefilled = time.perf_counter()
-            for handle in job.unfinished:
+            for handle in running.job.unfinished:
                 handle.timing.prefilled = prefilled
-        if step is None:  # a scoring request
-            self._put_events(running, None)
-            return None
-        if job.on_step is not None:
-            job.on_step(step)
-        self._put_events(running, step)
-        return step.winner
+        return step
 
     def _put_events(self, running: _Running, step: Step | None) -> None:
         for handle in running.job.unfinished:
@@ -279,6 +294,8 @@ class RequestPool:
                 None if last is None else last.copy(),
             )
         except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             _LOG.debug("rows were not stored: %s", error)
             running.prefix.release()
 
@@ -289,7 +306,7 @@ class RequestPool:
             ending_handles = running.job.ending_handles(running.decoding.stop_reason)
             if ending_handles.is_all:
                 running.prefix.release()
-                self._session.release(running.decoding.request)
+                self._turns.run(partial(self._session.release, running.decoding.request))
                 gone.append(running)
             for handle, reason in ending_handles.handles:
                 self._hand_out_result(running, handle, reason)
@@ -351,8 +368,10 @@ class RequestPool:
 
     @contextmanager
     def _errors_end_request(self, job: Job) -> Iterator[None]:
-        """Catch any exception as this request's error, which ends it."""
+        """Catch `own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
         try:
             yield
-        except Exception as error:
+        except self.own_errors as error:
+            if is_from_signal_handler(error):
+                raise
             self.end_failed(job, error)

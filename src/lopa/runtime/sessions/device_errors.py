@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lopa.runtime.contract import ENTROPY, TOP_K, TOPK_IDS, TOPK_LOGPROBS, CacheRows, Statistics, WindowBatch
-from lopa.runtime.errors import EngineFailedError, LopaError
+from lopa.runtime.errors import EngineFailedError, LopaError, is_from_signal_handler
 from lopa.runtime.files.untrusted_input import error_text
 from lopa.runtime.sessions.session import Session
 
@@ -25,12 +25,15 @@ def engine_failure(device: str, error: BaseException) -> LopaError:
 
 @contextmanager
 def converted_device_errors(device: str) -> Iterator[None]:
-    """Convert exceptions of the block with `engine_failure`. Exceptions that end the process pass unchanged."""
+    """Convert exceptions of the block with `engine_failure`. Those of signal handlers, and exceptions that end the
+    process, pass unchanged."""
     try:
         yield
     except LopaError:
         raise
     except Exception as error:
+        if is_from_signal_handler(error):
+            raise
         raise engine_failure(device, error) from error
 
 

@@ -111,9 +111,9 @@ class HostSession:
 
     def close(self) -> None:
         """Free the forward and all caches. Closing twice is allowed."""
-        if self._forward is not None:
-            self._forward.close()
-        self._forward = None
+        forward, self._forward = self._forward, None  # at once, so that a close() after an interrupted one is safe
+        if forward is not None:
+            forward.close()
         self._last = None
         self._caches.clear()
         self._stack = PrefixStack(self._shape)

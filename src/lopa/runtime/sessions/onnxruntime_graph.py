@@ -4,6 +4,7 @@ All sessions of a process with the same bundle, device and number of threads sha
 copy of the weights, packed for the processor.
 """
 
+import ctypes
 import os
 import threading
 import weakref
@@ -34,7 +35,20 @@ _FLOAT_ROWS, _ROUNDED_ROWS = "1", "4"
 CPU_PROVIDER, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _open_graphs: weakref.WeakValueDictionary["_GraphKey", ort.InferenceSession] = weakref.WeakValueDictionary()
 """Open graphs. Each is freed with its last session."""
-_open_lock = threading.Lock()
+_open_lock = threading.RLock()
+
+
+def _leave_graphs() -> None:
+    """Never free the parent's graphs in a forked child. That waits for their threads, which do not exist there."""
+    global _open_lock
+    for graph in list(_open_graphs.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
+    _open_graphs.clear()
+    _open_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_graphs)
 
 
 def open_part_graph(

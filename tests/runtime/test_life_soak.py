@@ -1,0 +1,178 @@
+"""Random signals and collections during decodes, for LOPA_SOAK_SECONDS per test: `make soak SECONDS=600`."""
+
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.runtime.requests.batch_mates import WAIT
+
+from lopa.runtime import Decoder, DecoderBusyError, Engine, EngineClosedError
+
+pytestmark = pytest.mark.slow
+SECONDS = float(os.environ.get("LOPA_SOAK_SECONDS", "5"))
+OPTIONS: dict[str, Any] = {"max_new_tokens": 48}
+
+
+@pytest.fixture(scope="module")
+def prompts(prompt: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [prompt[:-count] for count in range(1, 9)]
+
+
+@pytest.fixture(scope="module")
+def answers(decoder: Decoder, prompts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [decoder.generate(each, **OPTIONS).token_ids for each in prompts]
+
+
+@contextmanager
+def alarms(handler: Any) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def set_alarm(rng: random.Random, seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, rng.random() * seconds + 1e-4)
+
+
+def trials() -> Iterator[int]:
+    began, number = time.monotonic(), 0
+    while time.monotonic() - began < SECONDS:
+        yield number
+        number += 1
+
+
+class AlarmError(Exception):
+    """An exception of a handler."""
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_handlers_that_raise(decoder: Decoder, prompts: Any, answers: Any, parallel: int) -> None:
+    rng = random.Random(parallel)
+
+    def handle(*_: Any) -> None:
+        raise AlarmError
+
+    for _ in trials():
+        number = rng.randrange(8)
+        half_read = decoder.stream(prompts[number], **OPTIONS)
+        next(half_read)
+        try:
+            with alarms(handle):
+                set_alarm(rng, 0.06)
+                decoder.generate([*prompts[number:], *prompts[:number]], parallel=parallel, **OPTIONS)
+        except AlarmError:
+            pass
+        assert decoder.generate(prompts[number], **OPTIONS).token_ids == answers[number]
+        assert [*half_read][-1].result.token_ids == answers[number]  # type: ignore[union-attr]
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+def test_handlers_that_decode(decoder: Decoder, prompts: Any, answers: Any) -> None:
+    rng, outcomes = random.Random(3), set[str]()
+    inside = False
+
+    def handle(*_: Any) -> None:
+        nonlocal inside
+        if not inside:
+            inside = True
+            try:
+                assert decoder.generate(prompts[7], **OPTIONS).token_ids == answers[7]
+                outcomes.add("right")
+            except DecoderBusyError:
+                outcomes.add("refused")
+            inside = False
+
+    with alarms(handle):
+        for _ in trials():
+            number = rng.randrange(6)
+            set_alarm(rng, 0.05)
+            results = decoder.generate(prompts[number : number + 2], parallel=2, **OPTIONS)
+            assert [each.token_ids for each in results] == answers[number : number + 2]
+    assert "refused" in outcomes
+
+
+def test_streams_that_the_collector_closes(decoder: Decoder, prompts: Any, answers: Any) -> None:
+    class Owner:
+        """An object in a cycle that has a stream."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream, self.owner = stream, self
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100, 5, 5)
+    try:
+        for number in trials():
+            stream = decoder.stream(prompts[(number + 3) % 8], **OPTIONS)
+            next(stream)
+            Owner(stream)
+            del stream
+            assert decoder.generate(prompts[number % 8], **OPTIONS).token_ids == answers[number % 8]
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    decoder.generate(prompts[0], **OPTIONS)
+    assert not decoder.session._caches  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["status", "result", "iterate", "submit"])
+def test_an_engine_outlives_interrupts(decoder: Decoder, prompts: Any, answers: Any, method: str) -> None:
+    rng = random.Random(method)
+
+    def handle(*_: Any) -> None:
+        raise AlarmError
+
+    with Engine(decoder) as engine:
+        for _ in trials():
+            try:
+                with alarms(handle):
+                    set_alarm(rng, 0.02)
+                    while True:
+                        request = engine.submit(prompts[0], **OPTIONS)
+                        if method == "result":
+                            request.result()
+                        elif method == "iterate":
+                            list(request)
+                        elif method == "status":
+                            while not request.done:
+                                assert engine.status.queue_limit
+                        else:
+                            request.cancel()
+                            while engine.status.waiting > 50:
+                                pass
+            except AlarmError:
+                pass
+            assert engine.submit(prompts[1], **OPTIONS).result(WAIT).token_ids == answers[1]
+
+
+@pytest.mark.parametrize("method", ["close", "drain", "decode"])
+def test_handlers_that_wait_for_an_engine(decoder: Decoder, prompts: Any, answers: Any, method: str) -> None:
+    rng = random.Random(method)
+    done = False
+
+    def handle(*_: Any) -> None:
+        nonlocal done
+        if method == "close":
+            engine.close()
+        elif method == "drain":
+            assert engine.drain(WAIT)
+        else:
+            assert engine.submit(prompts[2], **OPTIONS).result(WAIT).token_ids == answers[2]
+        done = True
+
+    for _ in trials():
+        done = False
+        with Engine(decoder, queue_limit=1000) as engine, alarms(handle):
+            set_alarm(rng, 0.05)
+            while not done:
+                with suppress(EngineClosedError):
+                    engine.submit(prompts[1], **OPTIONS).result(WAIT)
+                assert engine.status.queue_limit
