@@ -126,6 +126,7 @@ def test_an_adapter_is_merged_into_the_values(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 3}, "3 bits"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "the layout 'marlin'"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the layout 'gemv'"),
+        ({"quant_method": "gptq", "bits": 4, "version": "gptq_v2"}, "the layout 'gptq' and 'gptq_v2'"),
         ({"quant_method": "awq", "bits": 8}, "8 bits"),
         ({"quant_method": "gptq", "bits": 4, "format": "marlin"}, "the layout 'marlin'"),
         ({"quant_method": "gptq", "bits": 4, "format": "bitblas"}, "the layout 'bitblas'"),

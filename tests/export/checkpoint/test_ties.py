@@ -1,5 +1,6 @@
 """Heads that config.json ties to the embedding, and their adapters, against transformers and PEFT."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ def tied_checkpoint(folder: Path, head: str = "none") -> Path:
     """Write a Qwen2 checkpoint that ties its head. The file has no head, an equal one or its own, or a head alone."""
     checkpoint = small_checkpoint(folder, changes=QWEN2)
     tensors = load_file(checkpoint / SINGLE_NAME)
-    if head == "equal":
-        tensors[HEAD] = tensors[EMBEDDING].clone()
-    for name in {"none": [HEAD], "alone": [EMBEDDING]}.get(head, []):
-        del tensors[name]
+    if head != "none":
+        tensors[HEAD] = tensors[EMBEDDING].clone() if head == "equal" else torch.randn_like(tensors[EMBEDDING])
+    if head == "alone":
+        del tensors[EMBEDDING]
     save_file(tensors, checkpoint / SINGLE_NAME, {"format": "pt"})
     return checkpoint
 
@@ -122,6 +123,25 @@ def test_saved_modules_of_a_tied_base_are_peft_s(tmp_path: Path, saved: str, hea
     embedding, own = outer_weights(checkpoint, folder, tmp_path)
     assert torch.equal(embedding, expected.get_input_embeddings().weight)
     assert torch.equal(own, expected.get_output_embeddings().weight)
+
+
+def test_ties_of_a_family_whose_modules_peft_does_not_know(tmp_path: Path) -> None:
+    """PEFT ties only modules named embed_tokens and lm_head."""
+    checkpoint, folder = tmp_path / "checkpoint", tmp_path / "adapter"
+    checkpoint.mkdir()
+    folder.mkdir()
+    for file in LLADA.iterdir():
+        if file.is_file():
+            (checkpoint / file.name).write_bytes(file.read_bytes())
+    edit_config(checkpoint, weight_tying=True)
+    _without(checkpoint, "model.transformer.ff_out.weight")
+    name = "model.transformer.wte.weight"
+    table = load_file(checkpoint / SINGLE_NAME)[name]
+    save_file({f"base_model.model.{name}": torch.randn_like(table)}, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "modules_to_save": ["wte"]}
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "ensure_weight_tying": True}))
+    with pytest.raises(BadInputError, match="ensure_weight_tying"):
+        source_from_checkpoint(checkpoint, folder)
 
 
 @pytest.mark.parametrize("kept", [EMBEDDING, HEAD])

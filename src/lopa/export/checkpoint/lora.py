@@ -138,6 +138,8 @@ def _tied_replacement(
     is_apart = any(name.removesuffix(".weight").endswith(saved) for name in outer)
     if not found or (is_apart and not config.get_bool("ensure_weight_tying")):
         return {}
+    if is_apart and not any(name.endswith("embed_tokens.weight") for name in outer):
+        raise config.error_for("ensure_weight_tying", True, "an adapter without it: PEFT finds no tied modules here")
     if not have_equal_values(found[0], found[-1]):
         raise config.error_for("modules_to_save", list(saved), f"equal values of the tied {' and '.join(outer)}")
     return dict.fromkeys(outer, found[0])

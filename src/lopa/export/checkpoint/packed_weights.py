@@ -155,7 +155,9 @@ def packed_format_from_config(config: JsonValues) -> PackedFormat | None:
     method = values.get("quant_method")
     bits, group = (values.get(new, values.get(old)) for new, old in (("bits", "w_bit"), ("group_size", "q_group_size")))
     layouts = [str(values[name]).lower() for name in _LAYOUTS if name in values]
-    layout = (layouts or ["gemm" if method == "awq" else "gptq"])[0]
+    if method == "gptq" and not any(name in values for name in _LAYOUTS[:2]):
+        layouts.insert(0, "gptq")  # transformers does not read `version` there
+    layout = (layouts or ["gemm"])[0]
     supported = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}
     what = None
     if not isinstance(method, str) or method not in supported:
