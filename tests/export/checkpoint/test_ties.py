@@ -136,9 +136,16 @@ def test_ties_of_a_family_whose_modules_peft_does_not_know(tmp_path: Path) -> No
     edit_config(checkpoint, weight_tying=True)
     _without(checkpoint, "model.transformer.ff_out.weight")
     name = "model.transformer.wte.weight"
-    table = load_file(checkpoint / SINGLE_NAME)[name]
-    save_file({f"base_model.model.{name}": torch.randn_like(table)}, folder / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "modules_to_save": ["wte"]}
+    base, module = load_file(checkpoint / SINGLE_NAME), "model.transformer.blocks.0.q_proj"
+    rows, columns = base[f"{module}.weight"].shape
+    stored = {
+        name: torch.randn_like(base[name]),
+        f"{module}.lora_A.weight": torch.randn(4, columns),
+        f"{module}.lora_B.weight": torch.randn(rows, 4),
+    }
+    stored = {f"base_model.model.{key}": value for key, value in stored.items()}
+    save_file(stored, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": module, "modules_to_save": ["wte"]}
     (folder / "adapter_config.json").write_text(json.dumps({**settings, "ensure_weight_tying": True}))
     with pytest.raises(BadInputError, match="ensure_weight_tying"):
         source_from_checkpoint(checkpoint, folder)
