@@ -177,7 +177,7 @@ def test_deployment_page_uses_existing_options() -> None:
     server_part = DEPLOY_PAGE.partition("\n## Ray Serve")[0]
     others = {"--init", "--read-only", "--cap-drop", "--stop-timeout", "--no-deps", "--now"}
     others |= {"--build-arg", "--format", "--from-file"}
-    others |= {"--prompts", "--shard"}  # options of generate, in the table
+    others |= {"--prompts", "--shard", "--overwrite"}  # options of generate and onnx
     assert set(re.findall(r"--[a-z][a-z-]+", server_part)) <= of_command | others
 
 

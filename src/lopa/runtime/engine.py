@@ -108,7 +108,7 @@ class Engine:
         self._closes_decoder = False
         decoder._turns.check()
         self._pool = decoder._pool(rows, checked_observer(observer))
-        self._pool.own_errors = BaseException  # no signal handler runs on the worker
+        self._pool._own_errors = BaseException  # no signal handler runs on the worker
         self._lock = threading.RLock()
         """Makes a check of the capacity and its use one step. Nobody waits with it, and the worker does not need it, so
         that signal handlers may interrupt any method, and wait for requests."""

@@ -62,12 +62,7 @@ def original(name: str, folder: Path) -> Path:
     """Write the original checkpoint of a family to `folder`."""
     made = CHECKPOINTS[name]
     if isinstance(made, dict):
-        checkpoint = small_checkpoint(folder, changes=made)
-        if made.get("tie_word_embeddings"):
-            tensors = load_file(checkpoint / "model.safetensors")
-            del tensors["lm_head.weight"]
-            save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
-        return checkpoint
+        return small_checkpoint(folder, changes=made)
     return Path(shutil.copytree(made, folder, ignore=shutil.ignore_patterns("traces")))
 
 

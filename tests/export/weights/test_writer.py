@@ -100,7 +100,8 @@ def test_shards_and_bfloat16_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
     checkpoint = small_checkpoint(tmp_path / "checkpoint")
     edit_config(checkpoint, tie_word_embeddings=True)
-    for change in ({}, {"lm_head.weight": None}):
+    table = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
+    for change in ({"lm_head.weight": table.clone()}, {"lm_head.weight": None}):
         edit_weights(checkpoint, change)
         data, records, _ = _written(checkpoint)
         embedding = _values(data, records["embedding.weight"])

@@ -83,7 +83,7 @@ class RequestPool:
         """
         self._session, self._manifest, self._tokenizer, self._prefixes = session, manifest, tokenizer, prefixes
         self._turns = SessionTurns() if turns is None else turns
-        self.own_errors: type[BaseException] = Exception
+        self._own_errors: type[BaseException] = Exception
         """Exceptions in a request's code, such as its `on_step`, that end this request only."""
         self._max_padding, self._observer = max_padding, observer
         self._running: list[_Running] = []
@@ -368,10 +368,10 @@ class RequestPool:
 
     @contextmanager
     def _errors_end_request(self, job: Job) -> Iterator[None]:
-        """Catch `own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
+        """Catch `_own_errors` as this request's, which end it. Exceptions of signal handlers are the caller's."""
         try:
             yield
-        except self.own_errors as error:
+        except self._own_errors as error:
             if is_from_signal_handler(error):
                 raise
             self.end_failed(job, error)
